@@ -96,7 +96,7 @@ def test_any_host_name_may_be_trusted(algorithm: str) -> None:
             "ScramLoginModule",
         ),
         ({"security.protocol": "SSL", "ssl.truststore.location": "x.jks"}, "ssl.truststore.type", "keytool"),
-        ({"security.protocol": "SSL", "ssl.key.location": "x"}, "ssl.certificate.location", "of no use alone"),
+        ({"security.protocol": "SSL", "ssl.key.location": "x"}, "ssl.certificate.location", "the two keys needs both"),
         ({"ssl.endpoint.identification.algorithm": "x"}, "ssl.endpoint.identification.algorithm", "https"),
     ],
 )

@@ -91,26 +91,26 @@ def test_the_example_to_copy_has_every_key() -> None:
         ("listeners", "8083", "8083 is not http://host:port"),
         ("listeners", "http://a:99999", "http://a:99999 is not http://host:port"),
         ("rest.advertised.port", "0", "must be at least 1"),
-        ("rest.advertised.listener", "https", "only http can be served"),
+        ("rest.advertised.listener", "https", "a worker serves only http"),
         ("connect.protocol", "fast", "must be one of eager, compatible, sessioned, static"),
         ("static.connectors", "orders,,stock", "a name is missing"),
         ("static.tasks", "orders", "'orders' is not <connector>-<task number>"),
         ("static.tasks", "stock-0,orders-", "'orders-' is not <connector>-<task number>"),
         ("static.tasks", "-1", "'-1' is not <connector>-<task number>"),
         ("static.tasks", "orders-x", "'orders-x' is not <connector>-<task number>"),
-        ("static.tasks", "orders-01", "'orders-01' is no task"),
-        ("static.tasks", "orders-2147483648", "its number is 0 to 2147483647"),
+        ("static.tasks", "orders-01", "'orders-01' is not a task id"),
+        ("static.tasks", "orders-2147483648", "its number is 0 to 2147483647, without leading zeros"),
         ("static.tasks", "orders-0,", "a name is missing"),
         ("checkpoint.location", "", "must not be empty"),
         ("inter.worker.key.ttl.ms", "-1", "must be at least 0"),
         ("inter.worker.key.ttl.ms", "1h", "not a whole number"),
         ("inter.worker.key.size", "39", "must be at least 40"),
-        ("inter.worker.key.generation.algorithm", "AES", "AES is none of HmacMD5, HmacSHA1,"),
-        ("inter.worker.signature.algorithm", "HmacSHA-256", "HmacSHA-256 is none of"),
+        ("inter.worker.key.generation.algorithm", "AES", "AES is not one of HmacMD5, HmacSHA1,"),
+        ("inter.worker.signature.algorithm", "HmacSHA-256", "HmacSHA-256 is not one of"),
         ("inter.worker.signature.algorithm", "HmacSHA512", "must be in inter.worker.verification.algorithms"),
         ("inter.worker.verification.algorithms", "", "must not be empty"),
-        ("inter.worker.verification.algorithms", "HmacSHA256,nope", "nope is none of"),
-        ("inter.worker.verification.algorithms", "HmacSHA256,", "'' is none of"),
+        ("inter.worker.verification.algorithms", "HmacSHA256,nope", "nope is not one of"),
+        ("inter.worker.verification.algorithms", "HmacSHA256,", "'' is not one of"),
         ("session.timeout.ms", "2147483648", "must be at most 2147483647"),
         ("rebalance.timeout.ms", "99999999999", "must be at most 2147483647"),
         ("scheduled.rebalance.max.delay.ms", "99999999999", "must be at most 2147483647"),
@@ -148,8 +148,8 @@ def test_spark_keys_pass_through_and_unknown_ones_are_told() -> None:
 def test_keys_that_come_to_nothing_are_told_with_the_reason() -> None:
     interval = {"rebalance_round_interval_ms": "1000"}
     assert settings(connect_protocol="sessioned", static_tasks="orders-0", **interval).idle_keys() == {
-        "static.tasks": "with connect.protocol=sessioned this worker names no jobs; it takes static",
-        "rebalance.round.interval.ms": "without rebalance.max.moves.per.round there is no next portion",
+        "static.tasks": "it needs connect.protocol=static, but connect.protocol is sessioned",
+        "rebalance.round.interval.ms": "without rebalance.max.moves.per.round one rebalance makes all moves",
     }
     assert not settings(static_tasks="orders-0", rebalance_max_moves_per_round="2", **interval).idle_keys()
 
@@ -256,7 +256,7 @@ def test_a_worker_allows_no_module_unless_it_is_told_to() -> None:
     ("key", "value", "sentence"),
     [
         ("jars_fetch", "maybe", "Invalid value maybe for configuration jars.fetch: must be true or false"),
-        ("jars_dir", "/a:b", "Invalid value /a:b for configuration jars.dir: Java cannot have jars of a folder with"),
+        ("jars_dir", "/a:b", "Invalid value /a:b for configuration jars.dir: Java cannot load jars from a folder with"),
         ("jars_mirror", "http://me:pass@x:99999", "Invalid value [hidden] for configuration jars.mirror: must be the"),
         ("jars_mirror", "ftp://me:pass@x", "Invalid value [hidden] for configuration jars.mirror: must be the http://"),
     ],

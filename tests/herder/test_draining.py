@@ -106,7 +106,7 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
             answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
             assert isinstance(answer, RequestRefused)
             assert answer.problem is Problem.NOT_POSSIBLE
-            assert f"speaks {protocol.setting}" in answer.message
+            assert f"uses protocol {protocol.setting}" in answer.message
             assert not hand.herder.life.is_draining
 
 
@@ -117,7 +117,9 @@ def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_g
         hand.tell(ROUND)
         hand.assign(protocol=protocol)
         warned = [said.text for said in hand.take(Say) if said.warns]
-        assert any("The drain of this worker waits: the group speaks sessioned" in text for text in warned) is warns
+        assert (
+            any("The drain of this worker waits: the group uses protocol sessioned" in text for text in warned) is warns
+        )
         view = hand.answer(hand.ask(DescribeWorker()))
         assert isinstance(view, WorkerView)
         assert view.draining

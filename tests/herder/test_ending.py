@@ -60,7 +60,8 @@ def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
     answer = hand.answer(hand.ask(RestartWorker(worker="here:8083", obstacle="worker.properties cannot be read")))
     assert answer == RequestRefused(
         problem=Problem.NOT_POSSIBLE,
-        message="here would not start again, so it goes on as it is. worker.properties cannot be read",
+        message="here was not restarted: it could not start with its current settings. "
+        "worker.properties cannot be read",
     )
     hand.obey()
     assert not hand.take(StopTask)

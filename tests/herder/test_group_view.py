@@ -41,7 +41,10 @@ def test_a_drain_that_nobody_can_help_says_why() -> None:
     alone = dealt({ANNA: MemberView(owned=FIRST, draining=True)})
     assert [info.waits for info in alone.members] == ["every worker is draining"]
     helped = dealt({ANNA: MemberView(owned=FIRST, draining=True), BERT: MemberView()})
-    assert [info.waits for info in helped.members] == ["rebalance.max.moves.per.round lets no more go yet", None]
+    assert [info.waits for info in helped.members] == [
+        "rebalance.max.moves.per.round is reached; more jobs move later",
+        None,
+    ]
 
 
 def test_an_address_goes_before_a_name_and_a_name_before_an_instance() -> None:

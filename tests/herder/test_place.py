@@ -38,7 +38,7 @@ def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_wh
     herder.tell(TimerFired(timer="behind"))
     herder.obey()  # Where nothing was dealt out it looks whether there is so much to read.
     (abandoned,) = herder.take(Abandon)
-    assert "the config log is read to 4 of 5" in abandoned.reason
+    assert "this worker has read the config topic to offset 4 of 5" in abandoned.reason
     herder.take(Subscribe)
     herder.tell(Lost(reason=abandoned.reason))
     (stop,) = herder.take(StopTask)
@@ -119,7 +119,7 @@ def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_giv
     assert given, "the others have their round"
     warned = [order.text for order in herder.take(Say) if order.warns]
     assert len(warned) == 1
-    assert f"third-by-name (third:8083) has read 999 lines of configs, and the config topic has {end}:" in warned[0]
+    assert f"third-by-name (third:8083) reported config offset 999, but the config topic ends at {end}." in warned[0]
     assert "config.storage.topic" in warned[0]
 
 
@@ -128,7 +128,7 @@ def test_a_leader_that_most_members_are_ahead_of_reads_another_topic_and_steps_a
     round_with(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
     assert not herder.take(Install), "it knows nothing of the others' configs"
     (abandoned,) = herder.take(Abandon)
-    assert "most members have read more of the configs, up to 999" in abandoned.reason
+    assert "most members have read the config topic to offset 999" in abandoned.reason
     assert [order.text for order in herder.take(Say) if order.warns]
     herder.take(Subscribe)
     herder.tell(Lost(reason=abandoned.reason))

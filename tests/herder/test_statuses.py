@@ -73,7 +73,7 @@ def test_what_waits_for_a_worker_that_has_left_is_not_shown_as_running_on_it() -
         says(herder, job, State.RUNNING, "other", herder.generation)
     lead(herder, STATIC, {ME: dealt.assignments[ME].assigned})
     herder.obey()
-    reason = "other has left the group and may be back: it waits for scheduled.rebalance.max.delay.ms"
+    reason = "other has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
     assert {shown(herder, job) for job in lost} == {(State.UNASSIGNED, reason, "here:8083")}
     written = len(herder.statuses)
     herder.now_ms += 10_000  # Another round comes, in which less of the delay is left.

@@ -313,12 +313,12 @@ async def check_a_group_that_ours_leads(
     for asked in (a, b):
         for worker in (host(a.url), host(b.url)):
             said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{worker}/drain", status=409)
-            assert said.startswith(f"The group speaks {speaks.setting}, which has no word for a drain")
+            assert said.startswith(f"The group uses protocol {speaks.setting}, which cannot announce a drain")
         for order in ("drain", "restart"):
             said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{host(jvm)}/{order}", status=409)
-            assert said.startswith(f"The worker at {jvm}/ is Connect's own")
+            assert said.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
     drain = partial(commands.drain, b.url, host(b.url))
-    assert f"The group speaks {speaks.setting}, which has no word for a drain" in await refused(drain)
+    assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await refused(drain)
     leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
         assert "speaks eager" in await refused(leaves)
@@ -379,9 +379,9 @@ async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed,
     before = await mixed.asked("GET", f"{b.url}/coterie/worker", status=200)
     place = before["group"]
     known = (
-        f"is led by a Connect worker, at {jvm}/",
-        "neither drains nor static assignments",
-        f"Generation {place['generation']} speaks {place['protocol']}",
+        f"The leader at {jvm}/ is a Kafka Connect worker",
+        "drains and static assignments are not possible",
+        f"Generation {place['generation']} uses protocol {place['protocol']}",
         "GET /connectors?expand=status",
     )
     told = [
@@ -394,7 +394,7 @@ async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed,
     ]
     assert all(part in text for part in known for text in told), told
     said = await mixed.asked("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)
-    assert said.startswith(f"The group speaks {place['protocol']}, which has no word for a drain")
+    assert said.startswith(f"The group uses protocol {place['protocol']}, which cannot announce a drain")
     await check_nothing_has_happened(mixed, a, b, generation=place["generation"])
 
 

@@ -104,7 +104,7 @@ async def test_a_drain_is_shown_from_the_moment_it_is_ordered(
     ordered = await other.ask("POST", f"/coterie/workers/{worker_id}/drain")
     if protocol < ConnectProtocol.STATIC:
         assert ordered.status_code == 409
-        assert f"The group speaks {protocol.setting}" in ordered.json()["message"]
+        assert f"The group uses protocol {protocol.setting}" in ordered.json()["message"]
         return
     assert ordered.status_code == 202
     shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}

@@ -107,7 +107,7 @@ async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: Serv
     await until_known(sessioned)
     good = headers(fresh_key(sessioned))
     cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
-        ({}, b"{", "orders", 500, "The body is no JSON"),
+        ({}, b"{", "orders", 500, "The body is not JSON"),
         (good, b"{}", "orders", 500, "Cannot read a list of task configs"),
         ({}, BODY, "orders", 400, UNSIGNED),
         ({SIGNATURE: good[SIGNATURE]}, BODY, "orders", 400, UNSIGNED),
@@ -224,7 +224,7 @@ async def test_a_key_that_is_renewed_while_a_request_is_under_way_costs_a_quiet_
         await until(lambda: cluster.running_tasks() == ["a-0", "a-1", "b-0", "b-1"])
         assert cluster.held.signed_with == [older, newer.key]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert not any("go to the leader again" in record.message for record in caplog.records), "quietly"
+    assert not any("are sent to the leader again" in record.message for record in caplog.records), "quietly"
     for key in (older, newer.key):
         assert base64.b64encode(key).decode() not in caplog.text
         assert repr(key)[2:-1] not in caplog.text

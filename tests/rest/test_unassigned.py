@@ -29,5 +29,5 @@ async def test_what_waits_for_a_worker_that_has_left_is_shown_as_unassigned_with
         await other.running.run
         await until(one_waits)
         gone, here = (worker.running.worker.settings.worker_id for worker in (other, leader))
-        reason = f"{gone} has left the group and may be back: it waits for scheduled.rebalance.max.delay.ms"
+        reason = f"{gone} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
         assert [told for told in await states() if told[0] != "RUNNING"] == [("UNASSIGNED", here, reason)]

@@ -131,7 +131,7 @@ async def test_a_drain_waits_while_its_group_speaks_an_older_protocol_and_says_s
     await lives.create("orders", 2)
     assert (await order(lives, anna, "POST", "anna", "drain")).status_code == 202
     (older,) = await lives.start("bert", properties={"connect.protocol": "sessioned"})
-    why = "the group speaks sessioned, which has no word for a drain: all workers have to offer connect.protocol=static"
+    why = "the group uses protocol sessioned, which cannot announce a drain; set connect.protocol=static on all workers"
 
     async def is_told() -> bool:
         shown, word = await lives.group(), await lives.view(anna)
@@ -201,9 +201,9 @@ async def test_a_group_that_speaks_an_older_protocol_says_that_it_cannot_drain_a
         at = anna.url.removeprefix("http://")  # Names do not travel with it.
         answer = await order(lives, anna, "POST", at, "drain")
         assert answer.status_code == 409
-        assert "speaks compatible" in answer.json()["message"]
+        assert "uses protocol compatible" in answer.json()["message"]
         assert "connect.protocol=static" in answer.json()["message"]
-        with pytest.raises(WorldError, match="speaks compatible"):
+        with pytest.raises(WorldError, match="uses protocol compatible"):
             await asyncio.to_thread(commands.drain, anna.url, at)
         assert len(lives.living) == 2
 

@@ -1,6 +1,7 @@
 """Defaults of settings that several rooms need, each stated once. Durations are milliseconds, sizes bytes.
 
-A worker's are Kafka Connect's where Connect has the setting, the embedded broker's are Kafka's where Kafka has it.
+A worker's defaults are Kafka Connect's where Connect has the setting; the embedded broker's are Kafka's where Kafka has
+the setting.
 """
 
 # -- a worker (`config.worker`) ----------------------------------------------------------------------------------------
@@ -17,7 +18,7 @@ TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS = 5_000
 OFFSET_FLUSH_INTERVAL_MS = 60_000
 INTER_WORKER_KEY_TTL_MS = 3_600_000
 INTER_WORKER_ALGORITHM = "HmacSHA256"
-"""Of the session key, of signatures, and the only one that is accepted (KIP-507)."""
+"""The MAC algorithm of the session key and of signatures, and the only one accepted in requests (KIP-507)."""
 _MAVEN_CENTRAL_HOST = "repo1.maven.org"
 MAVEN_CENTRAL = f"https://{_MAVEN_CENTRAL_HOST}/maven2"
 

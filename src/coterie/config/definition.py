@@ -1,4 +1,4 @@
-"""What a configuration key is, and how a whole config is checked against its definition (Connect's ConfigDef)."""
+"""Definitions of configuration keys, and the check of a config against its definition (Connect's ConfigDef)."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Type(StrEnum):
-    """Connect's types of values; all travel as strings."""
+    """Connect's types of config values; a config contains all values as strings."""
 
     BOOLEAN = "BOOLEAN"
     CLASS = "CLASS"
@@ -32,7 +32,7 @@ class Importance(StrEnum):
 
 
 class Width(StrEnum):
-    """How wide a form's field for a value is, by Connect's names."""
+    """The width of a form's field for a value, with Connect's names."""
 
     NONE = "NONE"
     SHORT = "SHORT"
@@ -42,7 +42,7 @@ class Width(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value of type PASSWORD. Neither ``repr`` nor ``str`` shows it; ``text`` does."""
+    """A value of type PASSWORD. ``repr`` and ``str`` hide it; ``text`` contains it."""
 
     text: str = field(repr=False)
 
@@ -54,17 +54,18 @@ Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret
 """A value by its type: LIST is a tuple, PASSWORD a :class:`Secret`; STRING and CLASS stay text."""
 
 Check = Callable[[str], str | None]
-"""Looks at a value that is present, well-typed and trimmed; returns one sentence when it is wrong."""
+"""Checks a value that is present, well-typed and trimmed; returns one sentence when the value is invalid, else None."""
 
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
-"""More than any number has, and few enough for whoever reads it: of 4,300 digits Python makes no number."""
+"""At most 40 digits: more than any valid number has, and far below 4,300 digits, Python's limit for ``int(text)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key of a config, with the fields of Connect's ConfigDef. Without a ``default`` it is required unless
-    ``optional``. The fields from ``group`` on are for forms; a key that no form shows has none of them."""
+    """One key of a config, with the fields of Connect's ConfigDef. A key without a ``default`` is required unless it is
+    ``optional``. The fields from ``group`` on are for forms; a key that is in no form has the defaults of these
+    fields."""
 
     name: str
     type: Type
@@ -76,16 +77,17 @@ class Key:
     group: str | None = None
     """The heading under which a form shows the key."""
     order: int = -1
-    """The place within the group, from 0."""
+    """The position within the group, from 0."""
     width: Width = Width.NONE
     display_name: str = ""
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
-    """Keys whose values are valid or not depending on this key's value."""
+    """Keys whose values are valid or invalid depending on this key's value."""
     essence: Callable[[str], str] | None = None
-    """What of a valid value names the same thing as another one; None: all of the value."""
+    """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
+    its own canonical text."""
     may_hold_password: bool = False
-    """Whether errors do not quote the value though its type is not PASSWORD: a URL, say."""
+    """Whether errors hide the value although its type is not PASSWORD, because it may contain a password (a URL)."""
 
     @property
     def required(self) -> bool:
@@ -93,11 +95,12 @@ class Key:
 
     @property
     def recommended_values(self) -> tuple[str, ...]:
-        """The only valid values, sorted; empty where there is no such list."""
+        """The only valid values, sorted; empty when the key has no such list."""
         return self.check.values if isinstance(self.check, OneOf) else ()
 
     def essential(self, value: str) -> str:
-        """The same text for values that mean the same, as far as that can be told without asking anybody."""
+        """The canonical text of ``value``, so that two spellings of the same value compare equal. It is computed from
+        the text alone, without a request to any server."""
         if self.type is Type.LIST:
             return ",".join(as_list(value))
         if self.essence is None or self.error(value) is not None:
@@ -116,7 +119,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The keys of one thing that can be configured, in the order in which they are shown."""
+    """The keys of one configurable object (for example a connector class), in the order of the form."""
 
     keys: tuple[Key, ...]
 
@@ -131,7 +134,7 @@ class Definition:
         raise KeyError(name)
 
     def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """What is wrong, by key, for the keys of this definition; keys of other definitions are not looked at."""
+        """The errors of ``config`` by key, for the keys of this definition; keys of other definitions are ignored."""
         found = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
         return {name: [sentence] for name, sentence in found.items() if sentence is not None}
 
@@ -154,7 +157,7 @@ class Definition:
         return value
 
     def read(self, config: Mapping[str, str], name: str, type_: type[T]) -> T:
-        """Like :meth:`find`, for a key that always has a value: one that is required or has a default."""
+        """Like :meth:`find`, for a key that always has a value, because it is required or has a default."""
         value = self.find(config, name, type_)
         assert value is not None, f"{name} is optional"
         return value
@@ -165,7 +168,7 @@ def mistyped(type_: Type, value: str) -> str | None:
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
             bound = 1 << (_BITS[type_] - 1)
-            # Python's own reading would take 1_000, too, and digits of any script.
+            # int() alone would also accept 1_000, and digits of any script.
             is_one = _WHOLE_NUMBER.fullmatch(value.strip()) and -bound <= int(value) < bound
             return None if is_one else "Not a number of type " + type_.value
         case Type.DOUBLE:
@@ -177,7 +180,7 @@ def mistyped(type_: Type, value: str) -> str | None:
 
 
 def parsed(type_: Type, text: str) -> Value:
-    """``text``, which is not mistyped, as a value of ``type_``."""
+    """``text`` as a value of ``type_``; the caller has checked ``text`` with :func:`mistyped`."""
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
             return int(text)
@@ -206,7 +209,7 @@ def at_least(minimum: int) -> Check:
 
 
 def between(minimum: int, maximum: int) -> Check:
-    """Both may be."""
+    """The value must be at least ``minimum`` and at most ``maximum``."""
     return lambda value: (
         at_least(minimum)(value) or (None if float(value) <= maximum else f"Value must be no more than {maximum}")
     )
@@ -214,7 +217,7 @@ def between(minimum: int, maximum: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A check that takes the ``values`` that it recommends."""
+    """A check that accepts only ``values``; forms recommend the same values."""
 
     values: tuple[str, ...]
     refusal: str

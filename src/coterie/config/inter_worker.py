@@ -1,4 +1,4 @@
-"""A worker's settings for what workers say to each other: session keys and signatures (KIP-507)."""
+"""A worker's settings for requests between workers: session keys and signatures (KIP-507)."""
 
 from typing import Annotated
 
@@ -9,9 +9,9 @@ from coterie.config.definition import as_list
 from coterie.nouns import macs
 
 KEY_SIZE_MIN_BITS = 40
-"""Java's."""
+"""Java's minimum."""
 KEY_SIZE_MAX_BITS = 2**16
-"""A longer one makes no better MAC, and it travels in a record and stays in memory."""
+"""A longer key does not make a better MAC, and every key is written to a record and kept in memory."""
 
 
 class InterWorkerSettings(BaseModel):
@@ -20,18 +20,18 @@ class InterWorkerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     inter_worker_key_ttl_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = defaults.INTER_WORKER_KEY_TTL_MS
-    """How old the key may become with which workers sign what they ask of their leader; 0 is any age. The leader's
-    counts."""
+    """The longest time that the leader uses one session key, with which workers sign their requests to the leader,
+    before it makes a new key; 0 means no limit. Only the leader's setting has an effect."""
     inter_worker_key_generation_algorithm: str = defaults.INTER_WORKER_ALGORITHM
-    """For which MAC the leader makes the key."""
+    """The MAC algorithm for which the leader makes the session key."""
     inter_worker_key_size: Annotated[int, Field(ge=KEY_SIZE_MIN_BITS, le=KEY_SIZE_MAX_BITS)] | None = None
-    """The key's bits; by default as many as Java gives a key of its algorithm."""
+    """The size of the session key in bits; by default the size that Java gives a key of its algorithm."""
     inter_worker_signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
-    """The MAC that this worker signs with."""
+    """The MAC algorithm with which this worker signs its requests."""
     inter_worker_verification_algorithms: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)] = (
         defaults.INTER_WORKER_ALGORITHM,
     )
-    """The MACs that this worker takes from others when it leads."""
+    """The MAC algorithms that this worker accepts in requests from other workers while it is the leader."""
 
     @property
     def inter_worker_key_size_bytes(self) -> int:
@@ -41,14 +41,15 @@ class InterWorkerSettings(BaseModel):
     @field_validator("inter_worker_key_generation_algorithm")
     @classmethod
     def _is_canonical(cls, algorithm: str) -> str:
-        """It is compared with what stands in the config topic, where Java writes it so."""
+        """The canonical name of ``algorithm``: it is compared with the name in the config topic, which Java writes in
+        this spelling."""
         return _known(algorithm)
 
     @field_validator("inter_worker_signature_algorithm")
     @classmethod
     def _is_known(cls, algorithm: str) -> str:
         _known(algorithm)
-        return algorithm  # As it stands here it goes out, and is looked for in the other list.
+        return algorithm  # Requests contain this spelling, and the verification list must contain it too.
 
     @field_validator("inter_worker_verification_algorithms")
     @classmethod
@@ -58,7 +59,7 @@ class InterWorkerSettings(BaseModel):
         return algorithms
 
     def signature_errors(self) -> dict[str, list[str]]:
-        """What is wrong between these keys: a worker has to take what it signs itself."""
+        """Errors between these keys, by key: a worker must accept the algorithm with which it signs."""
         mine, taken = self.inter_worker_signature_algorithm, self.inter_worker_verification_algorithms
         if mine in taken:
             return {}
@@ -70,5 +71,5 @@ class InterWorkerSettings(BaseModel):
 def _known(algorithm: str) -> str:
     canonical = macs.canonical(algorithm)
     if canonical is None:
-        raise ValueError(f"{algorithm or chr(39) * 2} is none of {', '.join(macs.HASHES)}")
+        raise ValueError(f"{algorithm or chr(39) * 2} is not one of {', '.join(macs.HASHES)}")
     return canonical

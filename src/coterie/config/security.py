@@ -1,18 +1,18 @@
-"""How a worker comes to its brokers: the keys of Kafka Connect, and librdkafka's where Java's have no meaning here.
+"""How a worker connects to its brokers: Kafka Connect's keys, and librdkafka's where Java's have no meaning here.
 
     security.protocol      PLAINTEXT (default), SSL, SASL_PLAINTEXT, SASL_SSL
     sasl.mechanism         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512          (librdkafka's sasl.mechanisms as well)
     sasl.jaas.config       Java's one line with username and password, or
-    sasl.username, sasl.password                                        as librdkafka has them
+    sasl.username, sasl.password                                        librdkafka's keys
     ssl.truststore.location with ssl.truststore.type=PEM, or
-    ssl.ca.location        whose certificates are trusted; without it those that the system trusts
+    ssl.ca.location        the trusted certificates; by default the certificates that the system trusts
     ssl.keystore.location  with ssl.keystore.type=PEM: key and certificate of this client in one file, or
-    ssl.certificate.location, ssl.key.location                          as librdkafka has them
-    ssl.key.password       of an encrypted key
+    ssl.certificate.location, ssl.key.location                          librdkafka's keys
+    ssl.key.password       the password of an encrypted key
     ssl.endpoint.identification.algorithm                               https (default); empty or none: any host name
 
-PEM is what all clients, librdkafka, Python and Java, can read; a Java keystore is refused with the way to make PEM of
-it. These are the worker's own connections; a Kafka source uses them too unless its config names
+librdkafka, Python and Java can all read PEM. A Java keystore is an error, whose message explains how to convert the
+keystore to PEM. The keys configure the worker's own connections; a Kafka source uses them too, unless its config names
 other brokers.
 """
 
@@ -48,7 +48,7 @@ KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSecurity:
-    """What both of a worker's Kafka clients are told; the default is a plain connection."""
+    """The security settings of both of a worker's Kafka clients; the default is a plaintext connection."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str = ""
@@ -59,7 +59,7 @@ class KafkaSecurity:
     key_location: str | None = None
     key_password: str | None = field(default=None, repr=False)
     checks_host: bool = True
-    """Whether a broker's certificate must name the host that was asked for."""
+    """Whether a broker's certificate must name the host to which the worker connects."""
 
     @property
     def has_tls(self) -> bool:
@@ -71,12 +71,12 @@ class KafkaSecurity:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """:raises ConfigError: names each wrong key, and why."""
+        """:raises ConfigError: lists each invalid key, with the reason."""
         return cls(**_Reading(properties).all())
 
 
 class _Reading:
-    """One reading of the keys: gathers what is wrong, and tells all of it at the end."""
+    """Parses the keys once; collects every error, and raises all errors together at the end."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._given = {key: value.strip() for key, value in properties.items() if key in KEYS and value.strip()}
@@ -116,7 +116,7 @@ class _Reading:
         options = dict(_JAAS_OPTION.findall(found["options"])) if found else {}
         module = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
         if found is None or found["module"].rpartition(".")[2] != module or not {"username", "password"} <= {*options}:
-            # Not shown: it holds the password.
+            # The value is hidden because it contains the password.
             self._errors["sasl.jaas.config"] = [
                 "Invalid value [hidden] for configuration sasl.jaas.config: must be "
                 f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module} "
@@ -131,7 +131,7 @@ class _Reading:
         certificate = self._given.get("ssl.certificate.location") or both
         key = self._given.get("ssl.key.location") or both
         if bool(certificate) != bool(key):
-            self._missing("ssl.certificate.location", "ssl.key.location", why="since the one is of no use alone")
+            self._missing("ssl.certificate.location", "ssl.key.location", why="because each of the two keys needs both")
         return {
             "ca_location": trusted,
             "certificate_location": certificate,
@@ -140,7 +140,7 @@ class _Reading:
         }
 
     def _pem(self, store: str, instead: str) -> str | None:
-        """The file of a Java store, if it is one that can be read here."""
+        """The location of a Java store, or None when it is not set. A type other than PEM is recorded as an error."""
         location, type_ = self._given.get(f"ssl.{store}.location"), self._given.get(f"ssl.{store}.type", "JKS").upper()
         if location and type_ != "PEM":
             self._refuse(

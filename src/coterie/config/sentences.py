@@ -1,11 +1,11 @@
-"""What pydantic finds wrong in a settings file, told in Connect's words."""
+"""Converts pydantic's validation errors of a settings file to error messages in Kafka Connect's wording."""
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 
 def sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
-    """One sentence for each finding, by key; of a missing key also what belongs there."""
+    """One sentence for each error, by config key; for a missing key also the description of the key."""
     meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
     secrets = {str(field.alias) for field in settings.model_fields.values() if not field.repr}
     found: dict[str, list[str]] = {}

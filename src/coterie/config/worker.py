@@ -1,4 +1,4 @@
-"""A worker's settings: Kafka Connect's own keys and defaults, and the few that Coterie adds."""
+"""A worker's settings: Kafka Connect's keys with their defaults, and the few keys that Coterie adds."""
 
 import re
 import socket
@@ -19,12 +19,12 @@ from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
 INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
-"""As brokers check it."""
+"""The pattern that Kafka brokers check a ``group.instance.id`` against."""
 INT_MAX = 2**31 - 1
-"""The most that Kafka's INT holds: times, counts and tasks' numbers are such on the wire."""
+"""The greatest value of Kafka's INT, the type of times, counts and task numbers on the wire."""
 REPLICAS_MAX = 2**15 - 1
 JARS_OF_USER = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Spark's settings with which a user chooses the jars; with any of them a worker adds and fetches none."""
+"""Spark's settings with which a user chooses the jars; when one of them is set, the worker adds and fetches no jars."""
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
 MillisecondsOrZero = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -33,20 +33,21 @@ _AsList = BeforeValidator(lambda value: as_list(value) if isinstance(value, str)
 Names = Annotated[tuple[Name, ...], _AsList]
 """A LIST value: items between commas."""
 Claims = Annotated[tuple[str, ...], _AsList]
-"""A LIST value that is checked as a whole: whoever reads the error sees all of it."""
+"""A LIST value that is checked as a whole, so that an error message contains the complete value."""
 
 
 class Listener(NamedTuple):
-    """Where the REST API listens. An empty ``host`` means every interface, port 0 a port that the system gives."""
+    """The address of the REST API. An empty ``host`` means every interface; port 0 means that the operating system
+    chooses the port."""
 
     host: str
     port: int
 
 
 class WorkerSettings(InterWorkerSettings):
-    """What one worker is told at its start; every field's key is its name with dots.
+    """The settings of one worker, read at its start. A field's config key is its name with dots for underscores.
 
-    Made by :meth:`from_properties` alone, so that whatever is wrong is told key by key.
+    Create it only with :meth:`from_properties`, which reports every error by its key.
     """
 
     model_config = ConfigDict(
@@ -60,50 +61,56 @@ class WorkerSettings(InterWorkerSettings):
     # -- the group --------------------------------------------------------------------------------------------------
 
     bootstrap_servers: Annotated[Names, Field(min_length=1)] = ("localhost:9092",)
-    """Brokers to begin with, `host:port` each."""
+    """The brokers of the first connection, each as `host:port`."""
     group_id: Annotated[GroupId, Field(min_length=1)]
-    """The group of workers that share the work; all of them name the same."""
+    """The id of the group of workers that share the work; it is the same for all workers of the group."""
     group_instance_id: Name | None = None
-    """Who this worker is to its group over all of its starts (KIP-345). A worker that has one does not leave when it
-    stops: its jobs wait for it, and when it is back it gets them at once. No two may run with the same. If nobody else
-    is to notice a restart, `session.timeout.ms` has to be longer than one takes (with Spark, some 20 s)."""
+    """The id of this worker as a static member of its group, the same at every start (KIP-345). A worker with an
+    instance id does not leave the group when it stops: its jobs wait for it, and it gets them again as soon as it
+    rejoins. Two running workers must not have the same id. To restart the worker without a rebalance, set
+    `session.timeout.ms` to more than the time of a restart (with Spark, some 20 s)."""
     client_id: str = ""
-    """What the brokers' logs call this worker."""
+    """The name of this worker in the brokers' logs."""
     heartbeat_interval_ms: Milliseconds = defaults.HEARTBEAT_INTERVAL_MS
     session_timeout_ms: Milliseconds = defaults.SESSION_TIMEOUT_MS
-    """A worker unheard of for so long is dead to its group."""
+    """The group removes a worker whose heartbeats the coordinator has not received for this time."""
     rebalance_heartbeat_interval_ms: Milliseconds = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
-    """How often after a rebalance, when the next one may follow soon, until what was revoked has had the time to stop:
-    all learn of that next one at once, and jobs that move are down so much less. Never less often than
-    `heartbeat.interval.ms`. (Coterie's own key.)"""
+    """The heartbeat interval after a rebalance that a second rebalance may follow soon, until the revoked jobs have had
+    the time to stop. All workers then learn of the second rebalance at once, and jobs that move are stopped for a
+    shorter time. When `heartbeat.interval.ms` is shorter, that interval is used. (Coterie's own key.)"""
     rebalance_timeout_ms: Milliseconds = defaults.REBALANCE_TIMEOUT_MS
-    """How long a round waits for a worker to rejoin."""
+    """How long a rebalance waits for a worker to rejoin."""
     worker_sync_timeout_ms: Milliseconds = defaults.WORKER_SYNC_TIMEOUT_MS
-    """How long to wait for the config topic's end. A round whose leader has not read as far as its members by then
-    gives nobody anything new, and another follows when it has; a GET answers what is known by then."""
+    """How long to wait until the config topic is read to its end. If the leader has then still read less than a member,
+    the rebalance assigns no new jobs, and another rebalance follows when the leader has caught up. A GET request then
+    returns what this worker has read so far."""
     config_rebalance_window_ms: MillisecondsOrZero = defaults.CONFIG_REBALANCE_WINDOW_MS
-    """Connectors and tasks that come and go within so short a time make one rebalance; 0 makes one of each change.
-    (Coterie's own key.)"""
+    """Creations and deletions of connectors and tasks within this time cause one rebalance; 0: each change causes a
+    rebalance of its own. (Coterie's own key.)"""
     scheduled_rebalance_max_delay_ms: MillisecondsOrZero = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
-    """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
+    """How long the jobs of a lost worker wait for it to rejoin before other workers get them; 0: they do not wait."""
     rebalance_max_moves_per_round: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
-    """At most so many jobs are taken from workers at a time for balance or a drain; without it, all that have to move.
-    (Coterie's own key.)"""
+    """The greatest number of jobs that one rebalance revokes from workers for balance or a drain; without it, a
+    rebalance revokes all jobs that have to move. (Coterie's own key.)"""
     rebalance_round_interval_ms: MillisecondsOrZero = defaults.REBALANCE_ROUND_INTERVAL_MS
-    """How long after so many moves the next ones follow. (Coterie's own key.)"""
+    """The time between a rebalance that revoked `rebalance.max.moves.per.round` jobs and the next such rebalance.
+    (Coterie's own key.)"""
     connect_protocol: str = "static"
-    """The newest protocol that this worker offers its group: eager, compatible, sessioned or static, each with all
-    older ones. The group speaks the newest that all its workers offer. With eager every rebalance stops every task."""
+    """The newest protocol that this worker offers to its group: eager, compatible, sessioned or static. The worker also
+    offers all older protocols. The group uses the newest protocol that all its workers offer. With eager, every
+    rebalance stops every task."""
     static_connectors: Claims | None = None
-    """The connectors that this worker may run (KIP-987); a worker that names any job, were it none, runs nothing else.
-    Ignored as long as one worker of the group does not speak static."""
+    """The connectors that this worker may run (KIP-987). A worker that sets this key or `static.tasks` runs only the
+    jobs that the two keys list; an empty list means: run nothing. Ignored while a worker of the group does not offer
+    protocol static."""
     static_tasks: Claims | None = None
     """The tasks that this worker may run, each as `<connector>-<number>` (KIP-987)."""
 
     # -- the topics -------------------------------------------------------------------------------------------------
 
     config_storage_topic: Name
-    """The topic of all configs of the group's connectors; it is made where it is missing, as the next two are."""
+    """The topic of the configs of the group's connectors. The worker creates this topic, the offset topic and the
+    status topic when they do not exist."""
     config_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     offset_storage_topic: Name
     """The topic of the group's offsets."""
@@ -121,46 +128,47 @@ class WorkerSettings(InterWorkerSettings):
     rest_advertised_host_name: Name | None = None
     rest_advertised_port: Port | None = None
     rest_advertised_listener: str | None = None
-    """The scheme under which others reach this worker."""
+    """The URL scheme with which other workers and clients reach this worker."""
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
     task_shutdown_graceful_timeout_ms: MillisecondsOrZero = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
-    """For all tasks of this worker together: after it they are interrupted, and their last batch is replayed."""
+    """The time that all tasks of this worker together have to stop. After it the tasks are interrupted, and their last
+    batch is replayed when they start again."""
     offset_flush_interval_ms: Milliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
-    """How often the offsets that tasks have read in Kafka are committed to group `connect-<connector>`, where Kafka's
-    tools show the lag. Tasks never read them from there."""
+    """How often the Kafka offsets up to which tasks have read are committed to group `connect-<connector>`, so that
+    Kafka's tools show the lag. Tasks never read these committed offsets."""
     checkpoint_location: Name
-    """A folder that all workers of the group reach by the same name. (Coterie's own key.)"""
+    """The folder of all checkpoints, which all workers of the group reach by the same name. (Coterie's own key.)"""
     worker_name: Name | None = None
-    """What people call this worker; by default `host:port`. (Coterie's own key.)"""
+    """The name of this worker in messages and on the web page; by default `host:port`. (Coterie's own key.)"""
     log_level: str = "INFO"
-    """How much is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
+    """The lowest level that is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
     log_jvm_file: Name | None = None
-    """Where the JVM's own output goes; by default a file in the system's temporary folder. (Coterie's own key.)"""
+    """The file of the JVM's own output; by default a file in the system's temporary folder. (Coterie's own key.)"""
     jars_dir: Name | None = None
-    """The folder whose jars this worker's Spark gets; by default coterie/jars in the user's cache folder, where
-    `coterie jars fetch` puts them. (Coterie's own key.)"""
+    """The folder whose jars this worker adds to its Spark session; by default coterie/jars in the user's cache folder,
+    where `coterie jars fetch` stores jars. (Coterie's own key.)"""
     jars_fetch: bool = False
-    """Whether the worker fetches the jars that this folder lacks before it starts. (Coterie's own key.)"""
+    """Whether the worker, before it starts, fetches the jars that are missing in `jars.dir`. (Coterie's own key.)"""
     jars_mirror: Annotated[str, Field(repr=False)] = defaults.MAVEN_CENTRAL
-    """The Maven repository that jars are fetched from. (Coterie's own key.)"""
+    """The Maven repository from which jars are fetched. (Coterie's own key.)"""
     pipeline_modules: Claims = ()
     """The Python modules, and packages with all their modules, from which connectors may run functions; by default
-    none. Who may write connectors' configs may run any function of these. (Coterie's own key.)"""
+    none. A client that may write connector configs can run any function of these modules. (Coterie's own key.)"""
     python_executable: Name | None = None
-    """The Python in which functions over rows run; by default the worker's own. It needs PySpark and pyarrow of the
-    worker's versions. (Coterie's own key.)"""
+    """The Python executable that runs functions over rows; by default the worker's own. It needs PySpark and pyarrow in
+    the same versions as the worker. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
-    """Every `spark.…` key, handed to the Spark session as it is."""
+    """Every `spark.…` key with its value, passed to the Spark session unchanged."""
     security: KafkaSecurity = Field(default=KafkaSecurity(), exclude=True)
-    """How this worker comes to its brokers: the keys of `config.security`."""
+    """How this worker connects to its brokers: the keys of `config.security`."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Settings from the keys and values of a worker file; keys that nobody knows are ignored.
+        """Settings from the keys and values of a worker file; unknown keys are ignored.
 
-        :raises ConfigError: names each wrong key, with its value and why.
+        :raises ConfigError: lists each invalid key, with its value and the reason.
         """
         spark = {key: value for key, value in properties.items() if key.startswith("spark.")}
         known = {key: value for key, value in properties.items() if key in _keys(cls)}
@@ -182,19 +190,19 @@ class WorkerSettings(InterWorkerSettings):
 
     @classmethod
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
-        """Keys that mean nothing to a worker: Connect ignores such keys and warns of them, and so does Coterie."""
+        """Keys that no setting of a worker has, sorted. Like Connect, Coterie ignores these keys with a warning."""
         known = _keys(cls) | SECURITY_KEYS
         return sorted(key for key in properties if key not in known and not key.startswith("spark."))
 
     def idle_keys(self) -> Mapping[str, str]:
-        """Keys that are set and come to nothing, and why."""
+        """Keys that are set but have no effect with the other settings, each with the reason."""
         given = {key for name in self.model_fields_set if (key := type(self).model_fields[name].alias) is not None}
         idle: dict[str, str] = {}
         if self.connect_protocol != "static":
-            why = f"with connect.protocol={self.connect_protocol} this worker names no jobs; it takes static"
+            why = f"it needs connect.protocol=static, but connect.protocol is {self.connect_protocol}"
             idle = dict.fromkeys(sorted(given & {"static.connectors", "static.tasks"}), why)
         if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
-            idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round there is no next portion"
+            idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round one rebalance makes all moves"
         if chosen := [key for key in JARS_OF_USER if self.spark.get(key)]:
             why = f"with {chosen[0]} a worker adds no jars of its own"
             idle |= dict.fromkeys(sorted(given & {"jars.dir", "jars.fetch", "jars.mirror"}), why)
@@ -204,7 +212,7 @@ class WorkerSettings(InterWorkerSettings):
 
     @property
     def claims(self) -> Jobs | None:
-        """The only jobs that this worker takes, were it none; None when it takes any."""
+        """The only jobs that this worker may run, possibly none; None when it may run any job."""
         if self.static_connectors is None and self.static_tasks is None:
             return None
         return Jobs(
@@ -217,9 +225,9 @@ class WorkerSettings(InterWorkerSettings):
         return _listener(self.listeners[0])
 
     def advertised(self, *, bound_port: int | None = None) -> Listener:
-        """Host and port under which other workers and users reach this one.
+        """Host and port with which other workers and clients reach this worker.
 
-        ``bound_port`` is the port that the system gave when the listener asks for any.
+        ``bound_port`` is the port that the operating system chose when the listener's port is 0.
         """
         listener = self.listener
         host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
@@ -227,12 +235,12 @@ class WorkerSettings(InterWorkerSettings):
         return Listener(self.rest_advertised_host_name or host, port)
 
     def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
-        """``<advertised host>:<advertised port>``, as Connect shows a worker."""
+        """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses."""
         host, port = self.advertised(bound_port=bound_port)
         return WorkerId(f"{host}:{port}")
 
     def url(self, *, bound_port: int | None = None) -> WorkerUrl:
-        """The URL of this worker's REST API as its group is told it, with a slash at the end."""
+        """The URL of this worker's REST API that it reports to its group, with a slash at the end."""
         host, port = self.advertised(bound_port=bound_port)
         return WorkerUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
@@ -261,7 +269,7 @@ class WorkerSettings(InterWorkerSettings):
     @classmethod
     def _is_one_http_listener(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
         if len(listeners) != 1:
-            raise ValueError("a worker listens at one address; name one")
+            raise ValueError("a worker listens at one address; set exactly one")
         _listener(listeners[0])
         return listeners
 
@@ -269,7 +277,7 @@ class WorkerSettings(InterWorkerSettings):
     @classmethod
     def _is_http(cls, scheme: str | None) -> str | None:
         if scheme not in (None, "", "http"):
-            raise ValueError("only http can be served")
+            raise ValueError("a worker serves only http")
         return scheme
 
     @field_validator("connect_protocol")
@@ -315,7 +323,7 @@ class WorkerSettings(InterWorkerSettings):
     @classmethod
     def _fits_into_a_class_path(cls, folder: str | None) -> str | None:
         if folder is not None and any(letter in folder for letter in ":,*"):
-            raise ValueError("Java cannot have jars of a folder with : , or * in its name")
+            raise ValueError("Java cannot load jars from a folder with : , or * in its name")
         return folder
 
     @field_validator("pipeline_modules")
@@ -362,8 +370,11 @@ class WorkerSettings(InterWorkerSettings):
 
 
 def repository(url: str) -> str:
-    """:raises ValueError: when ``url`` is not that of a Maven repository on a web server. It is not repeated: it may
-    hold a password."""
+    """``url``, after a check.
+
+    :raises ValueError: when ``url`` is not the http or https URL of a Maven repository. The message does not quote
+        ``url``, which may contain a password.
+    """
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -374,39 +385,48 @@ def repository(url: str) -> str:
     return url
 
 
-# -- what a worker claims ---------------------------------------------------------------------------------------------
+# -- static.connectors and static.tasks -------------------------------------------------------------------------------
 
 
 def claimed(names: tuple[str, ...]) -> tuple[str, ...]:
-    """:raises ValueError: when one of ``names`` is none."""
+    """``names``, after a check.
+
+    :raises ValueError: when one of ``names`` is empty.
+    """
     if "" in names:
-        raise ValueError("a name is missing between two commas, or behind the last one")
+        raise ValueError("a name is missing between two commas, or after the last comma")
     return names
 
 
 def claimed_task(text: str) -> ConnectorTaskId:
-    """:raises ValueError: when no task can be called ``text``."""
+    """The task id ``text``, written as ``<connector>-<number>``.
+
+    :raises ValueError: when ``text`` is not a task id.
+    """
     number_size_max = len(str(INT_MAX))
     task = ConnectorTaskId.parse(text) if len(text.rpartition("-")[2]) <= number_size_max else None
     if task is None or str(task) != text or task.task > INT_MAX:
-        raise ValueError(f"{text!r} is no task: its number is 0 to {INT_MAX}, without zeros in front")
+        raise ValueError(f"{text!r} is not a task id: its number is 0 to {INT_MAX}, without leading zeros")
     return task
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 _GATHERED = ("spark", "security")
-"""Fields made of keys of other names."""
+"""Fields that each hold several keys, whose names differ from the field's."""
 
 
 def _keys(settings: type[BaseModel]) -> frozenset[str]:
-    """The keys of a worker file that have a field."""
+    """The keys of a worker file for which ``settings`` has a field of the same name."""
     return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name not in _GATHERED)
 
 
 def _listener(text: str) -> Listener:
-    """:raises ValueError: when ``text`` is no ``http://host:port``."""
+    """``text``, written as ``http://host:port``, parsed.
+
+    :raises ValueError: when ``text`` has another form.
+    """
     parts = urlsplit(text)
     if parts.scheme == "https":
         raise ValueError("https is not served; put a proxy before the worker, or set http://host:port")

@@ -1,1 +1,1 @@
-"""What a worker decides: config state, what to start and stop, the leader's duties."""
+"""A worker's decisions: config state, which jobs to start and stop, the work of the leader."""

@@ -1,8 +1,9 @@
-"""Tasks that wait because their connector is split anew, while the worker that began it may have died.
+"""Tasks that wait while their connector is split again, when the worker that started the split may have ended.
 
-The worker that has the connector closes a generation of checkpoints, makes the next one and publishes its task configs.
-Where the configs do not come in time, each worker with a task that waits looks whether any worker is at work, finishes
-the generation otherwise, and publishes what the next generation states.
+The worker that owns the connector closes a checkpoint generation, makes the next one and publishes its task configs.
+When the task configs do not arrive in time, each worker with a waiting task checks whether another worker is finishing
+the closed checkpoint generation. If not, it finishes the checkpoint generation and publishes the task configs of the
+next one.
 """
 
 from coterie.herder import connectors, signing
@@ -16,11 +17,12 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
 CLOSED_PATIENCE_MS = 10_000
-"""How long tasks wait before a worker that has not the connector looks whether any worker is at work."""
+"""How long tasks wait before a worker that does not own the connector checks whether another worker is finishing the
+closed checkpoint generation."""
 
 
 def watch(turn: Turn, connector: ConnectorName) -> None:
-    """A task of ``connector`` waits."""
+    """A task of ``connector`` waits: set the timer of the check."""
     turn.order(SetTimer(timer=ClosedDue(connector=connector), at_ms=turn.now_ms + CLOSED_PATIENCE_MS))
 
 
@@ -30,7 +32,7 @@ def on_due(turn: Turn, timer: ClosedDue) -> None:
         return
     watch(turn, name)
     connector = herder.config.connector(name)
-    # A worker that has the connector splits it, and publishes what comes of that, unless its config cannot be split.
+    # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
     is_at_work = name in herder.work.finishing or _is_split_here(turn, name)
     if connector is None or is_at_work or not herder.life.is_open or herder.life.is_leaving:
         return
@@ -40,7 +42,8 @@ def on_due(turn: Turn, timer: ClosedDue) -> None:
 
 
 def on_finished(turn: Turn, event: GenerationFinished) -> None:
-    """Publish once. When the leader does not take it, the tasks go on waiting, and the timer comes again."""
+    """Publish the task configs once. If the leader does not accept them, the tasks keep waiting until the timer fires
+    again."""
     herder, name = turn.herder, event.connector
     herder.work.finishing.discard(name)
     connector = herder.config.connector(name)
@@ -52,7 +55,9 @@ def on_finished(turn: Turn, event: GenerationFinished) -> None:
     if connector.task_configs == configs:
         return
     connectors.on_finished(turn, name)
-    turn.order(Say(text=f"Connector {name}: this worker publishes the task configs of its newest generation"))
+    turn.order(
+        Say(text=f"Connector {name}: this worker publishes the task configs of the newest checkpoint generation")
+    )
     if herder.place.is_leader:
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
     elif not signing.awaits_key(herder):

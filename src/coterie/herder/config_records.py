@@ -1,4 +1,4 @@
-"""The lines of the config topic: Kafka Connect's keys and JSON to the byte, and an incarnation that Connect ignores."""
+"""The lines of the config topic: the same bytes as Kafka Connect's, plus an incarnation, which Connect ignores."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 
-# -- what a line says -------------------------------------------------------------------------------------------------
+# -- parsed lines -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ConnectorWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWritten:
-    """``task-<name>-<i>``: one task's config, which counts only once a commit has followed."""
+    """``task-<name>-<i>``: one task's config, which takes effect with the next commit."""
 
     task: ConnectorTaskId
     config: Mapping[str, str]
@@ -51,14 +51,15 @@ class TargetStateWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeyWritten:
-    """``session-key``: what all workers sign with from now on (KIP-507)."""
+    """``session-key``: the new key with which all workers sign (KIP-507)."""
 
     session_key: SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotForUs:
-    """A line that changes nothing here. With a ``remark``, it should not be there; without, others need it."""
+    """A line that is ignored. With a ``remark``, the line is unexpected and the remark is logged. Without a remark, the
+    line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
 
     remark: str | None = None
 
@@ -69,14 +70,14 @@ ConfigRecord: TypeAlias = (
 
 _SESSION_KEY = "session-key"
 _OTHERS_KEYS = ("restart-connector-", "tasks-fencing-", "logger-cluster-")
-"""Keys of Connect that this worker has no use for yet; matched after ours, as Connect does."""
+"""Prefixes of Connect's keys that Coterie does not support; they are matched last, as in Connect."""
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
-    """What one line of the config topic says. Prefixes are tried in Connect's order; nothing is ever raised."""
+    """One line of the config topic, parsed. Prefixes are tried in Connect's order. No line raises an exception."""
     name = key.decode(errors="replace") if key is not None else ""
     body = _object(value)
     if value is not None and body is None:
@@ -93,17 +94,17 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _session_key(body)
     if name.startswith(_OTHERS_KEYS):
         return NotForUs()
-    return NotForUs(remark=f"Ignoring config key {name!r}: nobody knows what it means")
+    return NotForUs(remark=f"Ignoring unknown key {name!r} in the config topic")
 
 
 def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
         return TargetStateWritten(connector=connector, target_state=None)
-    # `state.v2` knows STOPPED; `state` is what workers before KIP-875 read, and says PAUSED then.
+    # `state.v2` can be STOPPED; `state`, which workers before KIP-875 read, is PAUSED then.
     for field in ("state.v2", "state"):
         if (state := body.get(field)) in (*TargetState,):
             return TargetStateWritten(connector=connector, target_state=TargetState(str(state)))
-    return NotForUs(remark=f"Ignoring the target state of connector {connector}: {dict(body)!r} names none")
+    return NotForUs(remark=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains none")
 
 
 def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -135,16 +136,16 @@ def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> Conf
         return NotForUs()
     tasks = body.get("tasks")
     if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 0:
-        return NotForUs(remark=f"Ignoring a commit of connector {connector}: {tasks!r} is no count of tasks")
+        return NotForUs(remark=f"Ignoring a commit of connector {connector}: {tasks!r} is not a number of tasks")
     return TasksCommitted(connector=connector, tasks=tasks)
 
 
 def _session_key(body: Mapping[str, object] | None) -> ConfigRecord:
-    """No remark of a bad one shows any of it."""
+    """The remark of an invalid key quotes no part of it."""
     fields = body or {}
     key, algorithm, created_at_ms = (fields.get(name) for name in ("key", "algorithm", "creation-timestamp"))
     if not (isinstance(key, str) and isinstance(algorithm, str) and type(created_at_ms) is int):
-        return NotForUs(remark="Ignoring a session key: it lacks a key, an algorithm or a creation-timestamp")
+        return NotForUs(remark="Ignoring a session key: a key, an algorithm or a creation-timestamp is missing")
     try:
         decoded = decode_base64(key)
     except ValueError as error:
@@ -162,12 +163,12 @@ def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnat
 
 
 def deletion_lines(connector: ConnectorName) -> tuple[NewLine, ...]:
-    """The config's tombstone, then the target state's: the order in which Connect writes them."""
+    """The tombstone of the config, then the tombstone of the target state: Connect's order."""
     return (_line(f"connector-{connector}", None), _line(f"target-state-{connector}", None))
 
 
 def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewLine, ...]:
-    """Each task's config, then the commit that makes them count."""
+    """Each task's config, then the commit with which the configs take effect."""
     tasks = (
         _line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)}) for i, config in enumerate(configs)
     )
@@ -175,7 +176,7 @@ def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, s
 
 
 def target_state_line(connector: ConnectorName, target_state: TargetState) -> NewLine:
-    # Workers older than KIP-875 know no STOPPED: they are told to pause.
+    # Workers before KIP-875 do not support STOPPED: they read PAUSED instead.
     older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
     return _line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
 
@@ -189,7 +190,7 @@ def session_key_line(session_key: SessionKey) -> NewLine:
     return _line(_SESSION_KEY, fields)
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _line(key: str, value: Mapping[str, object] | None) -> NewLine:
@@ -197,7 +198,7 @@ def _line(key: str, value: Mapping[str, object] | None) -> NewLine:
 
 
 def dump(value: object) -> bytes:
-    """JSON as Connect's JsonConverter writes it: no blanks, UTF-8 as it is."""
+    """JSON as Connect's JsonConverter writes it: without blanks, non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -1,4 +1,4 @@
-"""The config topic as state: what is configured, as far as the log has been read."""
+"""The state of the config topic: all configured connectors and tasks, up to the line that was read last."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,36 +28,37 @@ class Connector:
     config: Mapping[str, str]
     incarnation: Incarnation
     written_at: int
-    """Offset of the line that holds ``config``: tells two writes of the same config apart."""
+    """Offset of the line that contains ``config``: it distinguishes two writes of the same config."""
     task_configs: tuple[Mapping[str, str], ...] = ()
-    """What the last commit made count; empty before the first, and while ``inconsistent``."""
+    """The task configs of the last commit; empty before the first commit, and while ``inconsistent``."""
     checkpointed: tuple[Mapping[str, str], ...] = ()
     """Configs of the tasks that may have checkpoints: those of the last commit that was not empty. A stop, whose commit
-    is empty, leaves them, and so does another config; only another incarnation begins without."""
+    is empty, keeps them, and so does a new config; only a new incarnation starts without them."""
     inconsistent: bool = False
-    """The last commit promised tasks whose configs are not in the log."""
+    """Whether the last commit refers to tasks whose configs are not in the log."""
     committed_at: int | None = None
-    """Offset of the last commit: tells whether somebody has written its tasks' configs since. None before the first."""
+    """Offset of the line of the last commit; a higher offset later means that the task configs were written again. None
+    before the first commit."""
     applied_config: Mapping[str, str] | None = None
     """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
 
 
 class ConfigState:
-    """Written only by :meth:`apply`, line by line, live and at the start alike."""
+    """The configs by connector. Only :meth:`apply` changes them, line by line, both at the start and later."""
 
     def __init__(self) -> None:
         self.offset = UNREAD
-        """Offset of the last line read, plus one: what the group protocol calls the config offset."""
+        """Offset of the last line that was read, plus one: the group protocol's config offset."""
         self.session_key: SessionKey | None = None
-        """The latest one; none older counts (KIP-507)."""
+        """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
         self._deferred: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
         self._jobs: Jobs | None = None
-        """Derived, and kept for as long as no line is read: it is asked for far more often."""
+        """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
     def apply(self, line: Line) -> str | None:
-        """Take one line in; return a remark when it should not be there. A line is never a reason to fail."""
+        """Apply one line; returns a remark for the log when the line is unexpected. No line raises an exception."""
         self.offset = ConfigOffset(line.offset + 1)
         self._jobs = None
         match config_records.parse(line.key, line.value):
@@ -86,7 +87,8 @@ class ConfigState:
             self._deferred.pop(name, None)
             return
         known = self._connectors.get(name)
-        # A line of Connect's own tools names no incarnation: the life goes on, or begins at this offset.
+        # A line of Connect's own tools contains no incarnation: the current incarnation continues, or a new connector
+        # gets the line's offset as its incarnation.
         incarnation = written.incarnation or (known.incarnation if known else Incarnation(f"at-{offset}"))
         if known is None or known.incarnation != incarnation:
             known = Connector(config=written.config, incarnation=incarnation, written_at=offset)
@@ -96,11 +98,11 @@ class ConfigState:
         deferred = self._deferred.pop(name, {})
         known = self._connectors.get(name)
         if known is None:
-            # Left over from a connector that was deleted and whose tombstone is compacted away (KAFKA-16838).
+            # The connector was deleted, and its tombstone was removed by compaction (KAFKA-16838).
             return f"Ignoring a commit of {tasks} task(s): connector {name} is not configured"
         complete = all(number in deferred for number in range(tasks))
         configs = tuple(deferred[number] for number in range(tasks)) if complete else ()
-        # Compaction leaves the configs of stopped tasks, and only the empty commit that stopped them.
+        # Compaction keeps the configs of stopped tasks, and of their commits only the empty one that stopped them.
         stopped = () if tasks else tuple(deferred[number] for number in sorted(deferred))
         self._connectors[name] = replace(
             known,
@@ -115,7 +117,7 @@ class ConfigState:
         missing = [number for number in range(tasks) if number not in deferred]
         return f"Connector {name} has no tasks until the next commit: configs of the tasks {missing} are not in the log"
 
-    # -- what it says -------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def names(self) -> list[ConnectorName]:
         return sorted(self._connectors)
@@ -137,14 +139,14 @@ class ConfigState:
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
     def unsplit(self) -> Iterator[ConnectorName]:
-        """Which connectors that are to run have still to be split, or to be split again."""
+        """The connectors with target state STARTED whose current config has no committed task configs."""
         for name, connector in self._connectors.items():
             is_split = not connector.inconsistent and connector.applied_config == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:
                 yield name
 
     def jobs(self) -> Jobs:
-        """All that there is to assign: every connector, and every task that is committed."""
+        """All jobs that can be assigned: every connector, and every committed task."""
         if self._jobs is None:
             tasks = (task for name in self._connectors for task in self.tasks(name))
             self._jobs = Jobs(frozenset(self._connectors), frozenset(tasks))

@@ -1,10 +1,10 @@
-"""The connector instances that this worker has: each is split into tasks when it starts, is changed, or is resumed.
+"""The connectors that are assigned to this worker: each is split into task configs at its start, change and resume.
 
-A split runs on its own, however long it takes; its result counts only if the config it was made of is still the
-current one, and otherwise the split is ended. One that fails because a server is away, or because everything here was
-stopped, is tried again with back-off; of another failure only another config helps. What comes out is compared with
-what is committed, and published through the leader when it differs: again and again with back-off until the leader has
-it, or a newer config has made it pointless.
+A split is a chore without a time limit. Its result is used only if the config that was split is still current; when the
+config changes, the split is ended. A split that fails because a server cannot be reached, or because all tasks here
+were stopped, is retried with back-off; after another failure only a new config starts a new split. The resulting task
+configs are compared with the committed ones. If they differ, they are published through the leader, and the publication
+is retried with back-off until the leader accepts it or a newer config replaces it.
 """
 
 from dataclasses import replace
@@ -56,7 +56,7 @@ def reconcile(turn: Turn) -> None:
             if name in herder.work.shown:
                 statuses.part(turn, name)
             _forget(turn, name, splits[name])
-            # Otherwise it stays until its chore ends, so that there is never a second one.
+            # During a split the entry stays until the chore ends, so that the connector never has two split chores.
             if not isinstance(splits[name].state, Splitting):
                 del splits[name]
 
@@ -82,7 +82,7 @@ def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
 
 
 def _forget(turn: Turn, name: ConnectorName, split: Split) -> None:
-    """Let what was split here, or is, count no more. Resuming splits the connector again."""
+    """Discard the result of the last or running split. When the connector is resumed, it is split again."""
     match split.state:
         case Unsplit() | Splitting(written_at=None):
             return
@@ -108,7 +108,8 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
         case SplitUp() as state if _is_current(herder, name, state, connector):
             statuses.show(turn, name, State.RUNNING)
             if state.committed_at != connector.committed_at:
-                # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
+                # The task configs were committed again, for example by a stop that was followed by a resume before this
+                # worker read either of them.
                 retries = isinstance(state.publication, WaitsToPublish)
                 publication = state.publication if retries else Unpublished()
                 state = replace(state, committed_at=connector.committed_at, publication=publication)
@@ -143,12 +144,12 @@ def _is_current(herder: Herder, name: ConnectorName, state: SplitUp, connector: 
 
 
 def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitUp) -> bool:
-    """Whether the tasks have kept their parts because one was FAILED, and none is any more."""
+    """Whether the tasks have kept their source parts because a task was FAILED, and no task is FAILED any more."""
     return state.keeps_split and not _has_failed(herder, name)
 
 
 def _has_failed(herder: Herder, name: ConnectorName) -> bool:
-    """Whether a task of the connector is FAILED, here or elsewhere."""
+    """Whether a task of the connector is FAILED, on any worker."""
     said = (herder.statuses.get(task) for task in herder.config.tasks(name))
     return any(status is not None and status.state is State.FAILED for status in said)
 
@@ -160,13 +161,13 @@ def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, conn
         split.state = replace(state, publication=Published())
         return
     if not herder.place.is_settled:
-        return  # Nobody leads; the next assignment says who does.
+        return  # There is no leader now; the next assignment contains the leader.
     if herder.place.is_leader:
         split.publishing = PublishRequest(after=connector.committed_at)
         own_write(turn, PutTaskConfigs(connector=name, configs=state.configs))
         return
     if signing.awaits_key(herder):
-        return  # Its leader takes nothing unsigned, and will write a key.
+        return  # The leader accepts only signed requests, and will write a key.
     split.publishing = PublishRequest(after=connector.committed_at)
     if state.first_tried_ms is None:
         split.state = replace(state, first_tried_ms=turn.now_ms)
@@ -181,13 +182,13 @@ def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, conn
     )
 
 
-# -- what comes of it -------------------------------------------------------------------------------------------------
+# -- results of splits and publications -------------------------------------------------------------------------------
 
 
 def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     split = turn.herder.work.splits[event.connector]
     splitting = split.state
-    assert isinstance(splitting, Splitting), f"{event.connector} was split, and was not to be"
+    assert isinstance(splitting, Splitting), f"{event.connector} was split, but no split was ordered"
     match event:
         case _ if splitting.written_at != event.written_at:
             split.state = Unsplit()
@@ -207,34 +208,34 @@ def _wait_to_split(turn: Turn, event: SplitFailed, split: Split, splitting: Spli
         written_at=event.written_at, trace=event.trace, attempts=splitting.attempts + 1, until_ms=at_ms
     )
     turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
-    turn.order(Say(text=f"Connector {event.connector} is split again in {wait_ms} ms; its status says why"))
+    turn.order(Say(text=f"Connector {event.connector} is split again in {wait_ms} ms; its status contains the error"))
 
 
 def on_statuses(turn: Turn) -> None:
-    """Split what has waited for a FAILED task, once none is."""
+    """Split the connectors again that waited for a FAILED task, when none of their tasks is FAILED any more."""
     splits = turn.herder.work.splits.items()
     if any(isinstance(one.state, SplitUp) and _may_split_anew(turn.herder, name, one.state) for name, one in splits):
         reconcile(turn)
 
 
 def on_parts_changed(turn: Turn, event: PartsChanged) -> None:
-    """Split again what is split; a connector that is not, or that is not here any more, needs nothing."""
+    """Split the connector again. A connector that is not split yet, or no longer assigned here, needs no action."""
     split = turn.herder.work.splits.get(event.connector)
     if split is not None and isinstance(split.state, SplitUp):
-        turn.order(Say(text=f"The source of connector {event.connector} has other parts: the connector is split anew"))
+        turn.order(Say(text=f"The source parts of connector {event.connector} changed: the connector is split again"))
         split.state = Unsplit()
 
 
 def on_closed(turn: Turn, start: TaskStart) -> None:
-    """The generation of a task's config is closed. Where this worker has made it, another one has closed it, which had
-    the connector before, perhaps."""
+    """The checkpoint generation of a task's config is closed. If this worker made that checkpoint generation, another
+    worker closed it, possibly the former owner of the connector: split the connector again."""
     split = turn.herder.work.splits.get(start.task.connector)
     if split is not None and isinstance(split.state, SplitUp) and start.config in split.state.configs:
         split.state = Unsplit()
 
 
 def on_finished(turn: Turn, name: ConnectorName) -> None:
-    """A closed generation is finished: the reason why the connector could not be split may be over."""
+    """A closed checkpoint generation is finished: the cause of an earlier failed split may be removed."""
     split = turn.herder.work.splits.get(name)
     if split is not None and isinstance(split.state, Unsplittable):
         split.state = Unsplit()
@@ -247,7 +248,7 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
     publishing, split.publishing = split.publishing, None
     state = split.state
     if not isinstance(state, SplitUp) or state.written_at != event.written_at:
-        return  # Superseded while it was under way.
+        return  # A newer config or split replaced it before the leader responded.
     if event.refusal is None:
         if publishing is not None and publishing.after == state.committed_at:
             split.state = replace(state, publication=Published())
@@ -257,19 +258,19 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
     split.state = replace(state, attempts=state.attempts + 1, publication=WaitsToPublish(until_ms=at_ms))
     turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
     if event.forbidden and signing.may_have_raced(state.first_tried_ms, turn.now_ms):
-        return  # A fresh key was on its way; it is signed with that one next.
-    text = f"Task configs of connector {event.connector} go to the leader again in {wait_ms} ms: {event.refusal}"
+        return  # A new key was being written; the next request is signed with the new key.
+    text = f"Task configs of connector {event.connector} are sent to the leader again in {wait_ms} ms: {event.refusal}"
     turn.order(Say(text=text, is_error=event.forbidden))
 
 
 def on_own_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
-    """The leader, which has the connector itself, has written its task configs, or refused to."""
+    """The leader, which owns the connector itself, has written the task configs or refused them."""
     split = turn.herder.work.splits.get(request.connector)
     if split is None:
         return
     if not isinstance(split.state, SplitUp) or request.configs is not split.state.configs:
         split.publishing = None
-        return  # Superseded while it was under way.
+        return  # A newer config or split replaced it before the write completed.
     refusal = answer.message if isinstance(answer, RequestRefused) else None
     written_at = split.state.written_at
     on_published(turn, TaskConfigsPublished(connector=request.connector, written_at=written_at, refusal=refusal))

@@ -1,13 +1,13 @@
-"""How the life of a worker's process ends: it leaves its group, or begins anew in the same place.
+"""The end of a worker's process: it leaves its group, or it relaunches and keeps its membership.
 
-*Shutting down*: everything here stops, the last statuses are written, the worker leaves the group, the process exits.
+*Shutting down*: all tasks stop, the last statuses are written, the worker leaves the group, the process exits.
 
 *Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
-while heartbeats go on. Then the process executes itself and goes on as the very member that it was: it owns what it
-owned, its group notices nothing, and no job moves. Only if that takes longer than the session has it lost its place, as
-any worker that was away for so long. A leader remembers nothing of its rounds in its next life, but for the delay that
-it was told of, as any new leader does. So that it knows its members again it asks for a round, in which nobody has to
-move.
+while heartbeats continue. Then the process executes itself and continues as the same member: it owns the same jobs, the
+group does not rebalance, and no job moves. If the relaunch takes longer than the session timeout, the worker loses its
+membership like every other worker. A relaunched leader keeps nothing of its earlier rounds except the end of the
+scheduled rebalance delay, which every new leader receives. It therefore requests a round to receive its members'
+metadata again; no job moves in this round.
 """
 
 from coterie.herder import place, reads, statuses, writes
@@ -19,15 +19,15 @@ from coterie.nouns.membership import Leave
 from coterie.nouns.states import State
 
 FAREWELL_MS = 1_000
-"""For the last statuses, on top of the grace of the tasks."""
+"""The time to write the last statuses, in addition to the grace of the tasks."""
 
 
 def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool = False) -> None:
-    """Begin to leave; the first reason stands."""
+    """Start the shutdown, after which the worker leaves the group; the reason of the first call is kept."""
     life = turn.herder.life
     if life.is_leaving:
         return
-    turn.order(Say(text=f"This worker is leaving: {reason}"))
+    turn.order(Say(text=f"This worker stops its tasks and leaves the group: {reason}"))
     life.course = ShuttingDown(code=code, reason=reason, for_good=for_good)
     place.drop_jobs(turn)
     _refuse_all(turn, "Worker is shutting down")
@@ -37,13 +37,16 @@ def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool =
 def restart(turn: Turn, obstacle: str | None) -> Answer:
     herder = turn.herder
     if herder.life.is_draining:
-        message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
+        message = "This worker is draining and exits when the drain is complete. To restart it, uncordon it first"
         return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
     if not herder.life.is_relaunching:
         if obstacle is not None:
-            message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
+            message = (
+                f"{herder.settings.shown_name} was not restarted: it could not start with its current settings. "
+                f"{obstacle}"
+            )
             return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
-        turn.order(Say(text="By order of an operator this worker restarts"))
+        turn.order(Say(text="This worker restarts: an operator ordered it"))
         herder.life.course = Relaunching()
         _refuse_all(turn, "Worker is restarting")
         for name in sorted(herder.place.assigned.connectors):
@@ -54,7 +57,8 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
 
 
 def advance(turn: Turn) -> None:
-    """Leave or relaunch when no task runs and all statuses are written; a relaunch also waits for a round's end."""
+    """Leave or relaunch when no task runs and all statuses are written. A relaunch also waits for the end of a
+    round."""
     herder, work = turn.herder, turn.herder.work
     match herder.life.course:
         case ShuttingDown() as course if not work.runs and work.is_all_written:
@@ -66,13 +70,14 @@ def advance(turn: Turn) -> None:
 
 
 def on_shutdown_due(turn: Turn) -> None:
-    """What has not stopped by now is stopped with the process; the group need not wait for it."""
+    """Leave the group although some tasks still run: they end with the process."""
     if isinstance(course := turn.herder.life.course, ShuttingDown):
         _leave_group(turn, course)
 
 
 def on_relaunch_due(turn: Turn) -> None:
-    """What has not stopped by now is stopped with the runtime; a round that has not ended is joined once more."""
+    """Close the runtime, which ends the tasks that still run. A round that has not ended is joined again after the
+    relaunch."""
     if isinstance(turn.herder.life.course, Relaunching):
         _close_runtime(turn)
 
@@ -84,8 +89,8 @@ def on_left(turn: Turn) -> None:
 
 
 def on_closed(turn: Turn) -> None:
-    if turn.herder.life.is_relaunching:  # Otherwise it leaves by now, and exits when it has left.
-        turn.order(Exit(code=0, reason="it restarts", restarts=True, place=following.handover_of(turn.herder)))
+    if turn.herder.life.is_relaunching:  # Otherwise the worker is leaving, and exits when it has left the group.
+        turn.order(Exit(code=0, reason="this worker restarts", restarts=True, place=following.handover_of(turn.herder)))
 
 
 def _leave_group(turn: Turn, course: ShuttingDown) -> None:

@@ -1,7 +1,7 @@
-"""What the leader can tell of its group: who is in it, who has what, what waits for whom, and who has nobody.
+"""The leader's view of its group: the members, their jobs, the deferred jobs, and the jobs without a worker.
 
-A round is told of as it was dealt out (:class:`Dealt`): what members said of themselves when they joined, what they
-were told, and which members of the rounds before are gone while their jobs still wait for them.
+The view shows the last computed round (:class:`Dealt`): the metadata that members sent when they joined, their
+assignments, and the members of earlier rounds that have left and whose jobs still wait for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, Worker
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
 
-IN_PORTIONS = "rebalance.max.moves.per.round lets no more go yet"
+IN_PORTIONS = "rebalance.max.moves.per.round is reached; more jobs move later"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departed:
-    """A member that is gone, and what it had."""
+    """A member that has left, with the jobs that it ran."""
 
     name: str
     instance_id: InstanceId | None
@@ -31,7 +31,7 @@ class Departed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealt:
-    """The last round that this worker dealt out as its group's leader."""
+    """The last round that this worker computed as its group's leader."""
 
     generation: Generation
     protocol: str
@@ -40,7 +40,7 @@ class Dealt:
     members: tuple[MemberInfo, ...]
     """By name, then by id."""
     unassigned: Mapping[Job, str]
-    """Who gets nobody, and why; those too that wait for a member that is gone."""
+    """Each job that no worker gets, with the reason; including the jobs that wait for a member that has left."""
     departed: tuple[Departed, ...]
 
 
@@ -56,7 +56,7 @@ def deal(
     configured: Jobs,
     unassigned: Mapping[Job, str],
 ) -> Dealt:
-    """Note a round, and who of the one before it is gone."""
+    """The computed round, with the members of the round before (``former``) that have left."""
     departed: tuple[Departed, ...] = ()
     if former is not None and unassigned:
         left = Jobs.of(unassigned)
@@ -86,7 +86,7 @@ def view(
     next_round_ms: int | None,
     now_ms: int,
 ) -> GroupView:
-    """What is dealt out, as it stands at ``now_ms``."""
+    """The view of the group after round ``dealt``, at ``now_ms``."""
     deferred = Jobs.of(job for one in waiting for job in one.jobs)
     return GroupView(
         generation=dealt.generation,
@@ -107,23 +107,23 @@ def view(
 
 
 def reasons(dealt: Dealt, waiting: Sequence[Waiting]) -> Mapping[Job, str]:
-    """Why each job that has nobody has none: in words that stay the same while the reason does."""
+    """Why no worker runs each unassigned job. The text stays the same as long as the reason does."""
     told = dict(dealt.unassigned)
     for one in waiting:
         for part in _whose(one, dealt.departed, 0):
             whose = part.worker or part.instance_id or "its worker"
-            reason = f"{whose} has left the group and may be back: it waits for scheduled.rebalance.max.delay.ms"
+            reason = f"{whose} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
             told.update(dict.fromkeys(part.jobs, reason))
     return told
 
 
 def names_of(info: MemberInfo) -> Sequence[str]:
-    """By what people may call a worker."""
+    """The names with which an operator can select the worker."""
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
 
 
 class Named(Protocol):
-    """What people can call a worker by."""
+    """The names with which an operator can select a worker."""
 
     @property
     def name(self) -> str: ...
@@ -137,7 +137,8 @@ _Named = TypeVar("_Named", bound=Named)
 
 
 def called(members: Iterable[_Named], called: str) -> list[_Named]:
-    """Whom ``called`` means. ``host:port`` goes first, then names, then instance ids; two workers may have one name."""
+    """The members that ``called`` selects: by ``host:port``, otherwise by name, otherwise by instance id. Several
+    workers may have the same name."""
     known = list(members)
     for found in (
         [info for info in known if info.worker_id == called],
@@ -150,14 +151,15 @@ def called(members: Iterable[_Named], called: str) -> list[_Named]:
 
 
 def worker_id_in(url: WorkerUrl) -> WorkerId:
-    """``host:port`` of a worker's REST: what Connect calls it by. What is no address is shown as it is."""
+    """``host:port`` of a worker's REST API, which is Connect's worker id. A URL without an address is returned
+    unchanged."""
     try:
         return WorkerId(urlsplit(url).netloc or url)
-    except ValueError:  # A member says of itself what it likes, and its nonsense is not the leader's end.
+    except ValueError:  # A member may send an invalid URL, which must not end the leader.
         return WorkerId(url)
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _info(
@@ -190,7 +192,7 @@ def _info(
 
 
 def _whose(waiting: Waiting, departed: Sequence[Departed], now_ms: int) -> Iterable[DeferredJobs]:
-    """``waiting``, by who had the jobs: the last one that had them."""
+    """The jobs of ``waiting``, grouped by the last worker that ran them."""
     left, left_ms = waiting.jobs, max(waiting.deadline_ms - now_ms, 0)
     for one in reversed(departed):
         if jobs := one.jobs & left:

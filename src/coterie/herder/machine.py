@@ -1,4 +1,4 @@
-"""A herder's turn: what one worker decides, as a pure machine.
+"""The herder's state machine: all decisions of one worker, without input or output.
 
     config log ──┐                       ┌─► start and stop tasks, split connectors
     status log ──┤                       ├─► append to the two logs
@@ -6,13 +6,13 @@
     tasks ───────┤                       ├─► replies
     REST, timers ┘                       └─► timers
 
-Events change what the herder *knows*; then the same few reconcilers compare what is with what should be, and order
-what is missing. That is why most handlers are a line or two: none of them asks "and what follows from this?".
+An event changes the herder's state; then the same few reconcilers compare the actual state with the target state, and
+emit the effects that remove the difference. Therefore most event handlers are only one or two lines.
 
-The herder keeps no log of its own. What it wants to be remembered it appends to the config or the status log, and
-believes it when the line comes back; so a leader, its followers, and a worker that starts tomorrow all learn the same
-thing in the same way. All effects that take time are chores, whose results are events: whatever blocks in a plug-in
-holds up one chore of one connector, never the step.
+The herder has no log of its own. It appends lasting changes to the config log or the status log, and applies them when
+it reads the lines back; so the leader, its followers, and workers that start later apply the same lines in the same
+way. All effects that take time are chores, whose results are events: a plug-in that blocks delays one chore of one
+connector, never a step.
 """
 
 from coterie.herder import (
@@ -108,14 +108,14 @@ from coterie.nouns.membership import (
 )
 
 RUNTIME_DIED_GRACE_MS = 1_000
-"""There is hardly anything left to stop."""
+"""The grace is short because no task can run any more."""
 
 
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     turn = Turn(herder, now_ms)
     match event:
         case TaskProgressed() | TaskWaiting() | ProvedUntil() | StatusLinesRead() | StatusesAppended():
-            # The many; each concerns one task, or none.
+            # The frequent events; each changes the state of at most one task, and needs no full reconciliation.
             _on_news(turn, event)
         case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
             _on_request(turn, event)
@@ -150,7 +150,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
 
 
 def _reconcile(turn: Turn) -> None:
-    """Compare all that is here with what should be."""
+    """Compare the whole actual state with the target state."""
     tasks.reconcile(turn)
     leading.advance(turn)
     connectors.reconcile(turn)
@@ -165,7 +165,7 @@ def _reconcile(turn: Turn) -> None:
 def _advance_requests(turn: Turn) -> None:
     writes.advance(turn)
     while turn.own_answers:
-        # A split became a write of the leader's own; what the write came to is the connector's business again.
+        # The leader published a split as its own write; its response continues the connector's publication.
         request, answer = turn.own_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
         connectors.on_own_answer(turn, request, answer)
@@ -338,7 +338,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case ClosedDue():
             closed.on_due(turn, timer)
         case "changed jobs" | RestartDue():
-            pass  # Looked at below, as after any event.
+            pass  # `_reconcile`, which follows, checks the deadlines.
         case "assign":
             leading.on_patience_over(turn)
         case "behind":
@@ -365,26 +365,26 @@ def _on_request_timer(turn: Turn, timer: RequestDue | LookDue) -> None:
 
 
 def check(herder: Herder) -> None:
-    """What is always true, as far as it costs nothing to look."""
+    """Assert what is always true, as far as the check takes constant time."""
     place = herder.place
     match place.standing:
         case NeverJoined() | LostPlace():
-            assert not place.member_id, "a worker without a place has a member id"
+            assert not place.member_id, "a worker that is not a member has a member id"
         case RoundFailed() | RoundCompleted():
             assert place.member_id, "a round has ended for a worker without a member id"
         case InRound() | ReleasesBeforeJoin():
             pass
     if place.is_lost or isinstance(place.standing, ReleasesBeforeJoin):
-        assert not place.assigned, "a worker that must stop everything has work"
-    assert not herder.life.is_leaving or not place.assigned, "a worker that leaves has work"
-    assert not herder.work.unwritten or herder.work.writing, "statuses wait and nobody writes them"
+        assert not place.assigned, "a worker that must stop all its jobs has assigned jobs"
+    assert not herder.life.is_leaving or not place.assigned, "a worker that leaves has assigned jobs"
+    assert not herder.work.unwritten or herder.work.writing, "statuses wait and no append is in progress"
 
 
 def check_all(herder: Herder) -> None:
-    """What is always true, of all that is in memory: for tests and the simulator."""
+    """Assert what is always true of the whole state: for tests and the simulator."""
     check(herder)
     under_way = [write for write in herder.requests.writes.values() if write.is_under_way]
-    assert len(under_way) <= 1, "two writes at the head of the line"
+    assert len(under_way) <= 1, "two writes at the head of the queue"
     for task, run in herder.work.runs.items():
-        assert run.is_active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"
-    assert herder.work.runs.keys() >= herder.place.assigned.tasks, "a task is assigned and nobody looks after it"
+        assert run.is_active or task in herder.place.assigned, f"{task} is kept, but neither runs nor is assigned here"
+    assert herder.work.runs.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"

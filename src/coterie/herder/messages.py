@@ -1,6 +1,6 @@
-"""Everything that can come into a herder, and everything that can go out.
+"""All events that a herder can receive, and all effects that it can emit.
 
-All of it may be traced. So configs, and what is said of their values, are left out of every ``repr``, as keys are.
+All of them may be traced. Therefore configs, error texts about config values, and keys are left out of every ``repr``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, PlaceHandover
 
-# -- what the config log is asked for ---------------------------------------------------------------------------------
+# -- purposes of lookups of the config log's end offset, and of appends to the config log -----------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRead:
-    """A read waits until what was written before it is read."""
+    """A read waits until all lines that were written before the request are read."""
 
     id: RequestId
 
@@ -33,18 +33,18 @@ class ForWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRound:
-    """A member reported that it has read more of the log than the leader."""
+    """A member reported that it has read more of the config log than the leader."""
 
     look: int
-    """Which of the leader's looks this is."""
+    """The number of this end-offset lookup of the leader; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForPlace:
-    """This worker has not read as much of the log as a member of its group reported."""
+    """This worker has read less of the config log than a member of its group reported."""
 
     look: int
-    """Which of this worker's looks this is."""
+    """The number of this end-offset lookup of the worker; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class ForSessionKey:
     """The leader writes a session key."""
 
     number: int
-    """Which of the keys made here this is."""
+    """The number of this key among the keys that this worker has made."""
 
 
 EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
@@ -76,7 +76,7 @@ class RequestArrived:
     id: RequestId
     request: Request
     fresh_incarnation: Incarnation
-    """Used if the request brings a connector to life."""
+    """The incarnation of the connector, if the request creates one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,13 @@ class RuntimeOpened:
     """Both logs are read to their ends and tasks can start at once: this worker may join its group."""
 
     wall_ms: int
-    """What the wall clock says, in milliseconds since the epoch: session keys are dated by it."""
+    """The time of the wall clock, in milliseconds since the Unix epoch: the creation times of session keys use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownOrdered:
-    """By an operator, or because nothing works here without what has failed (then ``code`` is not 0)."""
+    """An operator ordered the shutdown, or a part failed without which the worker cannot run (then ``code`` is not
+    0)."""
 
     reason: str
     code: int = 0
@@ -123,7 +124,7 @@ class TaskStopped:
 class ConnectorSplit:
     connector: ConnectorName
     written_at: int
-    """Which config was split (:attr:`Connector.written_at`)."""
+    """Identifies the config that was split (:attr:`Connector.written_at`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)
 
 
@@ -141,7 +142,8 @@ class GenerationFinished:
     connector: ConnectorName
     incarnation: Incarnation
     configs: Sequence[Mapping[str, str]] | None = field(repr=False)
-    """The task configs that the newest generation states; None when another worker is at work, or this one failed."""
+    """The task configs of the newest checkpoint generation; None when another worker is finishing the closed checkpoint
+    generation, or when this worker failed to finish it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +151,17 @@ class TaskConfigsPublished:
     connector: ConnectorName
     written_at: int
     refusal: str | None = field(default=None, repr=False)
-    """Why the leader did not take them; None when it did."""
+    """Why the leader did not accept the task configs; None when it did."""
     forbidden: bool = False
-    """The leader's session key is not the one that they were signed with."""
+    """Whether the leader has another session key than the key with which the request was signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeyMade:
     key: bytes = field(repr=False)
-    """Fresh, from the system's own source of chance."""
+    """A new random key, from the operating system's source of randomness."""
     wall_ms: int
-    """What the wall clock said then: it may have been set since the runtime was opened."""
+    """The time of the wall clock when the key was made: the clock may have been set since the runtime was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,8 @@ class ConfigValidated:
     id: RequestId
     errors: Mapping[str, Sequence[str]] = field(repr=False)
     failure: str | None = field(default=None, repr=False)
-    """Why the config could not be judged, for instance a source that cannot be reached; None when it was judged."""
+    """Why the config could not be validated, for example because the source cannot be reached; None when it was
+    validated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +199,12 @@ class StatusesAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLeft:
-    """Whether anybody heard the farewell or not."""
+    """The member has ended, whether the coordinator has received the LeaveGroup request or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeClosed:
-    """Nothing runs here any more, whatever was under way."""
+    """The runtime is closed: no task runs here any more, and all starts and stops in progress have ended."""
 
 
 ChoreResult: TypeAlias = (
@@ -233,7 +236,7 @@ Event: TypeAlias = (
     | TaskEvent
 )
 
-# -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
+# -- effects. An effect that takes time is a chore, whose result is the event after the arrow -------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +258,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Say:
-    """One line for the process's log."""
+    """Write one message to the process's log: INFO, or WARNING with ``warns``, or ERROR with ``is_error``."""
 
     text: str
     warns: bool = False
@@ -264,13 +267,13 @@ class Say:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The end: close everything and end the process with ``code``, or execute it anew."""
+    """End the worker: close all resources, then exit with ``code``; with ``restarts``, execute the process again."""
 
     code: int
     reason: str
     restarts: bool = False
     place: PlaceHandover | None = None
-    """Of one that ``restarts``: what its next life goes on with."""
+    """With ``restarts``: the group membership that the relaunched process continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +285,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartTask:
-    """Of a task that died, on the checkpoint that it holds → TaskStarted | TaskStartFailed"""
+    """Restart a failed task on the checkpoint that it holds → TaskStarted | TaskStartFailed"""
 
     task: ConnectorTaskId
 
@@ -311,15 +314,15 @@ class SplitConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetConnector:
-    """Ends the splits of the connector that were ordered before, and the looks at the parts of its source. Carried out
-    at once: it is no chore."""
+    """Ends the connector's splits that were ordered before, and the polling of its source parts. Performed at once: not
+    a chore."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishGeneration:
-    """For a worker that waits with a task of a closed generation → GenerationFinished"""
+    """Finish a closed checkpoint generation, for a task that waits for its new config → GenerationFinished"""
 
     connector: ConnectorName
     incarnation: Incarnation
@@ -327,14 +330,14 @@ class FinishGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTaskConfigs:
-    """To another worker, the leader → TaskConfigsPublished"""
+    """Send the task configs to the leader, which is another worker → TaskConfigsPublished"""
 
     leader_url: WorkerUrl
     connector: ConnectorName
     written_at: int
     configs: Sequence[Mapping[str, str]] = field(repr=False)
     signing: Signing | None = None
-    """What the request is to be signed with, if it is."""
+    """The key to sign the request with; None: the request is not signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

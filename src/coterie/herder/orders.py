@@ -1,6 +1,7 @@
-"""What concerns workers and not connectors: the group as its leader knows it, and orders to one worker.
+"""Requests about workers: the leader's state of the group, and orders to one worker.
 
-An order is taken by the worker that it names. Whoever else is asked says who that is, or who may know it: the leader.
+The worker that an order names executes it. Every other worker refuses the order, with the URL of the named worker, or
+of the leader when it does not have this URL.
 """
 
 from coterie.herder import draining, ending
@@ -41,9 +42,10 @@ def _obey(turn: Turn, order: WorkerOrder) -> Answer:
 
 
 def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
-    """Who is meant, if it is another; None when it is this worker.
+    """The refusal of an order that names another worker; None when it names this worker.
 
-    The leader says what a name means. Everybody else knows but its own address, by which the leader hands an order on.
+    Only the leader resolves names. The other workers recognize only their own address, which is in the orders that the
+    leader forwards.
     """
     if worker == worker_id_in(herder.settings.url):
         return None
@@ -54,7 +56,7 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in dealt.members)
-            return not_found(f"No worker is called {worker}. There are: {known}")
+            return not_found(f"No worker is called {worker}. The workers of the group: {known}")
         case [info]:
             if info.url == herder.settings.url:
                 return None

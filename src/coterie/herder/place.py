@@ -1,7 +1,8 @@
-"""This worker's place in its group: what it is assigned, what it tells the membership, until when its place is proved.
+"""This worker's membership of its group: its assignment, its reports to the member machine, and its lease.
 
-A worker whose config log does not go as far as its group's cannot start what it is assigned, and if it leads, no worker
-is assigned anything. So it gives its place up until it has read so far (KAFKA-9849).
+A worker that has read less of the config log than its group cannot start the jobs that it is assigned, and while it is
+the leader, no worker is assigned a job. Such a worker abandons its membership until it has read the config log up to
+the group's config offset (KAFKA-9849).
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ from coterie.nouns.membership import Abandon, Assigned, MemberState, ProvedUntil
 
 
 def begin_round(turn: Turn, state: MemberState) -> None:
-    """A round is under way, and has come as far as ``state``."""
+    """A round is running, and this member's state in it is ``state``."""
     place = turn.herder.place
     match place.standing:
         case ReleasesBeforeJoin() as standing:
@@ -24,7 +25,8 @@ def begin_round(turn: Turn, state: MemberState) -> None:
 
 
 def release_all(turn: Turn) -> bool:
-    """Everything here has to stop before this worker joins the round; False when that is known already."""
+    """This worker must stop all its jobs before it joins the round; returns False when this was called before in the
+    same round."""
     place = turn.herder.place
     was_known = isinstance(place.standing, ReleasesBeforeJoin)
     place.standing = ReleasesBeforeJoin(state=MemberState.PREPARING_REBALANCE, follows_loss=place.is_lost)
@@ -35,7 +37,7 @@ def release_all(turn: Turn) -> bool:
 
 
 def release_without_statuses(turn: Turn) -> None:
-    """The statuses could not be written; the next join does not wait for them."""
+    """The statuses could not be written: the next join does not wait for them."""
     place = turn.herder.place
     match place.standing:
         case ReleasesBeforeJoin(state=state, follows_loss=follows_loss):
@@ -45,7 +47,7 @@ def release_without_statuses(turn: Turn) -> None:
 
 
 def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
-    """A round has ended; if it ``has_failed``, what this worker has stays as it was."""
+    """A round has ended. If it ``has_failed``, the jobs assigned to this worker stay unchanged."""
     herder, place = turn.herder, turn.herder.place
     place.standing = RoundFailed() if has_failed else RoundCompleted()
     place.member_id, place.epoch = event.member_id, event.epoch
@@ -61,7 +63,7 @@ def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
 
 
 def kept_of(before: Jobs, event: Assigned) -> Jobs:
-    """What stays of what a worker had."""
+    """The jobs of ``before`` that stay assigned to the worker."""
     return NO_JOBS if event.is_whole else before - event.revoked
 
 
@@ -75,7 +77,7 @@ def lose(turn: Turn) -> None:
 
 
 def drop_jobs(turn: Turn) -> None:
-    """The worker leaves: all that it was assigned stops."""
+    """The worker leaves: all its jobs stop."""
     turn.herder.place.assigned = NO_JOBS
 
 
@@ -86,24 +88,24 @@ def prove(turn: Turn, event: ProvedUntil) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Order the member to report what has changed about this worker."""
+    """Order the member to report this worker's state, when it has changed."""
     herder, place = turn.herder, turn.herder.place
     subscribe = Subscribe(config_offset=herder.config.offset, owned=herder.owned, draining=herder.life.is_draining)
     awaits_statuses = isinstance(place.standing, ReleasesBeforeJoin) and not herder.work.is_all_written
     is_out = place.is_lost and not herder.has_read(place.group_offset)
-    # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
+    # A worker does not join before its runtime is open; a relaunched worker is in its group already.
     may_join = herder.life.is_open or bool(place.member_id)
     if may_join and subscribe != place.subscribed and not awaits_statuses and not is_out:
         place.subscribed = subscribe
         turn.order(subscribe)
 
 
-# -- a config log that does not go as far as the group's --------------------------------------------------------------
+# -- a worker that has read less of the config log than its group -----------------------------------------------------
 
 
 def on_behind(turn: Turn) -> None:
-    """This worker has not read for long what its group has read. An offset that only a member reported has to be
-    compared with the log's end before it is trusted."""
+    """For a rebalance timeout, this worker has read less of the config log than its group. An offset that only a member
+    reported must be compared with the log's end offset before it is trusted."""
     herder, place = turn.herder, turn.herder.place
     if herder.life.is_leaving or herder.has_read(place.group_offset):
         return
@@ -121,7 +123,7 @@ def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
     if end is not None and herder.has_read(end):
         text = (
             f"A member reported config offset {place.group_offset}, but the config topic ends at {end}. Check that all "
-            "workers have the same config.storage.topic, and whether this topic has lost lines."
+            "workers have the same config.storage.topic, and whether this topic has lost records."
         )
         turn.order(Say(text=text, warns=True))
         place.group_offset = end
@@ -132,14 +134,15 @@ def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
 
 
 def step_aside(turn: Turn, *, furthest: ConfigOffset, end: ConfigOffset) -> None:
-    """Most members have read what this worker's config log does not have. So it is not theirs."""
+    """Most members have read lines that this worker's config log does not contain: they read another config topic. This
+    worker leaves the group and rejoins, so that it is no longer the leader."""
     place = turn.herder.place
     place.group_offset, place.config_end_unverified = furthest, False
     reason = (
-        f"most members have read more of the configs, up to {furthest}, than this worker's config topic has, {end}: is "
-        "its config.storage.topic another one than theirs?"
+        f"most members have read the config topic to offset {furthest}, but this worker's config topic ends at {end}. "
+        "Check config.storage.topic: it must be the same on all workers"
     )
-    turn.order(Say(text=f"This worker gives its place up: {reason}", warns=True))
+    turn.order(Say(text=f"This worker leaves the group and rejoins: {reason}", warns=True))
     turn.order(Abandon(reason=reason))
 
 
@@ -147,8 +150,9 @@ def _give_up(turn: Turn) -> None:
     herder = turn.herder
     if not herder.place.is_lost:
         reason = (
-            f"the config log is read to {max(herder.config.offset, 0)} of {herder.place.group_offset}, and no further "
-            f"within rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
+            f"this worker has read the config topic to offset {max(herder.config.offset, 0)} of "
+            f"{herder.place.group_offset}, and no further within "
+            f"rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
         )
         turn.order(Abandon(reason=reason))
 

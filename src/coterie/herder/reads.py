@@ -1,7 +1,7 @@
-"""Answers to reads: what the logs say, as far as they were written when the read came in.
+"""Responses to reads, from the state of the config log and the status log.
 
-A read never fails because of a rebalance: it waits until the config log is read to the end that it had, and when
-that takes too long, or the log cannot be reached, what is known is the answer.
+A read never fails because of a rebalance. It waits until the config log is read to the end offset that the log had at
+the request. When that takes too long, or the log cannot be reached, the response contains the state read so far.
 """
 
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
@@ -94,7 +94,7 @@ def _answer(turn: Turn, id_: RequestId, wait: ReadWait) -> None:
 
 
 def answer(herder: Herder, request: Read) -> Answer:
-    """What is known now. The wording of what is not is Connect's."""
+    """The response from the state read so far. The messages of refusals have Connect's wording."""
     match request:
         case ListConnectors():
             return _list(herder)

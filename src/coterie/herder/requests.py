@@ -1,7 +1,7 @@
-"""What users ask of a herder through REST, and what it answers.
+"""The requests that a herder receives through the REST API, and its responses.
 
-Configs are left out of every ``repr``, and so is what is said of their values: they may hold passwords, and requests
-are traced.
+Configs and error texts about their values are left out of every ``repr``: they may contain passwords, and requests are
+traced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from coterie.nouns.membership import MemberState
 from coterie.nouns.states import TargetState
 
 RequestId = NewType("RequestId", int)
-"""Which request an answer belongs to; the shell counts them."""
+"""Identifies the request of a response; the shell counts the requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWrite:
-    """A write that a leader asks of itself."""
+    """The id of a write that the leader submits itself, without a client's request."""
 
     number: int
 
 
 WriteId: TypeAlias = RequestId | OwnWrite
 
-# -- reads: any worker answers them, also while the group rebalances --------------------------------------------------
+# -- reads: any worker can serve them, also during a rebalance --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class DescribeTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeStatus:
-    """What is true of a connector and its tasks; answered with :class:`ConnectorStatus`."""
+    """The status of a connector and its tasks; answered with :class:`ConnectorStatus`."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTaskStatus:
-    """What is true of one task; answered with :class:`TaskStatus`."""
+    """The status of one task; answered with :class:`TaskStatus`."""
 
     task: ConnectorTaskId
 
@@ -80,7 +80,8 @@ Read: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutConnector:
-    """Create a connector, or, when ``replace``, give it another config. Answered with :class:`ConnectorInfo`."""
+    """Create a connector or, with ``replace``, create it or replace its config. Answered with
+    :class:`ConnectorInfo`."""
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
@@ -90,14 +91,14 @@ class PutConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteConnector:
-    """Answered with :class:`Done`."""
+    """Delete a connector. Answered with :class:`Done`."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTargetState:
-    """Pause, resume or stop. Answered with :class:`Done`."""
+    """Pause, resume or stop a connector. Answered with :class:`Done`."""
 
     connector: ConnectorName
     target_state: TargetState
@@ -105,62 +106,66 @@ class SetTargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTaskConfigs:
-    """A connector's owner has split it anew (the internal endpoint). Answered with :class:`Done`."""
+    """A connector's owner has split it into new task configs (the internal endpoint). Answered with :class:`Done`."""
 
     connector: ConnectorName
     configs: Sequence[Mapping[str, str]] = field(repr=False)
     signature: Signature | None = None
-    """How the request came signed (KIP-507); a herder asks itself without."""
+    """The signature of the request (KIP-507); the herder's own requests have none."""
 
 
 Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs
 
-# -- the group: its leader knows it ------------------------------------------------------------------------------------
+# -- the group: the leader has its state ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeWorkerGroup:
-    """What the leader knows of its group; answered with :class:`GroupView`, at once, or with who leads."""
+    """The leader's state of the group; answered at once, with :class:`GroupView` or with the leader's URL."""
 
 
-# -- orders to one worker: whoever it is not says who it is, or who leads ----------------------------------------------
+# -- orders to one worker: another worker responds with the URL of that worker, or of the leader ----------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainWorker:
-    """Its jobs move away while it still runs them; then it leaves for good. Answered with :class:`Done`, at once."""
+    """Move the worker's jobs to other workers, while it still runs the jobs that wait to move; then it leaves the group
+    permanently. Answered with :class:`Done`, at once."""
 
     worker: str
-    """Its name, ``host:port`` or instance id."""
+    """The worker's name, ``host:port`` or instance id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncordonWorker:
-    """Call a drain back: the worker stays, and takes work again. Answered with :class:`Done`, at once."""
+    """Cancel a drain: the worker stays in the group and can be assigned jobs again. Answered with :class:`Done`, at
+    once."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartWorker:
-    """Stop its tasks and begin its process anew, in the same place. Answered with :class:`Done`, at once."""
+    """Stop the worker's tasks and relaunch its process, which keeps its membership. Answered with :class:`Done`, at
+    once."""
 
     worker: str
     obstacle: str | None = field(default=None, repr=False)
-    """Why the asked worker could not begin anew, as far as that can be seen now: then it goes on as it is."""
+    """Why the worker that received the request could not start again with its current settings, or None. With an
+    obstacle the worker is not restarted."""
 
 
 WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
 Request: TypeAlias = Read | Write | DescribeWorkerGroup | WorkerOrder
 
-# -- answers ----------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorInfo:
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
-    """Exactly what was put: nothing added, hidden or resolved."""
+    """Exactly the config that the client sent: nothing added, hidden or resolved."""
     tasks: tuple[ConnectorTaskId, ...]
     created: bool = False
 
@@ -170,15 +175,15 @@ class ConnectorStatus:
     connector: ConnectorName
     status: Status
     tasks: tuple[tuple[ConnectorTaskId, Status], ...]
-    """Those that have a status, by number."""
+    """The tasks that have a status, by number."""
     config: Mapping[str, str] = field(repr=False)
-    """Of the connector; a status is shown with the connector's type."""
+    """The connector's config, from which the REST API derives the connector's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorList:
     connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
-    """By name; without a status right after the creation."""
+    """The connectors by name; right after its creation a connector has no status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,19 +199,20 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """One task as its worker sees it."""
+    """The state of one task on its worker."""
 
     task: ConnectorTaskId
     phase: str
-    """``starting``, ``started`` (no batch seen yet), ``running``, ``stopping``, ``stopped``, ``failed``, ``taken``."""
+    """``starting``, ``started`` (no batch reported yet), ``running``, ``stopping``, ``stopped``, ``failed``, ``taken``
+    (another worker took the checkpoint), ``closed`` (its checkpoint generation is closed)."""
     batch_id: int | None
-    """The last batch that was seen committed."""
+    """The last batch that was reported as committed; None before the first."""
     input_rows: int
-    """Rows read by the batches seen since this worker got the task."""
+    """Rows read by the batches that were reported since the task was assigned to this worker."""
     bad_records: int
-    """Records left out as bad since the task was last started."""
+    """Records skipped as bad since the task was last started."""
     starts: int
-    """How often this worker has started it since it got it."""
+    """How often this worker has started the task since the task was assigned to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +223,10 @@ class WorkerView:
     state: MemberState
     draining: bool
     drain_waits: str | None
-    """Why its leader does not hear of its drain; None when it does, or there is none."""
+    """Why the leader does not receive this worker's drain request; None when it does, or when no drain runs."""
     restarting: bool
     protocol: str | None
-    """What the group votes for, as ``connect.protocol`` names it; None before the first round."""
+    """The group's protocol, as ``connect.protocol`` names it; None before the first round."""
     member_id: MemberId
     generation: Generation
     settled: bool
@@ -236,7 +242,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """One member, as it joined the last round and as that round has left it."""
+    """One member: its metadata when it joined the last round, and the result of that round for it."""
 
     member_id: MemberId
     worker_id: WorkerId
@@ -247,47 +253,48 @@ class MemberInfo:
     draining: bool
     config_offset: ConfigOffset
     owned: Jobs
-    """What it runs when it has done as it was told."""
+    """The jobs that the member runs after it has applied its assignment."""
     revoked: Jobs
-    """What it was told to give back, and will be somebody's in a later round."""
+    """The jobs that the round revoked from the member; a later round assigns them."""
     waits: str | None
-    """Why its drain does not go on; None when it does, or there is none."""
+    """Why the member's drain does not progress; None when it progresses, or when no drain runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredJobs:
-    """Jobs of a member that is gone, and may be back for them."""
+    """Jobs of a member that has left, which wait for it to rejoin."""
 
     jobs: Jobs
     left_ms: int
     worker: str | None
-    """The name of who had them; None when this leader does not know."""
+    """The name of the worker that ran the jobs; None when this leader does not have it."""
     instance_id: InstanceId | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """All that the leader knows, and all that it would decide the next round by."""
+    """The leader's state of the group: all inputs from which it would compute the next round."""
 
     generation: Generation
-    """Of the round that is told of."""
+    """The generation of the last round."""
     protocol: str
     leader: MemberId
     config_offset: ConfigOffset
     configured: Jobs
     members: tuple[MemberInfo, ...]
-    """By name."""
+    """The members by name."""
     deferred: tuple[DeferredJobs, ...]
     unassigned: tuple[tuple[Job, str], ...]
-    """Who has nobody, and why, in words."""
+    """Each job that no worker runs, with the reason as text."""
     policy: Policy
     next_round_ms: int | None
-    """When everybody is to join again for what is deferred or has still to move; None when nothing is."""
+    """The time in ms until the members rejoin for deferred jobs or for jobs that still have to move; None when there
+    are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """It is written, and this worker has read it back; or it is ordered, and will be done."""
+    """The write was appended and this worker has read it back; or the order was accepted and will be carried out."""
 
 
 class Problem(StrEnum):
@@ -307,7 +314,7 @@ class Problem(StrEnum):
     TIMED_OUT = auto()
     LOG_FAILED = auto()
     NOT_VALIDATED = auto()
-    """A config could not be judged: what it names could not be reached."""
+    """A config could not be validated: a server that it names could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +322,7 @@ class RequestRefused:
     problem: Problem
     message: str = field(repr=False)
     leader_url: WorkerUrl | None = None
-    """With NOT_LEADER and NOT_THIS_WORKER: who can do it."""
+    """With NOT_LEADER and NOT_THIS_WORKER: the URL of the worker that can serve the request."""
 
 
 def not_found(message: str) -> RequestRefused:

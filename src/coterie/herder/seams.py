@@ -1,4 +1,4 @@
-"""The herder's seams: how it takes part in a group, runs tasks, reaches the leader. Shells match them."""
+"""The herder's seams: group membership, task runtime, leader client. Shells implement these Protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,24 +14,25 @@ from coterie.nouns.membership import Abandon, Install, MembershipEvent, Rejoin, 
 
 
 class Membership(Protocol):
-    """A worker's place in its group. It begins when it is first told what this worker owns."""
+    """A worker's membership of its group. It begins when the worker first receives its assignment."""
 
     async def run(self) -> None:
-        """Take part until the worker has left; all other methods need it to run."""
+        """Take part in the group until the worker has left; all other methods need this coroutine to run."""
         ...
 
     def order(self, order: Subscribe | Rejoin | Install | Abandon) -> None:
-        """Never blocks."""
+        """Send ``order`` to the member. Never blocks."""
         ...
 
     async def leave(self, reason: str, *, for_good: bool = False) -> None:
-        """Leave the group; what is owned has been stopped before. Returns even when nobody answers.
+        """Leave the group; the caller has stopped all owned jobs before. Returns even without a response.
 
-        A static member only ends, and is waited for; unless it goes ``for_good``."""
+        A static member only ends, and the group waits for it to rejoin. With ``for_good`` a static member also sends
+        a LeaveGroup request, so that the group does not wait."""
         ...
 
     async def next_event(self) -> MembershipEvent:
-        """The next event, in order; bounded inside."""
+        """The next event, in order; the queue of events is bounded."""
         ...
 
 
@@ -40,44 +41,45 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStart:
-    """All that a runtime needs to start one task. A start always takes the task's checkpoint over."""
+    """What a runtime needs to start one task. A start always takes the task's checkpoint over."""
 
     task: ConnectorTaskId
     incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
-    """The task's own config, as the connector dealt it and as the config topic holds it."""
+    """The task's own config, as the connector returned it and the config topic contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
-    """A batch was committed (or, with nothing to read, the query has looked for more)."""
+    """A batch was committed, or the query polled its source and found nothing to read."""
 
     task: ConnectorTaskId
     batch_id: int
     input_rows: int
     """Rows read by the batch."""
     bad_records: int = 0
-    """Records that the task has left out as bad since it was started."""
+    """Bad records that the task has skipped since it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDied:
-    """The task's query died, or another worker took its checkpoint. Reported once for each death; no effect of the task
-    comes from here until it is started again."""
+    """The task's query failed, or another worker took its checkpoint over. Reported once for each failure; the task
+    writes nothing from this worker until it is started again."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
     is_held: bool
-    """The checkpoint is still this worker's, and the runtime keeps it until the task is restarted or stopped. Otherwise
-    the task may not start here again before it is known to be ours."""
+    """Whether this worker still owns the checkpoint; the runtime then keeps it until the task is restarted or stopped.
+    Otherwise the task may start here again only after the group has confirmed that it is assigned to this worker."""
     can_restart: bool = True
-    """Another start on the same checkpoint may help; False when the task refuses its input or its config."""
+    """Whether another start on the same checkpoint may succeed; False when the task rejects its input or its config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWaiting:
-    """A server that the task needs is away. The runtime keeps the checkpoint and starts the query again by itself, as
-    the connector's ``errors.retry.*`` say. Reported for each attempt that fails; the next progress ends it."""
+    """A server that the task needs cannot be reached. The runtime keeps the checkpoint and retries the query, as the
+    connector's ``errors.retry.*`` configure. Reported for each attempt that fails; the next :class:`TaskProgressed`
+    ends this condition."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
@@ -85,29 +87,31 @@ class TaskWaiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHalted:
-    """``stop_everything_now`` ended the task: it may not start here again before it is known to be ours."""
+    """``stop_everything_now`` ended the task: it may start here again only after the group has confirmed that it is
+    assigned to this worker."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskClosed:
-    """The task does not run here: the generation of checkpoints that its config names is closed. The task may start
-    again when its config names another generation."""
+    """The task does not run here: the checkpoint generation that its config names is closed. The task may start again
+    when its config names another checkpoint generation."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsChanged:
-    """The source of a connector that was split here has other parts by now: new partitions, or fewer."""
+    """The source of a connector that was split here now has other source parts: new partitions, or fewer."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
-    """Nothing can run here any more (the JVM is gone): the worker stops, leaves and exits with ``reason``."""
+    """No task can run here any more (the JVM has ended): the worker stops its tasks, leaves the group and exits with
+    ``reason``."""
 
     reason: str
 
@@ -116,39 +120,39 @@ TaskEvent: TypeAlias = TaskProgressed | TaskWaiting | TaskDied | TaskHalted | Ta
 
 
 class SplitEndedError(WorldError):
-    """A split was ended before it was done: everything here was stopped, the connector was given away or changed, or
-    another worker has split it meanwhile."""
+    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed, or
+    another worker has split it since then."""
 
 
 class TaskRuntime(Protocol):
-    """Runs tasks. Every coroutine is safe to await on the event loop: what blocks runs on threads inside."""
+    """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads."""
 
     async def open(self) -> None:
-        """Start and warm up; before it returns nothing else is called.
+        """Start and warm up; the caller calls no other method before it returns.
 
-        :raises WorldError: when it cannot (no Java, no memory, ...), with what to do.
+        :raises WorldError: when the runtime cannot start (no Java, no memory, ...); the message states what to do.
         """
         ...
 
     async def close(self) -> None:
-        """Stop everything that still runs and give all back. Safe to call twice, and after a failed open."""
+        """Stop all tasks that still run and release all resources. Safe to call twice, and after a failed ``open``."""
         ...
 
     async def validate(
         self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        """What is wrong with a connector's config, by key; empty when it is fine.
+        """The errors of a connector's config, by key; empty when it is valid.
 
-        ``checkpointed`` are the configs of its tasks that may have checkpoints, empty for a new connector. A config
-        that would lose or double rows on these checkpoints is wrong."""
+        ``checkpointed`` contains the configs of the connector's tasks that may have checkpoints; it is empty for a new
+        connector. A config that would lose or duplicate rows on these checkpoints is an error."""
         ...
 
     def connector_type(self, config: Mapping[str, str]) -> str:
-        """``source``, ``sink`` or ``unknown``, as REST shows it."""
+        """``source``, ``sink`` or ``unknown``, as the REST API returns it."""
         ...
 
     def lacks(self) -> Mapping[str, str]:
-        """What is not installed on this worker and some connectors need, by name: what is missing and what to do."""
+        """Parts that some connectors need and this worker lacks, by name: what is missing and what to do."""
         ...
 
     async def split(
@@ -162,68 +166,70 @@ class TaskRuntime(Protocol):
     ) -> Sequence[Mapping[str, str]]:
         """The configs of the connector's tasks, at most ``tasks.max`` of them.
 
-        Where the tasks of ``checkpointed`` read other parts or write to another sink than ``config`` asks for, their
-        generation of checkpoints is closed first, wherever they run (:class:`TaskClosed`), and the next one is made
-        from their positions: no row is lost or doubled. That takes as long as their last batches.
+        When the tasks of ``checkpointed`` read other source parts or write to another sink than ``config`` requires,
+        their checkpoint generation is closed first, on every worker that runs one of them (:class:`TaskClosed`), and
+        the next checkpoint generation is made from their positions: no row is lost or duplicated. That takes as long as
+        the last batches of these tasks.
 
-        With ``keeps_split`` the tasks keep their parts where these still exist and the sink is the same, whatever
-        ``config`` asks for: a task is FAILED, and the others are not to be stopped until the failed one is mended.
+        With ``keeps_split`` the tasks keep the source parts that still exist while the sink is the same, whatever
+        ``config`` requires: a task is FAILED, and the other tasks must not be stopped until it is repaired.
 
         :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
-        :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it, and tasks
-            that run go on.
+        :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,
+            and running tasks continue.
         """
         ...
 
     def forget(self, connector: ConnectorName) -> None:
-        """End the split of ``connector`` that is under way, if any: it raises SplitEndedError, and puts nothing in
-        place after this has returned, but for one step that is under way. Its parts are not looked at any more
-        (:class:`PartsChanged`). Never waits."""
+        """End the running split of ``connector``, if any: it raises SplitEndedError, and commits no checkpoint
+        generation after this method has returned, except in a step that is already running. The connector's source
+        parts are no longer monitored (:class:`PartsChanged`). Never waits."""
         ...
 
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
-        """The task configs that the connector's newest generation of checkpoints states, after a closed one has been
-        finished; None when another worker is at work on it. Takes seconds, to see whether one is.
+        """The task configs of the connector's newest checkpoint generation, after a closed checkpoint generation has
+        been finished; None when another worker is finishing it. Takes seconds, to detect another worker.
 
-        :raises WorldError: when the generation cannot be finished.
+        :raises WorldError: when the checkpoint generation cannot be finished.
         """
         ...
 
     async def start(self, start: TaskStart) -> None:
         """Take the task's checkpoint over and start its query; returns when the query runs. It also returns when the
-        query did not start on the checkpoint that was taken over: that is reported as :class:`TaskDied`.
+        checkpoint was taken over and the query did not start, which is reported as :class:`TaskDied`.
 
-        A task whose generation is closed does not start: the runtime reports :class:`TaskClosed`.
+        A task whose checkpoint generation is closed does not start: the runtime reports :class:`TaskClosed`.
 
-        :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with it.
+        :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with this error.
         """
         ...
 
     async def restart(self, task: ConnectorTaskId) -> None:
-        """Start the query of a task that died (:class:`TaskDied`) again, on the checkpoint that the task holds: nothing
-        is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`), and when the
-        task was stopped meanwhile.
+        """Start the query of a failed task (:class:`TaskDied`) again, on the checkpoint that the task still holds: no
+        checkpoint is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`),
+        and when the task was stopped before the query started.
 
-        :raises WorldError: when the task holds no checkpoint here, or nothing can run here any more; it counts as one
-            more death, which is not reported.
+        :raises WorldError: when the task holds no checkpoint here, or no task can run here any more; this counts as
+            another failure of the task, for which no event follows.
         """
         ...
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop at a batch boundary within ``grace_ms``, else interrupt. When it returns, the last batch is committed
-        or will be replayed, and no effect of this task can come from here. Unknown tasks: nothing to do."""
+        or will be replayed, and this task can write nothing from this worker. An unknown task is ignored."""
         ...
 
     def stop_everything_now(self) -> None:
-        """For a worker whose event loop stands still: called on any other thread, it needs no loop.
+        """Stop all tasks of a worker whose event loop is blocked. Any other thread may call it; it does not need the
+        event loop.
 
-        When it returns no effect can come from a task that ran, or was being started or stopped, when it was called,
-        whatever grace a stop has. Each that was not being stopped is told as :class:`TaskHalted`. Starts that are asked
-        for later go ahead."""
+        When it returns, no task that was running, starting or stopping at the call can write anything, whatever the
+        grace of a stop. Each task that was not stopping is reported as :class:`TaskHalted`. Later starts are not
+        affected."""
         ...
 
     async def next_event(self) -> TaskEvent:
-        """The next event, in order; bounded inside (progress of one task may be merged)."""
+        """The next event, in order; the queue of events is bounded (progress of one task may be merged)."""
         ...
 
 
@@ -235,7 +241,7 @@ class SignatureRefusedError(WorldError):
 
 
 class LeaderClient(Protocol):
-    """Reaches the leader's internal REST endpoints."""
+    """Sends requests to the leader's internal REST endpoints."""
 
     async def publish_task_configs(
         self,
@@ -246,7 +252,7 @@ class LeaderClient(Protocol):
     ) -> None:
         """``POST /connectors/{connector}/tasks``, signed with ``signing`` unless that is None.
 
-        :raises SignatureRefusedError: when the leader answers that the signature is not valid.
-        :raises WorldError: when the leader cannot be reached or refuses; the message says why.
+        :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
+        :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
         """
         ...

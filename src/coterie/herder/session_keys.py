@@ -1,7 +1,7 @@
-"""The key that the workers of a group share (KIP-507), and the signatures that are made with it.
+"""The session key that the workers of a group share (KIP-507), and the signatures that are made with it.
 
-It stands in the config topic, so whoever may read that topic has it, and nobody else. Nothing here shows it: keys and
-what is derived of them are left out of every ``repr``, for events and orders are traced.
+The key is stored in the config topic, so every client that may read this topic has the key, and no other client. Keys
+and values derived from them are left out of every ``repr``, because events and effects are traced.
 """
 
 import base64
@@ -15,15 +15,16 @@ from coterie.nouns import macs
 from coterie.nouns.ids import ConfigOffset
 
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
-"""As Java's basic decoder takes it: padding may be left out, but not in part."""
+"""The input that Java's basic decoder accepts: the padding may be missing as a whole, but not in part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeySettings:
-    """``inter.worker.…``: what keys a leader makes, and what this worker signs with and takes."""
+    """``inter.worker.…``: the keys that a leader makes, and the algorithms with which this worker signs and
+    verifies."""
 
     ttl_ms: int = defaults.INTER_WORKER_KEY_TTL_MS
-    """How old a key may become; 0 is any age."""
+    """The age at which the leader replaces a key; 0: never."""
     algorithm: str = defaults.INTER_WORKER_ALGORITHM
     size_bytes: int = macs.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
     signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
@@ -34,14 +35,14 @@ class SessionKeySettings:
 class SessionKey:
     key: bytes = field(repr=False)
     algorithm: str
-    """What it was made for; requests may be signed with it by another."""
+    """The MAC algorithm for which the key was made; requests may be signed with the key by another algorithm."""
     created_at_ms: int
-    """By the wall clock of the leader that made it."""
+    """The time at which the key was made, by the wall clock of the leader that made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """With what a request is signed."""
+    """The key and the MAC algorithm with which a request is signed."""
 
     key: bytes = field(repr=False)
     algorithm: str
@@ -52,15 +53,15 @@ class Signing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """How a request came signed; by a MAC that is one of :data:`macs.HASHES`, in any case."""
+    """The signature of a received request. ``algorithm`` is one of :data:`macs.HASHES`, in upper or lower case."""
 
     algorithm: str
     mac: bytes = field(repr=False)
     body: bytes = field(repr=False)
-    """Exactly the bytes that are signed."""
+    """Exactly the signed bytes."""
 
     def is_valid(self, key: SessionKey) -> bool:
-        """Takes as long for a wrong MAC as for the right one."""
+        """Whether the signature was made with ``key``. The comparison takes the same time for a wrong MAC."""
         return hmac.compare_digest(_mac(key.key, self.algorithm, self.body), self.mac)
 
 
@@ -71,27 +72,27 @@ class NoKeyUnderWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOrdered:
-    """The shell makes a key."""
+    """The shell is making a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendsKey:
-    """A key is on its way to the config log."""
+    """A key is being appended to the config log."""
 
     number: int
-    """Which of the keys that were made here."""
+    """The number of this key among the keys that this worker has made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsKeyBack:
-    """The log has the key; it counts when the log is read up to ``end``."""
+    """The key was appended to the config log; it is valid when this worker has read the log up to ``end``."""
 
     end: ConfigOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsAfterFailure:
-    """The key could not be written; another one may be made from ``until_ms`` on."""
+    """The key could not be written; this worker may make another key from ``until_ms`` on."""
 
     until_ms: int
 
@@ -100,21 +101,23 @@ RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBac
 
 
 class Rotation:
-    """What a leader is about to do about the key; gone after a restart."""
+    """The state of the session key's rotation, which the leader does. It is kept in memory only."""
 
     def __init__(self) -> None:
         self.epoch_ms: int | None = None
-        """The wall clock's time at 0 of the steady one, by which machines are stepped; None before that is told. Told
-        again with every key that is made here, so each is dated by the clock as it is then set."""
+        """The wall clock's time at 0 of the monotonic clock, whose times the machines receive; None before the runtime
+        is open. It is set again with every key that is made here, so each key has the current time of the wall
+        clock."""
         self.known: SessionKey | None = None
+        """The current key: the last key that was read from the config log."""
         self.known_since_ms = 0
-        """When the known key was first known here, on the steady clock. Its age counts from no later than that: one
-        that another clock has dated ahead is used no longer than a fresh one."""
+        """When the current key was first read here, on the monotonic clock. The key's age counts at the latest from
+        this time: a key whose creation time lies in the future is not used for longer than a new key."""
         self.state: RotationState = NoKeyUnderWay()
         self.made = 0
-        """How many keys were made here and appended."""
+        """How many keys this worker has made and appended."""
         self.wakes_at_ms: int | None = None
-        """When a timer is set."""
+        """The time for which the rotation's timer is set; None when it is not set."""
 
     @property
     def is_under_way(self) -> bool:
@@ -122,13 +125,16 @@ class Rotation:
 
 
 def decode_base64(text: str) -> bytes:
-    """:raises ValueError: when Java's decoder would not take ``text``."""
+    """The bytes that ``text`` encodes.
+
+    :raises ValueError: when Java's decoder would not accept ``text``.
+    """
     if _BASE64.fullmatch(text) is None:
-        raise ValueError("it is no base64")
+        raise ValueError("it is not base64")
     return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
 def _mac(key: bytes, algorithm: str, body: bytes) -> bytes:
     name = macs.canonical(algorithm)
-    assert name is not None, f"{algorithm} was not checked where it came in"
+    assert name is not None, f"{algorithm} was not checked when the request was parsed"
     return hmac.digest(key, body, macs.HASHES[name])

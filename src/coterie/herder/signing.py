@@ -1,8 +1,9 @@
-"""Session keys at work (KIP-507): the leader sees to it that there is a fresh one, what a worker asks of its leader is
-signed with it, and whoever is asked checks that. All of it only in groups that have voted for sessioned or newer.
+"""Session keys (KIP-507): the leader rotates the key, workers sign their requests to the leader with it, and the leader
+verifies the signatures. Only groups that use protocol sessioned or newer have session keys.
 
-The shell makes a key, for a herder knows no chance. It counts when its line comes back from the config log, for the
-leader that wrote it as for everybody else; so all know the same one, but for the moment in which a line is on its way.
+The shell makes a key, because a herder has no source of randomness. The key becomes valid for each worker, and for the
+leader that wrote it, when the worker reads its line in the config log. So all workers use the same key, except in the
+short time in which some of them have not read a new line.
 """
 
 from coterie.herder import config_records
@@ -32,16 +33,16 @@ from coterie.nouns.ids import ConfigOffset
 
 RETRY_MS = 1_000
 RACE_MS = 60_000
-"""Connect's: for so long a refused signature may mean no more than that."""
+"""Connect's constant: for this time, a refused signature may only mean that a worker has not read the new key yet."""
 
 
 def awaits_key(herder: Herder) -> bool:
-    """Whether this worker has to sign, and has not yet read what with."""
+    """Whether this worker must sign its requests and has not read a session key yet."""
     return are_requests_signed(herder) and herder.config.session_key is None
 
 
 def signing(herder: Herder) -> Signing | None:
-    """With what this worker signs now, if it does."""
+    """The key and algorithm with which this worker signs now; None when it does not sign."""
     known = herder.config.session_key
     if known is None or not are_requests_signed(herder):
         return None
@@ -49,7 +50,8 @@ def signing(herder: Herder) -> Signing | None:
 
 
 def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
-    """Why a request that came with ``signature`` is not taken, in Connect's order and words; None when it is."""
+    """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages; None when the
+    signature is accepted."""
     if not are_requests_signed(herder):
         return None
     if signature is None:
@@ -73,15 +75,15 @@ def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | Non
 
 
 def may_have_raced(first_tried_ms: int | None, now_ms: int) -> bool:
-    """Whether a signature that was refused now may have been made just before a fresh key came."""
+    """Whether a signature that was refused now may have been made just before a new key was read."""
     return first_tried_ms is not None and now_ms <= first_tried_ms + RACE_MS
 
 
-# -- the leader's duty ------------------------------------------------------------------------------------------------
+# -- the key's rotation by the leader ---------------------------------------------------------------------------------
 
 
 def advance(turn: Turn) -> None:
-    """Have a key made as soon as one is wanted, and be awake when the next one will be."""
+    """Order a key when a new key is needed, and set the timer for the next rotation."""
     herder, rotation = turn.herder, turn.herder.rotation
     if herder.config.session_key != rotation.known:
         rotation.known, rotation.known_since_ms = herder.config.session_key, turn.now_ms
@@ -111,7 +113,7 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
     rotation.state = NoKeyUnderWay()
     rotation.epoch_ms = event.wall_ms - turn.now_ms
     if not _wants_a_key(turn):
-        return  # Another leads now, or has written one, or the clock was set back and the known one is not old.
+        return  # Another worker is the leader now or wrote a key, or the clock was set back: the key is not old yet.
     made = SessionKey(
         key=event.key,
         algorithm=herder.settings.session_keys.algorithm,
@@ -134,17 +136,17 @@ def on_append_failed(turn: Turn, number: int, reason: str) -> None:
     rotation = turn.herder.rotation
     if rotation.state == AppendsKey(number=number):
         rotation.state = WaitsAfterFailure(until_ms=turn.now_ms + RETRY_MS)
-        turn.order(Say(text=f"The session key could not be written, and will be in {RETRY_MS} ms: {reason}"))
+        turn.order(Say(text=f"The session key could not be written; the next attempt is in {RETRY_MS} ms: {reason}"))
         advance(turn)
 
 
 def on_due(turn: Turn) -> None:
-    """Whatever it was for is looked at again with everything else; and it is not set any more."""
+    """The timer has fired. :func:`advance`, which follows every event, sets it again."""
     turn.herder.rotation.wakes_at_ms = None
 
 
 def _leads(herder: Herder) -> bool:
-    # Having read as far as its members had, a leader does not take for missing what stands in the log.
+    # A leader that has read the config log to its members' offsets has also read a key that is stored there.
     return herder.place.is_leader and herder.caught_up and are_requests_signed(herder) and not herder.life.is_leaving
 
 
@@ -159,8 +161,8 @@ def _wants_a_key(turn: Turn) -> bool:
 
 
 def _expires_ms(herder: Herder) -> int | None:
-    """When the known key is too old, on this worker's steady clock; None when that is no business of this worker, or
-    never."""
+    """When the current key expires, on this worker's monotonic clock; None when the key does not expire, or when this
+    worker does not rotate it."""
     known, ttl_ms, epoch_ms = herder.config.session_key, herder.settings.session_keys.ttl_ms, herder.rotation.epoch_ms
     if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _leads(herder):
         return None

@@ -1,9 +1,8 @@
-"""What a herder knows, and one step's working set.
+"""The state of a herder, and the working set of one step.
 
-*Read* from the logs: what is configured (`ConfigState`) and what workers say of jobs (`StatusState`). These are the
-only hard state, and the logs' lines alone write them: a herder that wants something written orders an append, and
-knows it when the line comes back. All else is *gone after a restart*, and is meant to be: a worker that starts again
-owns nothing.
+*Hard* state is read from the logs: the configs (`ConfigState`) and the statuses (`StatusState`). Only lines of the logs
+change it: a herder emits an append as an effect, and applies the line when it reads the line back. All other state is
+*soft*: it is lost at a restart, because a worker that starts again owns no job.
 """
 
 from dataclasses import dataclass, field
@@ -28,34 +27,34 @@ from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil, Su
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HerderSettings:
-    """Who this worker is, and its patience."""
+    """This worker's identity, timeouts and policy."""
 
     worker_id: WorkerId
     url: WorkerUrl
     version: str
-    """Told with every status (KIP-891); all plug-ins are of this version."""
+    """The version of all plug-ins, which every status contains (KIP-891)."""
     name: str | None = None
     """``worker.name``"""
     instance_id: InstanceId | None = None
     """``group.instance.id``"""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
-    """A herder that has not taken up what it was told for so long is stuck."""
+    """``rebalance.timeout.ms``; a herder that has not processed an event within this time is stuck."""
     sync_timeout_ms: int = defaults.WORKER_SYNC_TIMEOUT_MS
-    """``worker.sync.timeout.ms``: how long to wait for the config log's end."""
+    """``worker.sync.timeout.ms``: how long to wait until the config log is read to its end."""
     stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """``task.shutdown.graceful.timeout.ms``"""
     policy: Policy = field(default_factory=Policy)
-    """How patient this worker is when it leads."""
+    """The limits and delays of the assignments that this worker computes while it is the leader."""
     session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
     """``config.rebalance.window.ms``"""
     request_timeout_ms: int = 90_000
-    """As in Connect, no setting."""
+    """A constant, as in Connect, not a setting."""
 
     @property
     def shown_name(self) -> str:
-        """What people call this worker."""
+        """The worker's name in messages and in the REST API."""
         return self.name or self.worker_id
 
     @property
@@ -63,12 +62,12 @@ class HerderSettings:
         return Lease(self.session_timeout_ms)
 
 
-# -- how far a write has come; one write at a time goes beyond `InLine` ------------------------------------------------
+# -- the phases of a write; only one write at a time is beyond `InLine` -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """The group has to settle first."""
+    """The write waits until the group has settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +82,12 @@ class InLine:
     """The write waits for the writes before it."""
 
     validated: ConfigToValidate | None
-    """None for a write that needs no validation; likewise below."""
+    """The config that was validated; None for a write that needs no validation. Likewise in the next two phases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindsEnd:
-    """The log's end was asked for."""
+    """A lookup of the log's end offset is in progress."""
 
     validated: ConfigToValidate | None
 
@@ -103,12 +102,12 @@ class CatchesUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appends:
-    """The lines are on their way to the log: the write cannot be given up any more."""
+    """The lines are being appended to the log: the write can no longer be dropped."""
 
     created: bool
-    """The lines create a connector."""
+    """Whether the lines create a connector."""
     has_timed_out: bool = False
-    """The request was answered, because it took too long; the writes behind this one still wait for it."""
+    """Whether the request timed out, and was answered so; later writes in the queue still wait for this write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ Stage: TypeAlias = Arrived | Validates | InLine | FindsEnd | CatchesUp | Appends
 
 
 class WriteTurn:
-    """A write on its way to the config log."""
+    """A write to the config log that is not complete."""
 
     def __init__(self, id_: WriteId, kind: WriteKind) -> None:
         self.id = id_
@@ -133,12 +132,12 @@ class WriteTurn:
 
     @property
     def is_under_way(self) -> bool:
-        """At the head of the line, and begun."""
+        """Whether the write is at the head of the queue and has started."""
         return isinstance(self.stage, FindsEnd | CatchesUp | Appends | LinesWritten)
 
 
 class ReadWait:
-    """A read that waits until the log is read as far as it was when the read came in."""
+    """A read that waits until this worker has read the log to the end offset that the log had at the request."""
 
     def __init__(self, request: Read) -> None:
         self.request = request
@@ -151,37 +150,37 @@ class Requests:
         self.reads: dict[RequestId, ReadWait] = {}
         # `writes`
         self.writes: dict[WriteId, WriteTurn] = {}
-        """In the order in which they came."""
+        """In the order in which the requests arrived."""
         self.own_writes = 0
-        """How many writes this leader has asked of itself."""
+        """The number of writes that this leader has submitted itself."""
 
 
-# -- the life of this worker ------------------------------------------------------------------------------------------
+# -- the lifecycle of this worker -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """It takes part in its group, or will."""
+    """The worker takes part in its group, or is starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunching:
-    """Everything stops, and then the runtime closes and the process begins anew, in the same place."""
+    """All tasks stop; then the runtime closes and the process relaunches, with the same membership."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRuntime:
-    """The same, later: the runtime closes, or is closed."""
+    """The second part of a relaunch: the runtime closes or is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuttingDown:
-    """Everything stops, and then this worker leaves its group and the process ends."""
+    """All tasks stop; then this worker leaves its group and the process ends."""
 
     code: int
     reason: str
     for_good: bool = False
-    """It is drained: its group is not to wait for it, though it may be a static member."""
+    """The worker is drained: its group must not wait for it, even if it is a static member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +198,10 @@ class Life:
     def __init__(self) -> None:
         # `machine`
         self.is_open = False
-        """The runtime is open and both logs are read: before, nothing starts."""
+        """Whether the runtime is open and both logs are read; before, no job starts."""
         # `draining`
         self.is_draining = False
-        """It hands its jobs over, and takes no others."""
+        """Whether this worker hands its jobs over to other workers and must not be assigned new jobs."""
         # `ending`
         self.course: Course = Working()
 
@@ -215,7 +214,7 @@ class Life:
         return isinstance(self.course, ShuttingDown | LeavingGroup)
 
 
-# -- the place in the group; `place` assigns all of it ----------------------------------------------------------------
+# -- the membership of the group; only module `place` assigns to its fields -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,17 +224,17 @@ class NeverJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRound:
-    """A round is under way."""
+    """A round is running."""
 
     state: MemberState
     follows_loss: bool
-    """The place was lost before this round, and the round has to end before there is one again."""
+    """Whether the membership was lost before this round: the worker is a member again when the round ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasesBeforeJoin:
-    """A round is under way that this worker joins only when nothing runs here and the statuses that report this are
-    written. Until the round ends, no order to the member overtakes the statuses."""
+    """A round is running that this worker joins only after all its tasks have stopped and their statuses are written.
+    Until the round ends, no order is sent to the member before the statuses are written."""
 
     state: MemberState
     follows_loss: bool
@@ -244,7 +243,7 @@ class ReleasesBeforeJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFailed:
-    """The last round changed nothing; another one has to come."""
+    """The last round changed no assignment; another round must follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,39 +253,41 @@ class RoundCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPlace:
-    """The place is lost: everything here stops, and then this worker joins anew."""
+    """The membership is lost: all jobs here stop, then this worker rejoins as a new member."""
 
 
 Standing: TypeAlias = NeverJoined | InRound | ReleasesBeforeJoin | RoundFailed | RoundCompleted | LostPlace
 
 
 class Place:
-    """This worker's place in its group."""
+    """This worker's membership of its group."""
 
     def __init__(self, handover: PlaceHandover | None) -> None:
         self.standing: Standing = NeverJoined()
         self.member_id = MemberId("")
-        """Empty without a place."""
+        """Empty while this worker is not a member."""
         self.epoch = -1
-        """Of the last assignment: in a classic group its generation."""
+        """The epoch of the last assignment; in a classic group, its generation."""
         self.leader = MemberId("")
         self.leader_url = WorkerUrl("")
         self.proved: ProvedUntil | None = None
-        """Until when the place is proved; None before the first answered heartbeat of this life."""
+        """The lease: until when the coordinator has confirmed the membership. None before the first answered heartbeat
+        of this process."""
         self.is_handed_over = handover is not None
-        """A former life of this process had the place: until a heartbeat is answered nothing proves it."""
+        """Whether a previous process passed the membership on; it is not confirmed before a heartbeat is answered."""
         self.assigned: Jobs = NO_JOBS
         self.assignment_offset = UNREAD
-        """How far the leader had read the config log for the last assignment."""
+        """The config offset of the leader at the last assignment."""
         self.group_offset = UNREAD
-        """How far the group had read the config log at the last round: without a place, this worker reads so far
-        first."""
+        """The group's config offset at the last round. After a loss of the membership, this worker rejoins when it has
+        read the config log to this offset."""
         self.config_end_unverified = False
-        """Only a member reported ``group_offset``, in a round that failed: compare it with the log's end."""
+        """Whether only a member reported ``group_offset``, in a failed round: it must be compared with the log's end
+        offset."""
         self.looks = 0
-        """How often the log's end was asked for since; only the last answer counts."""
+        """The number of lookups of the log's end offset; only the result of the last lookup is used."""
         self.subscribed: Subscribe | None = None
-        """The last order; None when it has to be ordered again."""
+        """The last ``Subscribe`` order sent to the member; None when it must be sent again."""
         if handover is not None:
             self.standing = RoundCompleted()
             self.member_id, self.epoch = handover.member_id, handover.generation
@@ -307,7 +308,7 @@ class Place:
 
     @property
     def is_named_leader(self) -> bool:
-        """The last round made this worker the leader; another round may be under way."""
+        """Whether the last round made this worker the leader; another round may be running."""
         return bool(self.member_id) and self.leader == self.member_id
 
     @property
@@ -322,11 +323,13 @@ class Place:
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """Until when its work may run here, as far as is known; None when none may, or none has begun."""
+        """Until when jobs may run here, according to the last answered heartbeat; None when no job may run, or before
+        the first answered heartbeat."""
         return None if self.is_lost or self.proved is None else self.proved.until_ms
 
     def is_counted_in(self, now_ms: int) -> bool:
-        """Whether the place was proved lately. After a pause other news may come before that of its loss."""
+        """Whether the lease is valid at ``now_ms``. After a pause of the process, other events may arrive before the
+        event that the membership is lost."""
         return not self.is_handed_over if self.proved is None else now_ms < self.proved.until_ms
 
 
@@ -334,12 +337,12 @@ class Herder:
     """The state of one worker's herder."""
 
     def __init__(self, settings: HerderSettings, handover: PlaceHandover | None = None) -> None:
-        """``handover`` is what a former life of this process has handed on."""
+        """``handover`` is the group membership that the previous process passed on."""
         self.settings = settings
-        # Hard: what the logs say.
+        # Hard state, read from the logs.
         self.config = ConfigState()
         self.statuses = StatusState()
-        # Soft.
+        # Soft state.
         self.place = Place(handover)
         self.rounds = Rounds(handover)
         self.lead = Lead()
@@ -350,11 +353,13 @@ class Herder:
 
     @property
     def owned(self) -> Jobs:
-        """What the next join says: all that is assigned, and all that still runs though it is not."""
+        """The owned jobs that the next join reports: all assigned jobs, and the tasks that still run although they are
+        no longer assigned."""
         return self.place.assigned | Jobs(tasks=self.work.active_tasks)
 
     def grace_ms(self, now_ms: int) -> int:
-        """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""
+        """How long a stop that is ordered now may take, so that it ends within the session even if no heartbeat is
+        answered any more."""
         grace_ms, hurried_ms = self.settings.stop_grace_ms, self.settings.lease.stop_grace_ms
         if self.place.proved is not None:
             hurried_ms = Lease(self.place.proved.session_timeout_ms).stop_grace_ms
@@ -362,12 +367,12 @@ class Herder:
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 
     def has_read(self, end: ConfigOffset) -> bool:
-        """The config log is read up to ``end``; an empty log always is."""
+        """Whether the config log is read up to ``end``; this is always true of an empty log."""
         return max(self.config.offset, 0) >= end
 
     @property
     def caught_up(self) -> bool:
-        """The config log is read as far as it was when the work was dealt out: work may start."""
+        """Whether the config log is read to the offset of the last assignment: then jobs may start."""
         return self.has_read(self.place.assignment_offset)
 
 
@@ -379,7 +384,7 @@ class Turn:
         self.now_ms = now_ms
         self.effects: list[Effect] = []
         self.own_answers: list[tuple[Write, Answer]] = []
-        """What the herder's own writes have come to."""
+        """The responses to the herder's own writes that completed in this step."""
 
     def order(self, effect: Effect) -> None:
         self.effects.append(effect)
@@ -389,4 +394,5 @@ class Turn:
 
 
 HerderOutput = Output[None, Effect]
-"""A herder appends by effects: it has two logs, and neither is its own alone."""
+"""A herder's step returns no records: it appends to its two logs by effects, because other workers append to them,
+too."""

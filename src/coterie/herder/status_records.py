@@ -1,4 +1,4 @@
-"""The lines of the status topic, in Kafka Connect's JSON, and the topic as state: what is true of each job."""
+"""The lines of the status topic, in Kafka Connect's JSON, and the topic's state: the status of each job."""
 
 import json
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from coterie.nouns.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What one worker last said of a job."""
+    """A status of a job, as a worker wrote it."""
 
     state: State
     worker_id: WorkerId
     generation: Generation
-    """The group's generation when it was said."""
+    """The group's generation when the status was written."""
     trace: str | None = field(default=None, repr=False)
-    """Not shown: it may say what stands in a config."""
+    """The error of a job, or the reason of its state. Left out of ``repr``, because it may quote a config."""
     version: str | None = None
     """The plug-in's version (Connect 4.1, KIP-891)."""
 
@@ -44,7 +44,7 @@ def line_of(job: Job, status: Status | None) -> NewLine:
 
 
 def job_of(key: bytes | None) -> Job | None:
-    """The job that a line is about; None for lines about other things (topics that a connector uses)."""
+    """The job of a line's key; None for other lines (the topics that a connector uses)."""
     name = key.decode(errors="replace") if key is not None else ""
     if name.startswith("status-connector-"):
         return ConnectorName(name.removeprefix("status-connector-"))
@@ -57,7 +57,7 @@ def job_of(key: bytes | None) -> Job | None:
 
 
 def status_of(value: bytes) -> Status | None:
-    """The status in a line's value; None when it is none."""
+    """The status in a line's value; None when the value is not a status."""
     try:
         body = json.loads(value)
         state, worker_id, generation = body["state"], body["worker_id"], body["generation"]
@@ -76,7 +76,7 @@ def status_of(value: bytes) -> Status | None:
 
 
 class StatusState:
-    """The latest status of each job, as far as the log has been read. Written only by :meth:`apply`."""
+    """The latest status of each job, up to the line that was read last. Only :meth:`apply` changes it."""
 
     def __init__(self) -> None:
         self._statuses: dict[Job, Status] = {}
@@ -99,16 +99,19 @@ class StatusState:
         return Jobs.of(self._statuses)
 
     def may_say_safely(self, job: Job, status: Status) -> bool:
-        """Connect's ``putSafe``, for FAILED, UNASSIGNED and retries: not over what a newer owner has said."""
+        """Connect's ``putSafe``, for FAILED, UNASSIGNED and retries: whether ``status`` would not overwrite the status
+        of a newer owner."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 
 
 def _is_late_farewell(stored: Status | None, status: Status) -> bool:
-    """UNASSIGNED of a former owner, or of a former round's leader, that arrives after the next one has spoken.
+    """Whether ``status`` is an UNASSIGNED of a former owner, or of the leader of an earlier round, that arrives after
+    the next owner or leader has written a status.
 
-    Connect looks for one that runs (KAFKA-12525). One that is paused or has failed is no less its owner; and the reason
-    why a job has nobody is not to give way to the farewell of whoever had it.
+    Connect checks only whether the stored status is RUNNING (KAFKA-12525). But the owner of a paused or failed job is
+    its owner, too; and the leader's reason why a job has no worker must not be replaced by the former owner's late
+    UNASSIGNED status.
     """
     return (
         stored is not None

@@ -1,4 +1,4 @@
-"""What a worker tells the status topic of the jobs it has."""
+"""Writes the statuses of a worker's jobs to the status topic."""
 
 from coterie.herder import place
 from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
@@ -13,7 +13,7 @@ RETRY_MS = 1_000
 
 
 def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
-    """Say that ``job`` is in ``state``, unless that was the last thing said."""
+    """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported."""
     herder = turn.herder
     if herder.work.shown.get(job) == (state, trace):
         return
@@ -32,14 +32,14 @@ def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
 
 
 def forget(turn: Turn, job: Job) -> None:
-    """Say that there is no such job any more."""
+    """Queue a tombstone: ``job`` was deleted."""
     if turn.herder.work.shown.get(job, job) is not None:
         turn.herder.work.shown[job] = None
         turn.herder.work.unwritten[job] = None
 
 
 def part(turn: Turn, job: Job) -> None:
-    """``job`` has been released: the last word about it from here."""
+    """``job`` has been released: queue this worker's last status of it."""
     herder = turn.herder
     if is_configured(turn, job):
         show(turn, job, State.UNASSIGNED)
@@ -49,26 +49,28 @@ def part(turn: Turn, job: Job) -> None:
 
 
 def forget_the_deleted(turn: Turn) -> None:
-    """The leader's duty after each round: no status outlives its job."""
+    """The leader calls this after each round: it deletes the statuses of jobs that were deleted."""
     herder = turn.herder
     said = herder.statuses.jobs() | Jobs.of([*herder.work.writing, *herder.work.unwritten])
     for job in said - herder.config.jobs():
-        # Who still has it says so when it has released it.
+        # A worker that still runs the job deletes the status itself when it has released the job.
         if job not in herder.work.shown:
             herder.work.unwritten[job] = None
 
 
 def tell_unassigned(turn: Turn) -> None:
-    """Its other one: what has nobody is UNASSIGNED, with the reason, also while it waits for a worker that has left.
+    """The leader calls this after each round: a job without a worker gets the status UNASSIGNED with the reason, also
+    while the job waits for a worker that has left.
 
-    Connect writes nothing, so that for the whole delay a job is shown as RUNNING on a worker that is dead.
+    Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
+    has ended.
     """
     herder = turn.herder
     on_its_way = {**herder.work.writing, **herder.work.unwritten}
     for job, reason in leading.unassigned_reasons(herder).items():
         status = Status(
             state=State.UNASSIGNED,
-            worker_id=herder.settings.worker_id,  # Who says it, as in all of Connect's.
+            worker_id=herder.settings.worker_id,  # The worker that writes the status, as in Connect.
             generation=Generation(herder.place.epoch),
             trace=reason,
         )
@@ -79,7 +81,7 @@ def tell_unassigned(turn: Turn) -> None:
 
 
 def flush(turn: Turn) -> None:
-    """Order what is unwritten to be written; one append is under way at a time, and takes all that gathered."""
+    """Append all queued statuses to the status topic, unless an append is still in progress."""
     herder = turn.herder
     if herder.work.writing or not herder.work.unwritten:
         return
@@ -93,12 +95,12 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
         herder.work.writing = {}
         return
     place.release_without_statuses(turn)
-    turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
+    turn.order(Say(text=f"Statuses could not be written; the next attempt is in {RETRY_MS} ms: {event.failure}"))
     turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
 
 
 def on_retry(turn: Turn) -> None:
-    """What was said of a job meanwhile counts more, here or by a newer owner."""
+    """Queue the statuses of the failed append again, except those that this worker or a newer owner has replaced."""
     herder = turn.herder
     again = {**herder.work.writing, **herder.work.unwritten}
     herder.work.unwritten = {

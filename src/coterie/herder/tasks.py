@@ -1,8 +1,8 @@
-"""Which tasks run here: each is brought from what it is to what it should be, by one chore at a time.
+"""The tasks of this worker: each is brought from its actual state to its target state, by one chore at a time.
 
-Whatever happened (an assignment, a config, a target state, a query's death), the same comparison decides:
-`should_run` against `Run`. So nothing is started twice, and a change that came while a chore was under way is found
-when it ends. A start and a stop of one task never overlap; those of different tasks know nothing of each other.
+After every event (an assignment, a config, a target state, a failed query), the same comparison decides: `should_run`
+against `Run`. So no task is started twice, and a change that came during a chore is found when the chore ends. A start
+and a stop of one task never overlap; the chores of different tasks are independent.
 """
 
 from dataclasses import replace
@@ -39,13 +39,13 @@ from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
 
 RESTARTS_MAX = 3
-"""How often the query of a task that died is started again without progress in between."""
+"""The number of restarts of a failed query without progress between them."""
 RESTART_BACKOFF_MS = 200
-"""Before the first of these restarts; doubles with each."""
+"""The wait before the first of these restarts; it doubles with each restart."""
 
 
 def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
-    """What of ``task`` should run here; None when nothing should."""
+    """The start of ``task`` that should run here; None when the task should not run here."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
     if connector is None or config is None or task not in herder.place.assigned or herder.life.is_relaunching:
@@ -108,12 +108,12 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
         case Starting() | Running() if run.outage is not None:
             statuses.show(turn, task, State.RESTARTING, run.outage)
         case Starting():
-            # Whatever its former owner said last is no longer true.
+            # The last status of the former owner is no longer valid.
             statuses.show(turn, task, State.UNASSIGNED)
         case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
         case Closed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.show(turn, task, State.RESTARTING, "The connector's checkpoints are split anew")
+            statuses.show(turn, task, State.RESTARTING, "The connector's checkpoints are split again")
         case NotStarted() | Taken() | Closed() if herder.life.is_relaunching:
             statuses.show(turn, task, State.RESTARTING)
         case NotStarted() | Taken() | Closed() if herder.caught_up:
@@ -125,13 +125,13 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             pass
 
 
-# -- what happens to tasks --------------------------------------------------------------------------------------------
+# -- events of tasks --------------------------------------------------------------------------------------------------
 
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
     run = turn.herder.work.runs[event.task]
     state = run.state
-    assert isinstance(state, Starting | Restarting), f"{event.task} has started, and was not told to"
+    assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
     running = Running(start=state.start, has_progressed=state.has_progressed, deaths=state.deaths)
     run.state = state.end or running
 
@@ -145,12 +145,12 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
             died = TaskDied(task=event.task, trace=event.trace, is_held=True)
             run.state = state.end or _after_death(turn, died, state)
         case _:
-            raise AssertionError(f"{event.task} could not start, and was not told to")
+            raise AssertionError(f"{event.task} could not start, but no start was ordered")
 
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
     run = turn.herder.work.runs[event.task]
-    assert isinstance(run.state, Stopping), f"{event.task} has stopped, and was not told to"
+    assert isinstance(run.state, Stopping), f"{event.task} has stopped, but no stop was ordered"
     run.state = run.state.then or NotStarted()
 
 
@@ -182,7 +182,7 @@ def on_waiting(turn: Turn, event: TaskWaiting) -> None:
 
 def on_died(turn: Turn, event: TaskDied) -> None:
     if not event.is_held:
-        _on_taken(turn, event.task, "taken by another worker")
+        _on_taken(turn, event.task, "stopped because another worker took its checkpoint over")
         return
     if (run := turn.herder.work.runs.get(event.task)) is None:
         return
@@ -197,7 +197,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
 
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
-    _on_taken(turn, event.task, "halted because this worker's process stood still")
+    _on_taken(turn, event.task, "halted because this worker's event loop was blocked")
 
 
 def on_closed(turn: Turn, event: TaskClosed) -> None:
@@ -213,7 +213,7 @@ def on_closed(turn: Turn, event: TaskClosed) -> None:
             run.state = replace(state, end=Closed(start=state.start))
             connectors.on_closed(turn, state.start)
         case _:
-            pass  # Its stop is under way, and another start finds the generation closed.
+            pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
 def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
@@ -234,7 +234,7 @@ def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Resta
 
 
 def _on_taken(turn: Turn, task: ConnectorTaskId, how: str) -> None:
-    """It runs here no more, and whether it is still ours is not known."""
+    """The task no longer runs here, and it may be assigned to another worker now."""
     run = turn.herder.work.runs.get(task)
     if run is None or not run.is_active:
         return
@@ -249,16 +249,17 @@ def _on_taken(turn: Turn, task: ConnectorTaskId, how: str) -> None:
         case _:
             run.state = taken
     text = (
-        f"Task {task} was {how}. It starts here again after the group's coordinator has answered a heartbeat that is "
-        "sent from now on."
+        f"Task {task} was {how}. If it is still assigned to this worker, it starts again after the coordinator has "
+        "answered a heartbeat that is sent from now on."
     )
     turn.order(Say(text=text))
 
 
 def on_proved(turn: Turn, event: ProvedUntil) -> None:
-    """An answer to a heartbeat sent *after* a task was taken says that it is ours still, if it is assigned still.
+    """An answered heartbeat that was sent *after* a task was taken confirms that the task still belongs to this worker,
+    if it is still assigned here.
 
-    An answer from before may have waited in the socket while this worker was the one that was paused.
+    The response to an earlier heartbeat does not: it may have waited in the socket while this process was paused.
     """
     herder = turn.herder
     held_back = not herder.place.is_counted_in(turn.now_ms)

@@ -1,4 +1,4 @@
-"""What a herder waits for: the names of its deadlines, and what each of them stands for."""
+"""The timers of a herder: the name and the meaning of each deadline."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -9,7 +9,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDue:
-    """A request has waited long enough."""
+    """A request has timed out."""
 
     id: RequestId
 
@@ -23,21 +23,21 @@ class RetryDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartDue:
-    """Start the query of a task that died again."""
+    """Restart the query of a failed task."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedDue:
-    """A task of the connector may have waited too long for a config that names another generation of checkpoints."""
+    """A task of the connector may have waited too long for a config that names another checkpoint generation."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookDue:
-    """Look for the config log's end again, for a write that waits to be checked against it."""
+    """Look up the config log's end offset again, for a write that waits for it."""
 
     id: WriteId
 
@@ -45,10 +45,10 @@ class LookDue:
 HerderTimer: TypeAlias = Literal[
     "assign", "changed jobs", "delay over", "moves", "behind", "session key", "statuses", "shutdown", "relaunch"
 ]
-"""``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
-``changed jobs``: no more changes of the set of jobs are waited for ·
-``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the next ones ·
-``behind``: the config log should be read by now as far as the group knows it · ``session key``: write a fresh one ·
-``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``relaunch``: close the
-runtime though not all has."""
+"""``assign``: the leader still has read less of the config log than a member, so this round assigns no job
+(CONFIG_MISMATCH) · ``changed jobs``: the window that collects changes of the set of jobs has ended ·
+``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the next moves ·
+``behind``: this worker should have read the config log to the group's config offset · ``session key``: make a new key ·
+``statuses``: write the statuses again · ``shutdown``: leave the group although some tasks still run · ``relaunch``:
+close the runtime although some tasks still run."""
 Timer: TypeAlias = RequestDue | RetryDue | RestartDue | ClosedDue | LookDue | HerderTimer

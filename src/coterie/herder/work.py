@@ -1,7 +1,7 @@
-"""The work of a worker: how far each of its tasks and connectors has come, and what it has yet to write of them.
+"""The work of a worker: the state of each of its tasks and connectors, and the statuses that are not written yet.
 
-A task and a connector have at most one chore under way; their states say which. `tasks` moves the tasks' states,
-`connectors` the connectors', `closed` finishes closed generations, `statuses` writes what is shown of both.
+A task or a connector has at most one chore in progress; its state contains which. `tasks` changes the states of tasks,
+`connectors` the states of connectors, `closed` finishes closed checkpoint generations, `statuses` writes the statuses.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from coterie.nouns.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStarted:
-    """Nothing of the task runs here; it may start."""
+    """The task does not run here, and may start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The task could not start, or its query died: this start is not tried again."""
+    """The task could not start, or its query failed: the worker does not retry this start."""
 
     start: TaskStart
     trace: str = field(repr=False)
@@ -31,30 +31,30 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Another worker took the task's checkpoint, or the task was halted: it may start here again when a heartbeat is
-    answered that was sent after that."""
+    """Another worker took the task's checkpoint over, or the task was halted. It may start here again after the
+    coordinator has answered a heartbeat that was sent later than ``at_ms``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The generation of checkpoints that this start's config names is closed: the task waits for another config."""
+    """The checkpoint generation that this start's config names is closed: the task waits for another config."""
 
     start: TaskStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """The query died; the checkpoint is held."""
+    """The query failed; this worker still holds the checkpoint."""
 
     start: TaskStart
     has_progressed: bool
     deaths: int
-    """How often the query died since it last progressed."""
+    """How often the query has failed since it last progressed."""
     trace: str = field(repr=False)
     restarts_at_ms: int | None
-    """When the query is started again at the earliest; None when it is not: the task is stopped, and FAILED."""
+    """The earliest time of the query's restart; None when it is not restarted: the task is then stopped and FAILED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarting:
-    """The query is started again on the checkpoint that the task holds."""
+    """The query is being restarted on the checkpoint that the task holds."""
 
     start: TaskStart
     has_progressed: bool
@@ -81,7 +81,7 @@ class Restarting:
 class Running:
     start: TaskStart
     has_progressed: bool
-    """A batch was seen since the start: only then the task is shown as RUNNING."""
+    """Whether a batch was reported since the start: only then the task's status is RUNNING."""
     deaths: int
 
 
@@ -89,28 +89,28 @@ class Running:
 class Stopping:
     start: TaskStart
     then: Failed | Taken | None = None
-    """What the task is when it has stopped; None when it may start again."""
+    """The task's state after it has stopped; None when it may start again."""
 
 
 RunState: TypeAlias = NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | Taken | Closed
 
 
 class Run:
-    """A task that this worker has, or still runs."""
+    """A task that is assigned to this worker, or still runs here."""
 
     def __init__(self) -> None:
         self.state: RunState = NotStarted()
         self.batch_id: int | None = None
-        """The last batch that was seen committed."""
+        """The last batch that was reported as committed."""
         self.input_rows = 0
         self.bad_records = 0
         self.starts = 0
         self.outage: str | None = None
-        """Why the runtime starts the query again by itself; None when no server that the task needs is away."""
+        """Why the runtime is retrying the query; None when all servers that the task needs can be reached."""
 
     @property
     def is_active(self) -> bool:
-        """Something of the task runs here, or may."""
+        """Whether the task's query runs here, or may run."""
         return not isinstance(self.state, NotStarted | Failed | Taken | Closed)
 
 
@@ -119,22 +119,22 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsplit:
-    """The connector has to be split before its tasks' configs are known."""
+    """The connector has to be split into task configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
     written_at: int | None
-    """Which config is split (:attr:`Connector.written_at`); None when the result is not wanted any more."""
+    """Identifies the config that is split (:attr:`Connector.written_at`); None when the result is no longer needed."""
     keeps_split: bool = False
-    """A task was FAILED: the tasks keep their parts."""
+    """A task was FAILED: the tasks keep their source parts."""
     attempts: int = 0
-    """How often this config could not be split, and another attempt may succeed."""
+    """The number of failed attempts to split this config after which another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsToSplit:
-    """The config could not be split, and another attempt may succeed: it is made at ``until_ms``."""
+    """The config could not be split, and another attempt may succeed: the worker tries again at ``until_ms``."""
 
     written_at: int
     trace: str = field(repr=False)
@@ -144,7 +144,7 @@ class WaitsToSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsplittable:
-    """The config could not be split: it is not tried again."""
+    """The config could not be split: the worker does not try again."""
 
     written_at: int
     trace: str = field(repr=False)
@@ -152,19 +152,19 @@ class Unsplittable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpublished:
-    """The leader has to write the tasks' configs."""
+    """The leader has to write the task configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsToPublish:
-    """The leader refused them, or could not be reached: they are sent to it again at ``until_ms``."""
+    """The leader refused the task configs, or could not be reached: they are sent again at ``until_ms``."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The last known commit has them, or the leader took them after it."""
+    """The last commit that was read contains the task configs, or the leader has accepted them since then."""
 
 
 Publication: TypeAlias = Unpublished | WaitsToPublish | Published
@@ -172,20 +172,20 @@ Publication: TypeAlias = Unpublished | WaitsToPublish | Published
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitUp:
-    """The connector's config is split into its tasks' configs."""
+    """The connector's config is split into task configs."""
 
     written_at: int
     configs: tuple[Mapping[str, str], ...] = field(repr=False)
     keeps_split: bool = False
-    """A task was FAILED when the connector was split: the tasks have kept their parts, and the connector is split again
-    once no task is FAILED."""
+    """A task was FAILED when the connector was split: the tasks have kept their source parts, and the connector is
+    split again when no task is FAILED any more."""
     publication: Publication = Unpublished()
     committed_at: int | None = None
-    """The last commit of its tasks' configs that they were compared with (:attr:`Connector.committed_at`)."""
+    """The last commit with which ``configs`` was compared (:attr:`Connector.committed_at`)."""
     attempts: int = 0
-    """How often the leader did not take them."""
+    """How often the leader did not accept the task configs."""
     first_tried_ms: int | None = None
-    """When they first went to a leader elsewhere."""
+    """When the task configs were first sent to a leader on another worker."""
 
 
 SplitState: TypeAlias = Unsplit | Splitting | WaitsToSplit | Unsplittable | SplitUp
@@ -193,27 +193,27 @@ SplitState: TypeAlias = Unsplit | Splitting | WaitsToSplit | Unsplittable | Spli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest:
-    """Task configs are on their way to the leader."""
+    """Task configs are being sent to the leader."""
 
     after: int | None
-    """The last commit that was known when they were sent."""
+    """Offset of the last commit that was read when the task configs were sent; None: no commit."""
 
 
 class Split:
-    """A connector instance that this worker has."""
+    """A connector that is assigned to this worker."""
 
     def __init__(self) -> None:
         self.state: SplitState = Unsplit()
         self.publishing: PublishRequest | None = None
-        """Apart from ``state``: a split can be superseded while its task configs are on their way."""
+        """Separate from ``state``: a new split can replace a split whose task configs are being sent."""
 
     @property
     def is_at_work(self) -> bool:
-        """Its tasks have configs, or will have: the worker makes them, or tries to again."""
+        """Whether the task configs exist, or this worker is splitting the connector or will try again."""
         return not isinstance(self.state, Unsplittable)
 
 
-# -- all of it --------------------------------------------------------------------------------------------------------
+# -- all work of a worker ---------------------------------------------------------------------------------------------
 
 
 class Work:
@@ -224,10 +224,10 @@ class Work:
         self.splits: dict[ConnectorName, Split] = {}
         # `closed`
         self.finishing: set[ConnectorName] = set()
-        """Connectors whose closed generation a chore of this worker finishes."""
+        """Connectors whose closed checkpoint generation a chore of this worker is finishing."""
         # `statuses`
         self.shown: dict[Job, tuple[State, str | None] | None] = {}
-        """The last status of each job that this worker has; None when its tombstone was written."""
+        """The last status that this worker reported of each of its jobs; None when it reported a tombstone."""
         self.unwritten: dict[Job, Status | None] = {}
         self.writing: dict[Job, Status | None] = {}
 

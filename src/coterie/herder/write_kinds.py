@@ -1,6 +1,6 @@
-"""The kinds of writes to the config log: what each is checked against, which lines it appends, what it is answered.
+"""The kinds of writes to the config log: the checks of each kind, the lines that it appends, and its response.
 
-Each is given the log as far as it was read when the write's turn came.
+The methods receive the state of the config log as it was read when the write reached the head of the queue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class ConfigToValidate:
 
 
 class _UnsignedWrite:
-    """What holds for most kinds: unsigned, not validated, and creates no connector."""
+    """Defaults of most kinds: not signed, not validated, and creates no connector."""
 
     is_signed = False
     signature: Signature | None = None
@@ -50,7 +50,7 @@ class _UnsignedWrite:
 
 
 class ConnectorWrite(_UnsignedWrite):
-    """Creates a connector, or gives it another config."""
+    """Creates a connector or replaces its config."""
 
     needs_leader = True
 
@@ -77,7 +77,7 @@ class ConnectorWrite(_UnsignedWrite):
         known = config.connector(name)
         incarnation = self._fresh_incarnation if known is None else known.incarnation
         line = config_records.connector_line(name, self.request.config, incarnation)
-        # The target state comes first, so that no reader ever sees the connector without it (KIP-980).
+        # The target state comes first, so that every reader of the connector's config has read it (KIP-980).
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
 
@@ -111,7 +111,7 @@ class TargetStateWrite(_UnsignedWrite):
 
     @property
     def needs_leader(self) -> bool:
-        # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
+        # In Connect, any worker can pause and resume; a stop also writes task configs, which only the leader may do.
         return self.request.target_state is TargetState.STOPPED
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
@@ -120,7 +120,7 @@ class TargetStateWrite(_UnsignedWrite):
 
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         name, target_state = self.request.connector, self.request.target_state
-        # No tasks from here on, then the state: as Connect writes a stop (KIP-875).
+        # An empty list of tasks, then the state: the order in which Connect writes a stop (KIP-875).
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
@@ -129,7 +129,7 @@ class TargetStateWrite(_UnsignedWrite):
 
 
 class TaskConfigsWrite(_UnsignedWrite):
-    """A connector's owner has split it. Workers sign this request (KIP-507)."""
+    """Writes the task configs that a connector's owner has made. Workers sign this request (KIP-507)."""
 
     needs_leader = True
     is_signed = True

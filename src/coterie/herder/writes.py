@@ -1,9 +1,10 @@
 """Writes to the config log, one after the other.
 
-A write waits until the group has settled, is refused unless this worker leads (pausing and resuming any worker may
-do), has its config validated, and stands in line. At the head of the line the log is read to its end, so that what
-it is checked against is the truth; then its lines are appended; and when they have come back it is answered, so that
-whoever asks next sees them. Validation is outside the line: a plug-in that blocks in it blocks nobody else.
+A write waits until the group has settled, and is refused unless this worker is the leader (any worker may pause and
+resume). Then its config is validated, and the write enters the queue. At the head of the queue, the log is read to its
+end, so that the write is checked against the current state; then its lines are appended. The request is answered when
+this worker has read the lines back, so that a later request sees them. Validation happens before the queue, so a
+plug-in that blocks during validation does not block other writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import ConnectorName
 
 LOOK_AGAIN_MS = 500
-"""How long to wait before asking once more for the end of a log that cannot be reached."""
+"""The time before the next lookup of the end offset of a log that could not be reached."""
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
@@ -59,7 +60,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
 
 
 def own_write(turn: Turn, request: PutTaskConfigs) -> None:
-    """A write that this leader asks of itself; what it comes to is found in ``turn.own_answers``."""
+    """Submit a write of the leader itself; its response is appended to ``turn.own_answers``."""
     requests = turn.herder.requests
     requests.own_writes += 1
     id_ = OwnWrite(number=requests.own_writes)
@@ -67,7 +68,7 @@ def own_write(turn: Turn, request: PutTaskConfigs) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Bring each write as far as it can come now."""
+    """Advance each write as far as is possible now."""
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
         if isinstance(write.stage, Arrived):
@@ -91,13 +92,14 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
     if to_validate is None:
         write.stage = InLine(validated=None)
         return
-    assert not isinstance(write.id, OwnWrite), "a leader creates no connector of itself"
+    assert not isinstance(write.id, OwnWrite), "the leader's own writes create no connector"
     write.stage = Validates(asked=to_validate)
     turn.order(ValidateConfig(id=write.id, config=to_validate.config, checkpointed=to_validate.checkpointed))
 
 
 def _signature_refusal(herder: Herder, write: WriteTurn) -> RequestRefused | None:
-    """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
+    """The refusal of a missing or invalid signature. Only requests between workers are signed, neither clients'
+    requests nor the leader's own writes."""
     if not write.kind.is_signed or isinstance(write.id, OwnWrite):
         return None
     return signing.refusal(herder, write.kind.signature)
@@ -110,7 +112,7 @@ def _head(herder: Herder) -> WriteTurn | None:
 
 
 def _advance_head(turn: Turn, write: WriteTurn) -> bool:
-    """One step; False when it has to wait for something."""
+    """Advance the write at the head by one phase; returns False when the write has to wait for an event."""
     match write.stage:
         case InLine(validated=validated):
             write.stage = FindsEnd(validated=validated)
@@ -136,14 +138,14 @@ def _append(turn: Turn, write: WriteTurn, validated: ConfigToValidate | None) ->
         _answer(turn, write, refusal)
         return True
     if kind.to_validate(herder.config) != validated:
-        _begin(turn, write)  # Tasks were committed since the validation began, which may have checkpoints now.
+        _begin(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
     write.stage = Appends(created=kind.creates(herder.config))
     turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
 
 
-# -- what happens to writes -------------------------------------------------------------------------------------------
+# -- events of writes -------------------------------------------------------------------------------------------------
 
 
 def on_validated(turn: Turn, event: ConfigValidated) -> None:
@@ -154,7 +156,7 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
         message = f"Failed to validate the config: {event.failure}"
         _answer(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         return
-    # The runtime may refuse the name as well; one sentence about it is enough.
+    # The runtime may report an error of the name, too; only this room's error of the name is kept.
     errors = {**event.errors, **_name_errors(write.kind.request.connector)}
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
@@ -167,7 +169,7 @@ def on_end_found(turn: Turn, id_: WriteId, end: ConfigOffset | None) -> None:
     if write is None or not isinstance(write.stage, FindsEnd):
         return
     if end is None:
-        # Nothing is written yet: a broker that is soon back costs the user no more than this wait.
+        # Nothing has been written, so the lookup can be retried: after a short outage the client has only waited.
         turn.order(SetTimer(timer=LookDue(id=id_), at_ms=turn.now_ms + LOOK_AGAIN_MS))
         return
     write.stage = CatchesUp(validated=write.stage.validated, end=end)
@@ -181,7 +183,7 @@ def on_look_due(turn: Turn, id_: WriteId) -> None:
 
 def on_appended(turn: Turn, id_: WriteId, end: ConfigOffset) -> None:
     write = turn.herder.requests.writes.get(id_)
-    if write is not None:  # Otherwise it was refused meanwhile, because this worker is leaving.
+    if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
         assert isinstance(write.stage, Appends)
         write.stage = LinesWritten(created=write.stage.created, has_timed_out=write.stage.has_timed_out, end=end)
 
@@ -194,7 +196,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
-    """Nobody waits longer than this. What has not begun is given up; what has, is done all the same."""
+    """The request has timed out. A write whose append has not started is dropped; another write still completes."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
@@ -215,7 +217,7 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def not_leader(herder: Herder) -> RequestRefused:
-    """What this worker says to what only the leader can do."""
+    """The refusal of a request that only the leader can serve."""
     if herder.place.leader_url and not herder.place.is_named_leader:
         message = "Cannot complete request because this worker is not the leader"
         return RequestRefused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
@@ -235,21 +237,22 @@ def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
             turn.order(Reply(id=id_, answer=answer))
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 _NAME_SIZE_MAX = 255
-"""File systems' own, for a connector's folder; and of one beyond 32,767 no member could tell its group."""
+"""In bytes: the limit of file systems, because a connector's folder has its name. The group protocol's own limit is
+32,767 bytes."""
 
 
 def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     if not name.strip():
         return {"name": ["Invalid value  for configuration name: String may not be empty"]}
     if name in (".", ".."):
-        # Clients resolve these in a URL's path before they send it, so that no request reaches such a connector.
-        return {"name": [f"Invalid value {name} for configuration name: a URL's path cannot hold it"]}
+        # Clients resolve these names in a URL's path before they send it, so no request can reach such a connector.
+        return {"name": [f"Invalid value {name} for configuration name: a URL's path cannot contain it"]}
     if not name.isprintable() or "/" in name:
-        # A name with a slash could be created, as in Connect, and then be reached by no path.
-        return {"name": [f"Invalid value {name!r} for configuration name: it holds a slash or control characters"]}
+        # A connector with a slash in its name could be created, as in Connect, but no path could reach it.
+        return {"name": [f"Invalid value {name!r} for configuration name: it contains a slash or control characters"]}
     if len(name.encode()) > _NAME_SIZE_MAX:
         return {
             "name": [f"Invalid value {name[:40]}… for configuration name: it is longer than {_NAME_SIZE_MAX} bytes"]

@@ -1,4 +1,4 @@
-"""Connect's HTTP API of one worker. A handler parses, asks the herder, and shows what it answered."""
+"""Connect's HTTP API of one worker. A handler parses a request, sends it to the herder, and returns its response."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,12 +45,13 @@ from coterie.rest.leader import forward
 from coterie.worker.worker import Worker, WorkerPhase
 
 CONNECT_VERSION = "4.3.1"
-"""The Kafka Connect whose API this is: clients switch features on by it."""
+"""The version of Kafka Connect whose API this is; clients enable features by this version."""
 HEALTH_TIMEOUT_S = 10.0
 
 
 def create_app(worker: Worker, client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
-    """``client`` reaches other workers; ``cluster_id`` is what the brokers call their cluster."""
+    """``client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their
+    cluster."""
     api = ConnectApi(worker, client, cluster_id)
     app = Starlette(routes=api.routes(), exception_handlers=dict.fromkeys(problems.KINDS, problems.answer))
     app.router.redirect_slashes = False
@@ -104,7 +105,7 @@ class ConnectApi:
         )
 
     async def health(self, _: Request) -> Response:
-        """KIP-1017; a worker is healthy when its herder still takes steps."""
+        """KIP-1017; a worker is healthy when its herder still processes events."""
         if self._worker.phase is WorkerPhase.STARTING:
             return _health(503, "starting", f"Worker is still starting up. {self._worker.stage}")
         try:
@@ -176,7 +177,7 @@ class ConnectApi:
 
     async def put_task_configs(self, request: Request) -> Response:
         body = await bodies.read(request)
-        # In Connect's order: who cannot be read is told that first, signed or not.
+        # In Connect's order: an unreadable body is refused before the signature is checked.
         configs = bodies.task_configs(body)
         signature = signatures.read(request.headers, body)
         asked = PutTaskConfigs(connector=_name(request), configs=configs, signature=signature)
@@ -194,7 +195,7 @@ class ConnectApi:
         asked = SetTargetState(connector=_name(request), target_state=TargetState.STOPPED)
         return await self._write(request, b"", asked, _done(204))
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _read(self, asked: HerderRequest, kind: type[problems.AnswerT]) -> problems.AnswerT:
         return problems.expect(await self._worker.ask(asked), kind)
@@ -202,7 +203,7 @@ class ConnectApi:
     async def _write(
         self, request: Request, body: bytes, asked: HerderRequest, show: Callable[[Answer], Response]
     ) -> Response:
-        """Have it done here, or by the leader."""
+        """Send ``asked`` to this worker's herder; forward the request when only the leader can serve it."""
         answer = await self._worker.ask(asked)
         if isinstance(answer, RequestRefused) and answer.problem is Problem.NOT_LEADER:
             return await forward(self._client, request, body, answer)
@@ -226,7 +227,7 @@ def _name(request: Request) -> ConnectorName:
 def _task(request: Request) -> ConnectorTaskId:
     number: str = request.path_params["task"]
     if not (number.isascii() and number.isdigit()):
-        raise HTTPException(404)  # As Connect's router says it of a path whose number is none.
+        raise HTTPException(404)  # Connect's router returns 404 for a path without a number here.
     return ConnectorTaskId(_name(request), int(number))
 
 

@@ -1,4 +1,4 @@
-"""Request bodies: bytes to what the herder understands, in the way in which Connect's JSON library reads them."""
+"""Parses request bodies to the herder's requests, with the rules of Connect's JSON library."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from coterie.nouns.states import TargetState
 from coterie.rest.problems import BadRequestError, BodyTooLargeError, UnreadableBodyError
 
 SIZE_MAX_BYTES = 8 * 1024 * 1024
-"""A config line must fit a topic's record anyway."""
+"""The greatest size of a body. A config must fit into one Kafka record anyway."""
 
 _INITIAL_STATES = {
     "RUNNING": TargetState.STARTED,
@@ -30,7 +30,10 @@ class NewConnector:
 
 
 async def read(request: Request) -> bytes:
-    """The whole body. :raises BodyTooLargeError: as soon as it is longer than the limit."""
+    """The whole body.
+
+    :raises BodyTooLargeError: as soon as it is longer than the limit.
+    """
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -47,7 +50,7 @@ def new_connector(raw: bytes) -> NewConnector:
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": a connector has name, config and initial_state')
     name, initial_state = fields.get("name"), fields.get("initial_state")
     if initial_state is not None and str(initial_state).upper() not in _INITIAL_STATES:
-        raise UnreadableBodyError(f"{initial_state!r} is no initial_state: it is one of {', '.join(_INITIAL_STATES)}")
+        raise UnreadableBodyError(f"{initial_state!r} is not an initial_state: use one of {', '.join(_INITIAL_STATES)}")
     return NewConnector(
         name="" if name is None else _text(name, "name").strip(),
         config=_config(fields.get("config")),
@@ -62,14 +65,14 @@ def config(raw: bytes) -> Mapping[str, str]:
 def task_configs(raw: bytes) -> tuple[Mapping[str, str], ...]:
     parsed = _json(raw)
     if not isinstance(parsed, list):
-        raise UnreadableBodyError("Cannot read a list of task configs from something else")
+        raise UnreadableBodyError("Cannot read a list of task configs: the body is not a JSON array")
     return tuple(_config(item) for item in parsed)
 
 
 def named(config: Mapping[str, str], name: str) -> Mapping[str, str]:
-    """``config`` with its name in it, as Connect fills it in; otherwise exactly as it was put.
+    """``config`` with ``name`` added when the key is missing, as Connect does; otherwise unchanged.
 
-    :raises BadRequestError: when it names another connector.
+    :raises BadRequestError: when ``config`` contains another name.
     """
     given = config.get("name")
     if given is None:
@@ -81,34 +84,34 @@ def named(config: Mapping[str, str], name: str) -> Mapping[str, str]:
     return config
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _json(raw: bytes) -> object:
     try:
-        # Numbers stay the text that they were: Connect makes strings of them without looking at their value.
+        # Numbers keep their text: Connect converts them to strings without interpreting the value.
         parsed = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)
-        json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON and no text.
+        json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
-        raise UnreadableBodyError("The body holds half a surrogate pair, which is no text") from None
+        raise UnreadableBodyError("The body contains half of a surrogate pair, which is not text") from None
     except (ValueError, RecursionError) as error:
-        raise UnreadableBodyError(f"The body is no JSON: {error}") from None
+        raise UnreadableBodyError(f"The body is not JSON: {error}") from None
     return parsed
 
 
 class _Number(str):
-    """A number as it was written."""
+    """The text of a JSON number, unchanged."""
 
     __slots__ = ()
 
 
 def _no_constant(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _object(parsed: object, what: str) -> Mapping[str, object]:
     if not isinstance(parsed, dict):
-        raise UnreadableBodyError(f"Cannot read {what} from something that is no JSON object")
+        raise UnreadableBodyError(f"Cannot read {what}: the value is not a JSON object")
     return parsed
 
 
@@ -121,7 +124,7 @@ def _config(parsed: object) -> Mapping[str, str]:
 
 
 def _text(value: object, key: str) -> str:
-    """A scalar as a string."""
+    """A JSON scalar as a string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

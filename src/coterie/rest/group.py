@@ -1,7 +1,7 @@
-"""The group and its workers over HTTP: what only Coterie has, under ``/coterie/``.
+"""Coterie's own HTTP paths about the group and its workers, under ``/coterie/``.
 
-Any worker answers. What the leader knows it is asked for; an order to one worker is handed on to that worker, by way of
-the leader, who knows where it is.
+A client may send a request to any worker. A request for the group is forwarded to the leader. An order to one worker is
+forwarded to the leader, which has the URLs of all members, and from the leader to that worker.
 """
 
 import asyncio
@@ -39,23 +39,23 @@ from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Worker
 
 OWN_WORD_TIMEOUT_S = 1.0
-"""How long each member is given to tell its own state; all are asked at once."""
+"""The time that a member has to respond with its own state; all members are requested at once."""
 
 CONNECT_HAS_NO_SUCH_PATH = b"HTTP 404 Not Found"
-"""What Kafka Connect answers under a path that it does not know."""
+"""The body of Kafka Connect's response to an unknown path."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class GroupApi:
-    """The handlers of one worker that concern workers and not connectors."""
+    """The handlers of one worker for requests about workers and the group."""
 
     def __init__(self, worker: Worker, client: httpx.AsyncClient) -> None:
         self._worker = worker
         self._client = client
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        one = "/coterie/workers/{worker:path}"  # A name may hold slashes.
+        one = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
         return [
             ("GET", "/coterie/worker", self.describe_worker),
             ("GET", "/coterie/group", self.describe_group),
@@ -88,13 +88,13 @@ class GroupApi:
         obstacle = await self._worker.obstacle()
         return await self._order(request, RestartWorker(worker=_worker(request), obstacle=obstacle))
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _order(self, request: Request, order: WorkerOrder) -> Response:
         answer = await self._worker.ask(order)
         match answer:
             case RequestRefused(problem=Problem.NOT_THIS_WORKER, leader_url=url):
-                assert url is not None, "the leader knows where it is"
+                assert url is not None, "the leader has the URL of every member"
                 what = request.url.path.rpartition("/")[2]
                 return await self._hand_on(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
             case RequestRefused(problem=Problem.NOT_LEADER):
@@ -110,37 +110,45 @@ class GroupApi:
                 return JSONResponse(ordered, status_code=202)
 
     async def _hand_on(self, request: Request, refused: RequestRefused, path: str | None = None) -> Response:
-        """:raises ProblemRefusal: when who is asked cannot be reached, or is Connect's own, which has none of this."""
+        """Forward ``request`` to the leader or to the worker that it names.
+
+        :raises ProblemRefusal: when that worker cannot be reached, or is a Kafka Connect worker, which has none of
+            these paths.
+        """
         try:
             response = await forward(self._client, request, b"", refused, path=path)
         except WorldError as error:
             who = "leader" if refused.problem is Problem.NOT_LEADER else "worker"
             message = (
-                f"The {who} at {refused.leader_url} cannot be reached; if it is gone, its group goes on without it "
-                f"when its session is over: ask again then. {error}"
+                f"The {who} at {refused.leader_url} cannot be reached. If its process has ended, the group removes it "
+                f"after its session timeout: retry the request then. {error}"
             )
             raise problems.ProblemRefusal(replace(refused, message=message)) from error
         if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
             return response
         if refused.problem is Problem.NOT_THIS_WORKER:
-            message = f"The worker at {refused.leader_url} is Connect's own, which takes no orders of this kind"
+            message = f"The worker at {refused.leader_url} is a Kafka Connect worker, which has no such request"
         else:
             view = await self._view()
             message = (
-                f"The group is led by a Connect worker, at {refused.leader_url}, which tells nobody who is in it and "
-                "who has what; and as long as there is one, there are neither drains nor static assignments. "
-                f"Generation {view.generation} speaks {view.protocol}; this worker, {view.worker_id}, has "
-                f"{len(view.assigned)} of its jobs (GET /coterie/worker). Who was the last to say something of a job "
-                "stands in GET /connectors?expand=status. Restarts take the worker itself, under its own host:port"
+                f"The leader at {refused.leader_url} is a Kafka Connect worker, which has no group API. While a "
+                "Connect worker is in the group, drains and static assignments are not possible. "
+                f"Generation {view.generation} uses protocol {view.protocol}; this worker, {view.worker_id}, is "
+                f"assigned {len(view.assigned)} jobs (GET /coterie/worker). The last status of each job: "
+                "GET /connectors?expand=status. To restart a worker, send the request to that worker's own host:port"
             )
         raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
     async def _view(self) -> WorkerView:
-        """:raises ProblemRefusal: when this worker ends."""
+        """The state of this worker.
+
+        :raises ProblemRefusal: when this worker is shutting down.
+        """
         return problems.expect(await self._worker.ask(DescribeWorker()), WorkerView)
 
     async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
-        """What ``member`` says of itself now; None when it says nothing in time, or another member is there now."""
+        """The ``GET /coterie/worker`` of ``member``; None when it does not respond in time, or when another member now
+        uses its URL."""
         word: Mapping[str, object] | None
         if member.url == self._worker.settings.url:
             answer = await self._worker.ask(DescribeWorker())
@@ -148,7 +156,7 @@ class GroupApi:
         else:
             word = await self._ask(member.url)
         place = word.get("group") if word is not None else None
-        # Who has just lost its place, or is new, has no id: it is told of as it is.
+        # A worker that has just lost its membership, or is new, has no member id: its response counts.
         is_other = isinstance(place, Mapping) and place.get("member_id") not in ("", member.member_id)
         return None if is_other else word
 

@@ -1,4 +1,4 @@
-"""A group as JSON: what `docs/rest.md` describes, and `coterie plan` reads, live or from a file."""
+"""A group as JSON, as `docs/rest.md` describes it. `coterie plan` reads this JSON from a worker or from a file."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ from coterie.nouns.jobs import ConnectorTaskId, Job
 from coterie.rest.views import Json, jobs
 
 UNREACHABLE = "UNREACHABLE"
-"""The state of a member that does not say its own."""
+"""The state of a member that did not report its own state."""
 
 
 def group(view: GroupView, words: Sequence[Mapping[str, object] | None]) -> Json:
-    """``words`` are what each of the members says of itself now; None where one says nothing."""
+    """The JSON of ``GET /coterie/group``. ``words`` contains each member's ``GET /coterie/worker``, in the order of
+    ``view.members``; None for a member that did not respond."""
     members = list(zip(view.members, words, strict=True))
     leader = next((member for member in view.members if member.member_id == view.leader), None)
     return {

@@ -1,4 +1,4 @@
-"""The way to the leader: requests that it alone can serve are handed on, and task configs are sent to it."""
+"""Requests to the leader: client requests that only the leader can serve are forwarded, task configs are sent to it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,12 @@ from coterie.rest.problems import ProblemRefusal
 from coterie.rest.refusal import message_in
 
 TIMEOUT_S = 95.0
-"""A little more than the leader itself lets a request wait."""
+"""A little more than the leader's own timeout of a request."""
 
 
 def open_client() -> httpx.AsyncClient:
-    """For requests between workers: never through a proxy of the environment. Close it at the end."""
+    """An HTTP client for requests between workers. It ignores proxy settings of the environment; the caller closes
+    it."""
     return httpx.AsyncClient(
         timeout=httpx.Timeout(TIMEOUT_S, connect=5.0),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
@@ -47,8 +48,8 @@ class HttpLeaderClient:
     ) -> None:
         """``POST /connectors/{connector}/tasks``, signed with ``signing`` unless that is None.
 
-        :raises SignatureRefusedError: when the leader answers that the signature is not valid.
-        :raises WorldError: when the leader cannot be reached or refuses; the message says why.
+        :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
+        :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
         """
         url = f"{leader_url.rstrip('/')}/connectors/{quote(connector, safe='')}/tasks"
         body = json.dumps([dict(config) for config in configs]).encode()
@@ -61,7 +62,8 @@ class HttpLeaderClient:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
         if response.is_error:
             refused = SignatureRefusedError if response.status_code == 403 else WorldError
-            # It ends in a log, and what is not in Connect's form, as from a proxy, might quote what was sent.
+            # The message is logged. A body in another form than Connect's, for example from a proxy, might quote the
+            # configs that were sent, so it is left out.
             words = message_in(response)
             why = f": {words:.500}" if words else ""
             raise refused(f"The leader at {leader_url} answered {response.status_code}{why}")
@@ -70,13 +72,13 @@ class HttpLeaderClient:
 async def forward(
     client: httpx.AsyncClient, request: Request, body: bytes, refused: RequestRefused, *, path: str | None = None
 ) -> Response:
-    """Let the leader answer ``request``, under ``path`` if that is not what it was asked under.
+    """Forward ``request`` to the worker in ``refused``; ``path`` replaces the path of the request unless it is None.
 
-    ``forward`` in the query says how often it may still be handed on, as in Connect: absent, then ``true``, then
-    ``false``. While the group is settled one hop is enough.
+    As in Connect, the query parameter ``forward`` limits the number of hops: it is absent in a client's request,
+    ``true`` after the first hop and ``false`` after the second, the last. In a settled group one hop is enough.
 
-    :raises ProblemRefusal: on the last hop.
-    :raises WorldError: when the leader cannot be reached.
+    :raises ProblemRefusal: after the last hop, or when no URL is known.
+    :raises WorldError: when the worker cannot be reached.
     """
     hop = request.query_params.get("forward")
     if refused.leader_url is None or hop == "false":
@@ -98,5 +100,5 @@ async def forward(
 
 
 def _words(error: Exception) -> str:
-    """Some of them have no text of their own."""
+    """The message of ``error``, or its type when it has no message."""
     return str(error) or type(error).__name__

@@ -1,7 +1,8 @@
-"""What a request that changes something must look like, so that no web page can have a browser send it.
+"""Checks mutating requests, so that a foreign web page cannot make a browser send such a request (CSRF).
 
-A browser sends a form or plain text to any host without asking that host first (a "simple request" of CORS), and names
-the page that it comes from in ``Origin``. It sends JSON to another host only where that host has allowed it.
+A browser sends a form or plain text to any host without a preflight request (a "simple request" of CORS), and puts the
+address of the page into ``Origin``. It sends JSON to another host only when that host allows it in its preflight
+response.
 """
 
 from urllib.parse import urlsplit
@@ -14,7 +15,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def check(request: Request) -> None:
-    """Let reads pass, and mutations of this worker's own pages or of programs; without a body, no type is needed.
+    """Accept reads, and mutations from this worker's own pages or from programs. A request without a body needs no
+    Content-Type.
 
     :raises ForeignOriginError: when ``Origin`` has another scheme, host or port than the request was sent to.
     :raises NotJsonError: when there is a body and it is not declared as ``application/json``.
@@ -25,8 +27,8 @@ def check(request: Request) -> None:
     for origin in request.headers.getlist("origin"):
         if own is None or _address(origin) != own:
             raise ForeignOriginError(
-                f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page of the address that it is "
-                "sent to may change something here; a program sends no Origin header"
+                f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
+                "address may send this request; a program needs no Origin header"
             )
     declared = request.headers.get("content-type", "")
     if _has_body(request) and declared.partition(";")[0].strip().lower() != "application/json":
@@ -41,7 +43,7 @@ def _has_body(request: Request) -> bool:
 
 
 def _address(url: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port of ``url``; None where it names no host, as ``null`` does."""
+    """Scheme, host and port of ``url``; None when it contains no host, like the value ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)

@@ -1,4 +1,4 @@
-"""Every way in which a request can fail, with its status; the body is always Connect's ``{error_code, message}``."""
+"""All errors of a request, with their HTTP status; the body is always Connect's ``{error_code, message}``."""
 
 import http
 from collections.abc import Mapping
@@ -15,12 +15,14 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 STATUS: Mapping[Problem, int] = {
     Problem.NOT_FOUND: 404,
-    Problem.ALREADY_EXISTS: 409,  # and of Connect's own API nothing else is: Connect also says 409 while it rebalances
-    Problem.NOT_POSSIBLE: 409,  # of what only Coterie has: the group, or the worker, is not in a state for it
+    # On Connect's own paths, 409 has only this cause. Connect also responds 409 during a rebalance.
+    Problem.ALREADY_EXISTS: 409,
+    # Only on Coterie's own paths: the state of the group or of the worker does not allow the request.
+    Problem.NOT_POSSIBLE: 409,
     Problem.BAD_REQUEST: 400,
     Problem.FORBIDDEN: 403,
-    Problem.NOT_LEADER: 503,  # only on a last hop, which forwards no more
-    Problem.NOT_THIS_WORKER: 503,  # likewise
+    Problem.NOT_LEADER: 503,  # Only on the last hop, which does not forward the request again.
+    Problem.NOT_THIS_WORKER: 503,  # Likewise.
     Problem.NO_LEADER: 503,
     Problem.STARTING: 503,
     Problem.SHUTTING_DOWN: 503,
@@ -32,13 +34,13 @@ STATUS: Mapping[Problem, int] = {
 
 
 class HttpRefusal(Refusal):
-    """A refusal with its status of HTTP."""
+    """A refusal with its HTTP status."""
 
     status: int
 
 
 class ProblemRefusal(HttpRefusal):
-    """The herder refused."""
+    """The herder refused the request."""
 
     def __init__(self, refused: RequestRefused) -> None:
         self.status = STATUS[refused.problem]
@@ -46,13 +48,13 @@ class ProblemRefusal(HttpRefusal):
 
 
 class BadRequestError(HttpRefusal):
-    """A request that no herder needs to see."""
+    """An invalid request that is refused before it reaches the herder."""
 
     status = 400
 
 
 class UnreadableBodyError(HttpRefusal):
-    """A body that is no JSON, or JSON of another shape. Connect answers 500 to it, and so its clients expect that."""
+    """A body that is not JSON, or JSON of another shape. Connect responds 500, and its clients expect that status."""
 
     status = 500
 
@@ -70,19 +72,19 @@ class ForeignOriginError(HttpRefusal):
 
 
 class BodyTooLargeError(HttpRefusal):
-    """More than the limit."""
+    """A body that is longer than the limit."""
 
     status = 413
 
 
 def expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
-    """``answer``, which is of ``kind`` unless the herder refused.
+    """``answer`` as a ``kind``.
 
-    :raises ProblemRefusal: when the herder refused.
+    :raises ProblemRefusal: when the herder refused the request.
     """
     if isinstance(answer, RequestRefused):
         raise ProblemRefusal(answer)
-    assert isinstance(answer, kind), f"{kind.__name__} was asked for, the answer is {answer}"
+    assert isinstance(answer, kind), f"the response must be a {kind.__name__}, but is {answer}"
     return answer
 
 
@@ -91,7 +93,7 @@ def body(status: int, message: str) -> JSONResponse:
 
 
 def answer(_: Request, error: Exception) -> JSONResponse:
-    """The one table from exception to answer."""
+    """The HTTP response for every exception."""
     match error:
         case HttpRefusal(status=status):
             return body(status, str(error))
@@ -100,9 +102,9 @@ def answer(_: Request, error: Exception) -> JSONResponse:
         case HTTPException(status_code=status):
             return body(status, f"HTTP {status} {http.HTTPStatus(status).phrase}")
         case _:
-            # The server logs it with its trace; what went wrong inside is nobody's business outside.
+            # The server logs the error with its trace; the response does not disclose internal details.
             return body(500, "Internal Server Error; see the worker's log")
 
 
 KINDS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)
-"""All that :func:`answer` is to be asked about."""
+"""The exceptions for which :func:`answer` is the handler."""

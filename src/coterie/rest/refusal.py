@@ -1,10 +1,10 @@
-"""Connect's form of an error, ``{"error_code", "message"}``, as whoever asked reads it."""
+"""Reads Connect's error body, ``{"error_code", "message"}``, from a response."""
 
 import httpx
 
 
 def message_in(response: httpx.Response) -> str | None:
-    """What a worker says is wrong; None when it is not in that form, as from a proxy."""
+    """The error message of a worker's response; None when the body has another form, for example from a proxy."""
     try:
         body = response.json()
     except ValueError:

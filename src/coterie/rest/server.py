@@ -1,4 +1,4 @@
-"""Serves a worker's API over HTTP for as long as some work goes on."""
+"""Serves a worker's API over HTTP while an awaitable runs."""
 
 import asyncio
 import contextlib
@@ -18,19 +18,21 @@ ResultT = TypeVar("ResultT")
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 is any free one. An empty ``host`` means every interface.
 
-    :raises WorldError: names the port that is taken, or what else is wrong with the address.
+    :raises WorldError: when the port is in use, or the address is invalid; the message names the address.
     """
     shown = f"{host or '*'}:{port}"
     try:
         return socket.create_server((host, port), backlog=256)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise WorldError(f"Port {port} ({shown}) is taken: stop who has it, or set another in listeners") from None
+            raise WorldError(
+                f"Port {port} ({shown}) is in use: stop the process that uses it, or set another port in listeners"
+            ) from None
         raise WorldError(f"Cannot listen at {shown}: {error.strerror or error}") from None
 
 
 async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[ResultT]) -> ResultT:
-    """Serve ``app`` until ``work`` has ended; return what it came to. Closes ``listener``."""
+    """Serve ``app`` until ``work`` has ended; return the result of ``work``. Closes ``listener``."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -49,13 +51,13 @@ async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[R
         try:
             return await work
         finally:
-            # Awaited here, so that open connections are closed also when the work was cancelled.
+            # Awaited here, so that open connections are closed even when the work was cancelled.
             server.should_exit = True
             await serving
 
 
 class _Server(uvicorn.Server):
-    """Leaves the process's signals alone: who starts a worker says what SIGTERM means."""
+    """Installs no signal handlers: the program that starts a worker handles SIGTERM."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

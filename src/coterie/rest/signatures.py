@@ -1,4 +1,4 @@
-"""The headers by which one worker shows another that it belongs to the same group (KIP-507)."""
+"""The headers with which a worker proves to another worker that it belongs to the same group (KIP-507)."""
 
 import base64
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ def headers(signature: Signature) -> Mapping[str, str]:
 
 
 def carried(received: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the two that a request came with, to be handed on with its body."""
+    """The signature headers of a received request, to be forwarded with its body."""
     return {name: received[name] for name in (SIGNATURE, ALGORITHM) if name in received}
 
 
 def read(received: Mapping[str, str], body: bytes) -> Signature | None:
-    """How ``body`` came signed; None when either header is missing.
+    """The signature of ``body``; None when either header is missing.
 
-    :raises BadRequestError: when the MAC is unknown, or what should be one is no base64.
+    :raises BadRequestError: when the MAC algorithm is unknown, or the signature is not base64.
     """
     algorithm, mac = received.get(ALGORITHM), received.get(SIGNATURE)
     if algorithm is None or mac is None:

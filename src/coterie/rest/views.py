@@ -1,4 +1,4 @@
-"""The herder's answers as JSON, field by field as Connect shows them."""
+"""The herder's responses as JSON, with the fields of Kafka Connect's responses."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -39,8 +39,8 @@ def status(connector: ConnectorStatus, type_of: TypeOf) -> Json:
 
 
 def expanded(connectors: ConnectorList, expansions: frozenset[str], type_of: TypeOf) -> Json:
-    """``?expand=info&expand=status``. A connector that has no status yet is left out when statuses are asked for,
-    as in Connect: clients decode every entry whole."""
+    """The connectors with ``?expand=info&expand=status``. When statuses are requested, a connector without a status is
+    left out, as in Connect: clients expect both parts in every entry."""
     shown: Json = {}
     for connector, its_status in connectors.connectors:
         entry: Json = {}
@@ -65,7 +65,7 @@ def task_status(one: TaskStatus) -> Json:
 def worker(
     view: WorkerView, *, now_ms: int, version: str, life: str, lacks: Mapping[str, str], stall_ms: float
 ) -> Json:
-    """What only Coterie shows: one worker's own view of itself and its tasks."""
+    """The JSON of ``GET /coterie/worker``, which only Coterie has: the state of a worker and its tasks."""
     deferred = view.deferred_until_ms
     return {
         "worker_id": view.worker_id,
@@ -99,7 +99,7 @@ def jobs(some: Jobs) -> Json:
     return {"connectors": sorted(some.connectors), "tasks": [_task_id(task) for task in sorted(some.tasks)]}
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _task_id(task: ConnectorTaskId) -> Json:

@@ -1,1 +1,1 @@
-"""The asyncio shell of one worker: drives member and herder, supervises tasks."""
+"""The asyncio shell of one worker: drives the member and herder machines, supervises tasks."""

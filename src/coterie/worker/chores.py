@@ -1,7 +1,7 @@
-"""What takes time: each of a herder's chores, done, and told as the event that ends it.
+"""Performs the herder's chores (effects that take time). Each chore returns the event that reports its result.
 
-Here the world's failures become events. Plug-ins may raise anything; whatever it is fails their own job, with its
-trace, and never the worker.
+External failures (a topic or server cannot be reached) become events here. A plug-in may raise any exception; it fails
+only the plug-in's own job, with its trace, and never the worker.
 """
 
 import logging
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Chores:
-    """Does chores with the shells that a worker was handed."""
+    """Performs chores with the shells that were passed to the worker."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Chores:
         self._leader_client = leader_client
 
     async def result(self, chore: Chore) -> ChoreResult:
-        """Do ``chore``; raises nothing but our own bugs."""
+        """Perform ``chore``. Only a bug in Coterie raises an exception."""
         match chore:
             case StartTask() | RestartTask():
                 return await self._start(chore)
@@ -93,7 +93,7 @@ class Chores:
                 await self._runtime.close()
                 return RuntimeClosed()
 
-    # -- the runtime's ------------------------------------------------------------------------------------------------
+    # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
         task = chore.start.task if isinstance(chore, StartTask) else chore.task
@@ -110,7 +110,7 @@ class Chores:
         try:
             await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
         except Exception as error:  # noqa: BLE001
-            # Nothing more can be done about it here; who holds its checkpoint next is safe from what is left of it.
+            # The worker cannot do more; the checkpoint's next owner is protected from a query that is still running.
             logger.error("Stopping task %s failed: %s", chore.task, _way_to(error))
         return TaskStopped(task=chore.task)
 
@@ -142,9 +142,9 @@ class Chores:
         try:
             configs = await self._runtime.finish(chore.connector, chore.incarnation)
         except CoterieError as error:
-            logger.warning("The closed generation of %s cannot be finished here: %s", chore.connector, error)
+            logger.warning("Cannot finish the closed checkpoint generation of %s here: %s", chore.connector, error)
         except Exception as error:  # noqa: BLE001
-            logger.error("Finishing the closed generation of %s failed: %s", chore.connector, _way_to(error))
+            logger.error("Finishing the closed checkpoint generation of %s failed: %s", chore.connector, _way_to(error))
         return GenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
 
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
@@ -158,7 +158,7 @@ class Chores:
             errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
         return ConfigValidated(id=chore.id, errors=errors)
 
-    # -- the leader's and the logs' -----------------------------------------------------------------------------------
+    # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
     async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
         name, written_at = chore.connector, chore.written_at
@@ -173,7 +173,7 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end=ConfigOffset(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end of the config log is unknown: %s", error)
+            logger.warning("The end offset of the config topic cannot be read: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end=None)
 
     async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
@@ -191,7 +191,7 @@ class Chores:
 
 
 def _trace_of(error: Exception) -> str:
-    """Our own errors say all in their message; of others the stack follows it."""
+    """The trace of a status: the message of Coterie's own errors, message and stack of all others."""
     if isinstance(error, CoterieError):
         return str(error)
     cause = "".join(traceback.format_exception_only(error))
@@ -199,5 +199,6 @@ def _trace_of(error: Exception) -> str:
 
 
 def _way_to(error: Exception) -> str:
-    """What it is and where it was raised. Its message may quote a config, and is for whoever sent that."""
+    """The type of ``error`` and the stack of the raise. The message is left out: it may quote a config, which only the
+    client that sent it may see."""
     return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__))}"

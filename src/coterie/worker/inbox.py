@@ -1,4 +1,4 @@
-"""What a loop waits for: the next event that came in or the next deadline, whichever is first."""
+"""The inbox of an event loop: it returns the next event or the next deadline, whichever comes first."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -11,15 +11,15 @@ TimerT = TypeVar("TimerT", bound=Hashable)
 
 
 def now_ms() -> int:
-    """The one clock of a worker and of its membership: monotonic, for it is compared and never shown."""
+    """The clock of a worker and of its membership, in ms. It is monotonic: its times are compared, never displayed."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 class Inbox(Generic[EventT, TimerT]):
-    """A bounded queue of events beside a set of deadlines; one loop takes from it."""
+    """A bounded queue of events and a set of deadlines; one loop reads both."""
 
     def __init__(self, events_max: int, *, fired: Callable[[TimerT], EventT]) -> None:
-        """``fired`` makes an event of a deadline that has passed."""
+        """``fired`` returns the event for the timer of a deadline that has passed."""
         self.timers: Timers[TimerT] = Timers()
         self._events: asyncio.Queue[EventT] = asyncio.Queue(events_max)
         self._fired = fired
@@ -33,7 +33,8 @@ class Inbox(Generic[EventT, TimerT]):
         self._events.put_nowait(event)
 
     async def next(self) -> EventT:
-        """Deadlines go first: after a pause a lease that is over says more than what lay in a socket meanwhile."""
+        """The next event. Deadlines come first: after a pause of the process, the end of the lease must be processed
+        before responses that waited in a socket during the pause."""
         while True:
             if (timer := self.timers.pop_due(now_ms())) is not None:
                 return self._fired(timer)

@@ -1,7 +1,7 @@
-"""Drives a member machine of any group protocol: the herder's membership, over the coordinator that it is given.
+"""Drives a member machine of any group protocol: the herder's membership, with requests to a coordinator.
 
 inbox ──► step ──► perform: timers, the herder's events      at once
-  ▲                   └──► Send: a chore that asks the coordinator
+  ▲                   └──► Send: a chore that sends a request to the coordinator
   └────── Answered | Unanswered ◄──┘
 """
 
@@ -33,10 +33,10 @@ from coterie.worker.inbox import Inbox, now_ms
 logger = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000
-"""Only a loop that has stood still lets so many gather."""
+"""Only a loop that was blocked can have so many events in its inbox."""
 EVENTS_MAX = 1_000
-"""Events that the herder has not taken. A herder so far behind is stuck: the member waits for it, so its heartbeats
-cease and it loses its place."""
+"""Events that the herder has not received yet. A herder with so many is stuck: the member waits for it, sends no more
+heartbeats and loses its membership."""
 
 MemberT = TypeVar("MemberT")
 RequestT = TypeVar("RequestT")
@@ -44,7 +44,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
-    """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
+    """Implements `herder.seams.Membership`. It is active while :meth:`run` runs."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         member: MemberT,
         coordinator: Coordinator[RequestT, ResponseT],
     ) -> None:
-        """``member`` is the state of the machine whose ``step`` this is; it may go on in a handed-on place."""
+        """``member`` is the state of the machine whose step function is ``step``; it may continue the membership of a
+        previous process."""
         self._step = step
         self._member = member
         self._coordinator = coordinator
@@ -61,7 +62,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         )
         self._trace = Trace()
         self._asking: set[asyncio.Task[None]] = set()
-        """One for each request that is not answered yet, requests that the machine has given up included."""
+        """One asyncio task for each request without a response, including the requests that the machine has
+        abandoned."""
         self._has_left = False
         self._events: deque[MembershipEvent] = deque()
         self._changed = asyncio.Condition()
@@ -89,9 +91,9 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     async def run(self) -> None:
         """Take part in the group until the member has left it; closes the coordinator at the end.
 
-        Cancelled, it goes without a farewell: the group finds out by the session timeout.
+        When it is cancelled, it sends no LeaveGroup request: the group removes the member after the session timeout.
 
-        :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
+        :raises ExceptionGroup: for a bug in Coterie, after the member's last events have been logged.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -110,12 +112,12 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         try:
             output = self._step(self._member, event, now_ms=at_ms)
         except AssertionError:
-            logger.critical("The group member is broken. What it did lately:\n%s", self._trace.story())
+            logger.critical("Bug in the group member's state machine. Its last events:\n%s", self._trace.story())
             raise
         for effect in output.effects:
             await self._perform(effect, group)
 
-    # -- hands -------------------------------------------------------------------------------------------------------
+    # -- performing effects ------------------------------------------------------------------------------------------
 
     async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
         match effect:
@@ -134,7 +136,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
                 await self._tell(effect)
 
     def _send(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
-        """Ask the coordinator, whatever is outstanding. The machine drops the answer to a request that it gave up."""
+        """Send a request to the coordinator, even while other requests are outstanding. The machine drops the response
+        to a request that it has abandoned."""
         asking = group.create_task(self._ask(send))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -150,7 +153,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     async def _tell(self, event: MembershipEvent) -> None:
         async with self._changed:
             if isinstance(event, ProvedUntil) and self._events and isinstance(self._events[-1], ProvedUntil):
-                self._events[-1] = event  # the newer one says it all
+                self._events[-1] = event  # The newer event replaces the older one.
             else:
                 await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)
                 self._events.append(event)

@@ -1,4 +1,4 @@
-"""The event loop's stalls: while one lasts no heartbeat leaves and no request is answered."""
+"""Measures the event loop's stalls. During a stall the worker sends no heartbeat and answers no request."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ INTERVAL_MS = 20
 
 
 class StallMeter:
-    """Sleeps for a moment, again and again; how much longer than that it slept is how long the loop was held up."""
+    """Sleeps repeatedly for ``INTERVAL_MS``; the time that a sleep takes longer is the length of a stall."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
@@ -21,5 +21,5 @@ class StallMeter:
             self.longest_ms = max(self.longest_ms, (time.monotonic() - before) * 1000 - INTERVAL_MS)
 
     def silent_ms(self) -> float:
-        """For how long the loop has given no sign; safe on any thread."""
+        """The time in ms since the loop last ran; safe on any thread."""
         return (time.monotonic() - self._beat_s) * 1000

@@ -1,8 +1,9 @@
-"""A thread that stops the work of a worker whose event loop stands still, before its group gives that work to others.
+"""A thread that stops all tasks of a worker whose event loop is blocked, before the group assigns them elsewhere.
 
-Tasks run on threads of their own, and in the JVM, so they go on when the loop of their worker does not; but then nobody
-here learns that the lease has ended. The thread does, and has the last third of the session for it. A loop that goes on
-finds the lease over, says so to the herder, and the worker takes part again as any does that has lost its place.
+Tasks run on threads of their own, and in the JVM, so they continue while the worker's event loop is blocked; but a
+blocked loop cannot notice that the lease has ended. The watchdog's thread notices it, and has the last third of the
+session timeout to stop the tasks. When the loop runs again, it finds that the lease has ended and sends that event to
+the herder; the worker then rejoins like every worker that has lost its membership.
 """
 
 import logging
@@ -16,7 +17,7 @@ LOOK_EVERY_MS = 50
 
 
 class Watchdog:
-    """The thread; runs as long as it is entered as a context."""
+    """The watchdog's thread; it runs while the context manager is entered."""
 
     def __init__(
         self,
@@ -26,11 +27,12 @@ class Watchdog:
         silent_max_ms: int,
         stop_everything: Callable[[], None],
     ) -> None:
-        """All are called on the thread.
+        """The watchdog's thread calls all three functions.
 
-        :param lease_ends_ms: on the monotonic clock; None when nothing may run anyway.
-        :param silent_ms: for how long the loop has given no sign.
-        :param silent_max_ms: a loop that gave one since may look after its lease itself.
+        :param lease_ends_ms: the end of the lease on the monotonic clock; None when no task may run anyway.
+        :param silent_ms: the time in ms since the event loop last ran.
+        :param silent_max_ms: a loop that ran within this time checks its lease itself.
+        :param stop_everything: stops all tasks at once.
         """
         self._lease_ends_ms = lease_ends_ms
         self._silent_ms = silent_ms
@@ -48,7 +50,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         stopped_for: int | None = None
-        """The lease at whose end everything was stopped: once is enough."""
+        """The end of the lease for which all tasks were stopped: they are stopped once for each lease."""
         while not self._ended.wait(LOOK_EVERY_MS / 1000):
             ends_ms = self._lease_ends_ms()
             silent_ms = self._silent_ms()
@@ -59,12 +61,12 @@ class Watchdog:
                 continue
             stopped_for = ends_ms
             logger.critical(
-                "The event loop has stood still for %.0f ms and the lease is over since %.0f ms: all tasks are stopped",
+                "The event loop was blocked for %.0f ms; the session lease expired %.0f ms ago: all tasks are stopped",
                 silent_ms,
                 late_ms,
             )
             try:
                 self._stop_everything()
             except Exception:
-                # Whoever takes the checkpoints next is safe from what is left; the thread has to watch on.
-                logger.exception("Not everything could be stopped")
+                # The checkpoints' next owners are protected from queries that still run; the thread must keep watching.
+                logger.exception("Some tasks could not be stopped")

@@ -1,12 +1,12 @@
-"""One worker: the loop around its herder, and the hands that carry out what the herder orders.
+"""One worker: the event loop of its herder, and the functions that perform the herder's effects.
 
     inbox ──► step ──► perform: replies, timers, membership    at once
       ▲                      └► chores: logs, tasks, plug-ins  each an asyncio task of its own
       └── results, lines, membership events, task events ◄──┘
 
-It decides nothing. It starts in this order: the loop runs, so that REST can say "starting"; both logs are read to their
-ends; the runtime opens and warms up; only then does the worker join its group, because whoever is assigned work has to
-be able to do it.
+All decisions are in the herder. The worker starts in this order: the loop runs, so that the REST API can report
+"starting"; both logs are read to their ends; the runtime opens and warms up; only then the worker joins its group,
+because a worker that is assigned jobs must be able to run them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from coterie.worker.stall import StallMeter
 from coterie.worker.watchdog import Watchdog
 
 INBOX_MAX = 4096
-"""Full, it holds the feeders up, and refuses requests."""
+"""The events that wait for the herder at most. A full inbox blocks the feeders, and requests are refused."""
 SIGN_EVERY_MS = 1_000
 
 logger = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class WorkerPhase(StrEnum):
 
 
 class _Exited(Exception):
-    """No error: the way out of the task group."""
+    """Not an error: ends the asyncio task group."""
 
 
 class Worker:
-    """Runs one worker from its start to its end. The shells are handed in; it closes the runtime and no other."""
+    """Runs one worker from its start to its end. The shells are passed in; the worker closes only the runtime."""
 
     def __init__(
         self,
@@ -80,20 +80,21 @@ class Worker:
         place: PlaceHandover | None = None,
         check_settings: Callable[[], object] = lambda: None,
     ) -> None:
-        """``place`` is what a former life of this process has handed on; its membership goes on in it as well.
+        """``place`` is the group membership that the previous process passed on; ``membership`` then continues it.
 
-        ``check_settings`` raises ConfigError or WorldError when a next life would not start with its settings as they
-        are by now; it may block.
+        ``check_settings`` raises ConfigError or WorldError when a relaunched process could not start with the current
+        settings file; it may block.
         """
         self.settings = settings
         self.life = uuid.uuid4().hex[:12]
-        """Tells this life of the process from others, for whoever waits for the next one."""
+        """A random id of this process start. A client that waits for a restart compares it with the earlier id."""
         self.stall = StallMeter()
         self.phase = WorkerPhase.STARTING
         self.stage = "awaiting startup"
-        """What it is doing while it starts, in Connect's words where it has some."""
+        """What the worker does while it starts, in Kafka Connect's wording where Connect has the same step."""
         self.ordered: str | None = None
-        """Why it was first ordered to shut down. One that restarts may be told when it hears of nothing any more."""
+        """Why the first shutdown was ordered. It is kept here because the order can come when the loop of a worker that
+        relaunches has already ended."""
         self._herder = Herder(settings, place)
         self._goes_on = place is not None
         self._check_settings = check_settings
@@ -113,25 +114,26 @@ class Worker:
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
         self._requests = 0
         self._shutdown: ShutdownOrdered | None = None
-        """An order that found the inbox full."""
+        """A shutdown order that came while the inbox was full."""
         self._exit: Exit | None = None
 
-    # -- for others of this process -----------------------------------------------------------------------------------
+    # -- for other parts of this process ------------------------------------------------------------------------------
 
     async def obstacle(self) -> str | None:
-        """Why this worker could not begin anew, as far as that can be seen now. Whoever asked over the network is told
-        which keys are wrong and not what they are set to: that is for the log."""
+        """Why this worker could not start again with its current settings file, or None. The text goes to a client over
+        the network: it names the invalid keys without their values, which only the log contains."""
         try:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
-            logger.error("This worker could not begin anew: %s", error)
-            return f"Its settings are wrong ({', '.join(sorted(error.errors))}); its log says how."
+            logger.error("This worker could not start again with its current settings: %s", error)
+            return f"Its settings are invalid ({', '.join(sorted(error.errors))}); its log contains the errors."
         except WorldError as error:
             return str(error)
         return None
 
     async def ask(self, request: Request) -> Answer:
-        """Put ``request`` to the herder and await its answer. Who stops waiting is forgotten, the request is not."""
+        """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
+        the herder still processes the request."""
         id_ = RequestId(self._requests)
         self._requests += 1
         event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
@@ -145,13 +147,13 @@ class Worker:
             self._inbox.put_nowait(event)
             return await future
         except asyncio.QueueFull:
-            return RequestRefused(problem=Problem.BUSY, message="The worker has too much to do; ask again")
+            return RequestRefused(problem=Problem.BUSY, message="The worker's inbox is full; retry the request")
         finally:
             self._replies.pop(id_, None)
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """Until when this worker's place is proved, on the monotonic clock; None when nothing may run. Safe on any
+        """The end of this worker's lease on the monotonic clock, in ms; None when no task may run. Safe on any
         thread."""
         return self._herder.place.lease_ends_ms
 
@@ -160,13 +162,14 @@ class Worker:
         return self._runtime.connector_type(config)
 
     def lacks(self) -> Mapping[str, str]:
-        """What is not installed here and some connectors need, by name: what is missing and what to do."""
+        """Parts that some connectors need and this worker lacks, by name: what is missing and what to do."""
         return self._runtime.lacks()
 
     def order_shutdown(self, reason: str) -> None:
-        """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again.
+        """Stop all tasks, leave the group and end, as on SIGTERM. Safe to call again.
 
-        Whoever begins anew what has ended with ``restarts`` looks at ``ordered`` last.
+        The caller of :meth:`run` must check ``ordered`` immediately before it relaunches the process after an exit
+        with ``restarts``.
         """
         self.ordered = self.ordered or reason
         self._order_shutdown(ShutdownOrdered(reason=reason))
@@ -175,13 +178,13 @@ class Worker:
         try:
             self._inbox.put_nowait(order)
         except asyncio.QueueFull:
-            # The loop has much to do, so it comes by; and then this goes before all of that.
+            # The inbox is full, so the loop will run; it takes this order before all events of the inbox.
             self._shutdown = self._shutdown or order
 
     async def run(self) -> Exit:
-        """Start, work, end. Returns why; whatever was begun here has ended then.
+        """Start, run and end the worker. Returns why it ended, after its asyncio tasks and its runtime have ended.
 
-        :raises ExceptionGroup: for a bug of ours, after its story has been logged.
+        :raises ExceptionGroup: for a bug in Coterie, after the herder's last events have been logged.
         """
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
@@ -222,7 +225,7 @@ class Worker:
         await config_read.wait()
         await status_read.wait()
         if self._goes_on:
-            # It is in its group already, and may be wanted there before it can work.
+            # The worker is in its group already, and the group may send it events before its runtime is open.
             group.create_task(self._feed_membership_events())
         self.stage = "starting the task runtime"
         try:
@@ -244,7 +247,8 @@ class Worker:
                 else:
                     read.set()
         except WorldError as error:
-            # What trying again could mend was tried again inside. A worker that cannot read on knows nothing more.
+            # The log itself has retried all errors that a retry can repair. A worker that cannot read a log receives no
+            # further changes, so it ends.
             self._order_shutdown(ShutdownOrdered(reason=str(error), code=1))
 
     async def _feed_task_events(self) -> None:
@@ -255,13 +259,13 @@ class Worker:
         while True:
             await self._inbox.put(await self._membership.next_event())
 
-    # -- is it stuck? -------------------------------------------------------------------------------------------------
+    # -- detecting a stuck herder -------------------------------------------------------------------------------------
 
     async def _watch_herder(self, group: asyncio.TaskGroup) -> None:
-        """Ask the herder's loop for a sign, again and again, by the way that all events go.
+        """Ping the herder's loop repeatedly, through the inbox of all its events.
 
-        If none comes within the rebalance timeout, all tasks are stopped and the place in the group is given up. A
-        herder that is back is told so by the membership, and begins anew.
+        If the loop does not process a ping within the rebalance timeout, all tasks are stopped and the worker abandons
+        its membership. When the loop runs again, the membership sends it that event, and the worker rejoins.
         """
         while True:
             await asyncio.sleep(SIGN_EVERY_MS / 1000)
@@ -269,8 +273,8 @@ class Worker:
             await asyncio.wait({sign}, timeout=self.settings.rebalance_timeout_ms / 1000)
             if not sign.done():
                 patience = f"rebalance.timeout.ms={self.settings.rebalance_timeout_ms}"
-                reason = f"the herder has not taken up what it was told within {patience}"
-                logger.critical("%s: all tasks are stopped, and the place in the group is given up", reason)
+                reason = f"the herder did not process an event within {patience}"
+                logger.critical("%s: all tasks are stopped, and this worker leaves the group and rejoins", reason)
                 await asyncio.to_thread(self._runtime.stop_everything_now)
                 self._membership.order(Abandon(reason=reason))
                 await sign
@@ -294,12 +298,12 @@ class Worker:
             try:
                 output = step(self._herder, event, now_ms=at_ms)
             except Exception:
-                logger.critical("The herder is broken. What it did lately:\n%s", self._trace.story())
+                logger.critical("Bug in the herder's state machine. Its last events:\n%s", self._trace.story())
                 raise
             for effect in output.effects:
                 self._perform(effect, group)
-            # An inbox that holds events returns them without a pause, and heartbeats and requests would wait until it
-            # is empty: for seconds where many tasks have started at once.
+            # A filled inbox returns its events without yielding to the event loop. Without this sleep, heartbeats and
+            # requests would wait until the inbox is empty: for seconds when many tasks have started at once.
             await asyncio.sleep(0)
 
     async def _next_event(self) -> Event | asyncio.Event:
@@ -312,7 +316,7 @@ class Worker:
         self._exit = exit_
         raise _Exited
 
-    # -- hands --------------------------------------------------------------------------------------------------------
+    # -- performing effects -------------------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
         match effect:

@@ -110,11 +110,11 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--claim-tasks", "one=B"), "--claim-tasks of one: 'B' is not <connector>-<task number>"),
         (
             ("--claim-tasks", "one=B-01"),
-            "--claim-tasks of one: 'B-01' is no task: its number is 0 to 2147483647, without zeros in front",
+            "--claim-tasks of one: 'B-01' is not a task id: its number is 0 to 2147483647, without leading zeros",
         ),
         (
             ("--claim-connectors", "one=A,,B"),
-            "--claim-connectors of one: a name is missing between two commas, or behind the last one",
+            "--claim-connectors of one: a name is missing between two commas, or after the last comma",
         ),
         (("--claim-connectors", "A"), "--claim-connectors A: use WORKER=NAMES, for example worker-1=orders,payments"),
         (("--remove", "one", "--drain", "one"), "one cannot be removed and also drained or given claims"),

@@ -252,12 +252,12 @@ def test_a_process_begins_anew_only_if_it_can_and_keeps_its_number_its_place_and
     process.file.write_text(settings + "session.timeout.ms=soon\n")
     refused = process.order()
     assert refused.status_code == 409
-    assert "Its settings are wrong (session.timeout.ms); its log says how" in refused.text
+    assert "Its settings are invalid (session.timeout.ms); its log contains the errors" in refused.text
     assert "soon" not in refused.text, "what is set is not for everybody who can ask"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process.file.write_text(settings + f"listeners=http://127.0.0.1:{port}\n")
-        assert f"Port {port} (127.0.0.1:{port}) is taken" in process.order().text
+        assert f"Port {port} (127.0.0.1:{port}) is in use" in process.order().text
     process.file.unlink()
     assert f"{process.file} cannot be read" in process.order().text
     process.file.write_text(settings)

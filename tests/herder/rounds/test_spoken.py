@@ -32,4 +32,4 @@ def test_the_last_round_says_what_is_signed_and_whether_a_drain_can_be_announced
     assert spoken.are_requests_signed(herder) is is_signed
     why = spoken.why_drain_waits(herder)
     assert (why is None) is is_drain_announced
-    assert why is None or why.startswith(f"the group speaks {setting}, which has no word for a drain")
+    assert why is None or why.startswith(f"the group uses protocol {setting}, which cannot announce a drain")

@@ -1,6 +1,8 @@
-"""How a herder takes part in the rounds of a classic group, and leads them.
+"""A herder's part in the rounds of a classic group, as a member and as the leader.
 
-These modules alone know the embedded Connect protocol (`wire.connect`): the tokens of a round, the error of a failed
-one, what an eager round is. `state` holds what is remembered from round to round, `following` takes part, `leading`
-computes, `bursts` and `asking` say when the next round is due, `spoken` answers what the group's protocol allows.
+A round is one JoinGroup with its SyncGroup: a rebalance consists of one round or of several. Of the herder's modules,
+only these use the embedded Connect protocol (`wire.connect`): the token of a round, the error of a failed round, eager
+rounds. `state` contains the state that is kept from round to round, `following` is a member's part, `leading` computes
+assignments as the leader, `bursts` and `asking` decide when the next round is due, `spoken` contains the features of
+the group's protocol version.
 """

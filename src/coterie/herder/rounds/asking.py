@@ -1,4 +1,4 @@
-"""When this worker asks its group for a round. Every wish goes through `ask_for_round`."""
+"""When this worker requests a round of its group. Every request goes through `ask_for_round`."""
 
 from coterie.herder.rounds.state import AfterReading, AfterRelease, ForNews, RoundReason
 from coterie.herder.state import Herder, Turn
@@ -12,7 +12,7 @@ def ask_for_round(turn: Turn, reason: str) -> None:
 
 
 def add_reason(turn: Turn, reason: RoundReason) -> None:
-    """Ask for a round for this reason as soon as it can be asked for."""
+    """Request a round for ``reason`` as soon as possible; it replaces a pending reason of the same kind."""
     drop_reasons(turn, type(reason))
     turn.herder.rounds.pending_reasons += (reason,)
 
@@ -27,30 +27,31 @@ def has_reason(herder: Herder, kind: type[RoundReason]) -> bool:
 
 
 def awaits_round(herder: Herder) -> bool:
-    """Whether a round has to come before this worker may go: one was asked for, or released jobs make one necessary."""
+    """Whether a round must follow before this worker may leave: a round was requested, or released jobs need a
+    round."""
     return has_reason(herder, AfterRelease) or herder.rounds.is_asked
 
 
 def report_change(turn: Turn, reason: str) -> None:
-    """What this worker reports of itself has changed: `announce` asks for the round in which the group learns it."""
+    """This worker's reported state has changed: `announce` requests the round in which the leader receives it."""
     add_reason(turn, ForNews(reason=reason))
 
 
 def on_end(turn: Turn) -> None:
-    """A round has ended, or the place is lost: what was asked for has come, or never will."""
+    """A round has ended, or the membership is lost: no requested round is outstanding any more."""
     turn.herder.rounds.is_asked = False
 
 
 def advance(turn: Turn) -> None:
-    """Ask for a round for each pending reason whose round can be asked for now, but for those of `announce`."""
+    """Request a round for each pending reason whose condition is met, except for the reasons of `announce`."""
     herder = turn.herder
     for reason in herder.rounds.pending_reasons:
         match reason:
-            # Not while a round is under way: its join may have been sent when something of what was revoked still ran,
-            # and then the leader thinks that this worker keeps it. The round after it puts that right.
+            # Not while a round is running: its join may have been sent while a revoked job still ran, and then the
+            # leader counts this job as owned by this worker. The round after it corrects that.
             case AfterRelease() if herder.place.is_settled and herder.owned == herder.place.assigned:
                 drop_reasons(turn, AfterRelease)
-                ask_for_round(turn, "what was revoked has been released")
+                ask_for_round(turn, "the revoked jobs have been released")
             case AfterReading(end=end) if herder.has_read(end):
                 drop_reasons(turn, AfterReading)
                 ask_for_round(turn, "the config log is read")
@@ -59,7 +60,7 @@ def advance(turn: Turn) -> None:
 
 
 def announce(turn: Turn) -> None:
-    """Ask for the round in which the group learns what has changed about this worker."""
+    """Request the round in which the leader receives a change of this worker's state."""
     for reason in turn.herder.rounds.pending_reasons:
         if isinstance(reason, ForNews):
             drop_reasons(turn, ForNews)

@@ -1,13 +1,13 @@
-"""When a set of jobs that has changed becomes a round: changes that come close together make one.
+"""When a change of the set of jobs causes a round: changes within a short time cause one round together.
 
-Connectors or tasks that come or go need a round; a config that only changes does not. Connect makes a round of each,
-so that creating 30 connectors takes 46 of them. Here the first change opens a window
-(``config.rebalance.window.ms``), and its end asks for one round for all that has come by then. A round that comes
-anyway takes the changes in.
+A created or deleted connector or task needs a round; a changed config does not. Connect runs a round for each change,
+so creating 30 connectors takes 46 rounds. Here the first change opens a window (``config.rebalance.window.ms``), at
+whose end one round is requested for all changes since then. A round that runs earlier for another reason includes the
+changes.
 
-All members read the same log, so each opens the window and asks by itself, as Connect's do: then the round waits for
-nobody's next heartbeat. Where a follower has read on beyond what was dealt out it may take a change for dealt out; the
-leader, which knows, asks then.
+All members read the same log, so each member opens the window and requests the round itself, as in Connect: then the
+round does not wait until each member's next heartbeat. A follower that has read the log beyond the offset of the last
+assignment may take a change for already assigned; the leader has the exact set of assigned jobs and requests the round.
 """
 
 from coterie.herder.messages import CancelTimer, SetTimer
@@ -27,11 +27,11 @@ def advance(turn: Turn) -> None:
         return
     waits = rounds.window_ends_ms is not None and turn.now_ms < rounds.window_ends_ms
     if waits and rounds.compared_at == herder.config.offset:
-        return  # Nothing was read since: differences of large sets take long, and events are many.
+        return  # No line was read since then: the difference of large sets is slow, and events are frequent.
     rounds.compared_at = herder.config.offset
     configured = herder.config.jobs()
     if configured == rounds.assigned_for:
-        rounds.assigned_for = configured  # The same object: two large sets are compared once a line, not at each event.
+        rounds.assigned_for = configured  # The same object: the next comparison of the two large sets is fast.
         close_window(turn)
         return
     more, fewer = configured - rounds.assigned_for, rounds.assigned_for - configured
@@ -49,19 +49,20 @@ def on_computed(turn: Turn, configured: Jobs) -> None:
 
 
 def forget(turn: Turn) -> None:
-    """It is not known here for which jobs the last round was computed."""
+    """This worker does not have the set of jobs for which the last round was computed."""
     turn.herder.rounds.assigned_for = None
 
 
 def close_window(turn: Turn) -> None:
-    """A round has come, was asked for, or is needed no longer."""
+    """Close the window: a round has ended, was requested, or is no longer needed."""
     if turn.herder.rounds.window_ends_ms is not None:
         turn.herder.rounds.window_ends_ms = None
         turn.order(CancelTimer(timer="changed jobs"))
 
 
 def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
-    """All tasks of one connector have come, and nothing else is on its way: it has waited once, for its first round."""
+    """Whether the only change is the first commit of one connector's tasks, and no other change is being made. The
+    window can then close early: the connector has waited for a window once, before its own round."""
     connectors = {task.connector for task in more.tasks}
     return (
         not fewer
@@ -73,6 +74,6 @@ def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
 
 
 def _has_failed(herder: Herder, connector: ConnectorName) -> bool:
-    """Its owner says that it cannot be split: nobody waits for its tasks."""
+    """Whether the connector's owner has reported that it cannot be split: then no task configs will follow."""
     status = herder.statuses.get(connector)
     return status is not None and status.state is State.FAILED

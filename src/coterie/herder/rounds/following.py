@@ -1,4 +1,4 @@
-"""A round as one of its members sees it: it begins, it ends with an assignment, or the place is lost meanwhile."""
+"""A member's part in a round: the round begins, it ends with an assignment, or the membership is lost during it."""
 
 from coterie.herder import place, statuses
 from coterie.herder.messages import CancelTimer, Say, SetTimer
@@ -18,10 +18,10 @@ def on_round(turn: Turn, state: MemberState) -> None:
 
 
 def on_must_release_all(turn: Turn) -> None:
-    """A round has begun, and this worker joins it when nothing runs here any more."""
+    """A round has begun, which this worker joins after all its tasks have stopped."""
     leading.drop_round(turn)
     if place.release_all(turn):
-        turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
+        turn.order(Say(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins"))
         asking.drop_reasons(turn, AfterRelease)
 
 
@@ -40,14 +40,14 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     place.take(turn, event, has_failed=has_failed)
     asking.drop_reasons(turn, AfterReading)
     if has_failed:
-        # All keep what they have. A worker that lagged asks for another round once it has caught up; the leader did
-        # lag, even if it has caught up meanwhile.
+        # All members keep their jobs. A worker whose config log lagged requests another round when it has caught up;
+        # the leader's config log lagged in this round, even if it has caught up since then.
         if event.leader == event.member_id or not herder.has_read(event.config_offset):
             asking.add_reason(turn, AfterReading(end=event.config_offset))
         return
     herder.rounds.completed = Generation(event.epoch)
     if event.is_whole:
-        # Each member has stopped before, or stops now: nothing of what was remembered of it can be lost any more.
+        # Each member has stopped all its jobs before, or stops them now: no job can be lost by dropping the memory.
         leading.forget_memory(turn)
         asking.drop_reasons(turn, AfterRelease)
         if has_yet_to_deal(herder.rounds.assigned_for, configured=herder.config.jobs()):
@@ -55,7 +55,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if not herder.life.is_leaving and _is_wanted(herder, event.revoked):
         asking.add_reason(turn, AfterRelease())
     if not is_told_again:
-        # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
+        # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_delay(turn, result.delay_ms)
     if herder.place.is_leader:
         leading.on_settled(turn)
@@ -64,20 +64,20 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
 
 
 def has_yet_to_deal(dealt_for: Jobs | None, *, configured: Jobs) -> bool:
-    """Whether the leader of an eager round dealt nothing out, because not all members had stopped: it has to bring the
-    real round about."""
+    """Whether the leader of an eager round assigned no job, because not all members had stopped their tasks: it must
+    request the round that assigns the jobs."""
     return dealt_for == NO_JOBS and bool(configured)
 
 
 def on_opened(turn: Turn) -> None:
-    """A delay that a former life was told of goes on."""
+    """Continue the scheduled rebalance delay that the previous process received."""
     if turn.herder.rounds.deferred_until_ms is not None:
         turn.order(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
 
 
 def on_lost(turn: Turn, event: Lost) -> None:
-    """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
-    turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
+    """Stop all tasks. The member rejoins, with no owned jobs, when all tasks have stopped."""
+    turn.order(Say(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
     place.lose(turn)
     asking.on_end(turn)
     asking.drop_reasons(turn, AfterReading, AfterRelease)
@@ -85,15 +85,15 @@ def on_lost(turn: Turn, event: Lost) -> None:
     bursts.forget(turn)
     leading.drop_round(turn)
     leading.forget_result(turn)
-    # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
+    # A group that its coordinator has lost starts its generations at 1 again: an old memory could pass for a new one.
     leading.forget_memory(turn)
     _set_delay(turn, 0)
 
 
 def on_due(turn: Turn) -> None:
-    """The delay is over, or the leader may make the next moves: its rejoin makes a round, whatever it says."""
+    """The scheduled rebalance delay is over, or the leader may make the next moves: request a round."""
     rounds = turn.herder.rounds
-    # While a round is under way its end will say anew how long to wait.
+    # Not while a round is running: its end brings a new delay.
     if (
         turn.herder.place.is_settled
         and rounds.deferred_until_ms is not None
@@ -106,7 +106,7 @@ def on_due(turn: Turn) -> None:
 
 
 def handover_of(herder: Herder) -> PlaceHandover | None:
-    """The place that the relaunched process continues in; None without a place."""
+    """The membership that the relaunched process continues; None when this worker is not a member."""
     here, protocol = herder.place, spoken.setting(herder)
     if protocol is None or not here.member_id:
         return None
@@ -125,23 +125,23 @@ def handover_of(herder: Herder) -> PlaceHandover | None:
 
 
 def _is_wanted(herder: Herder, revoked: Jobs) -> bool:
-    """Whether another worker waits for what was revoked. Jobs that are not configured any more go to no worker, so
-    releasing them needs no round; unless they still run here: a join may have reported them, and if they are configured
-    again the leader would count them as running here."""
+    """Whether another worker waits for the revoked jobs. Deleted jobs are assigned to no worker, so their release needs
+    no round, unless they still run here: a join may have reported them, and if they are created again, the leader would
+    count them as running here."""
     exists = not herder.caught_up or bool(revoked & herder.config.jobs())
     return bool(revoked) and (exists or bool(revoked & herder.owned))
 
 
 def _told(event: Assigned) -> str:
-    """One round as this worker saw it, for its log."""
+    """The result of a round for this worker, as a log message."""
     result = RoundResult.of(event.token)
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"
-    waits = f"; another round in {result.delay_ms} ms" if result.delay_ms else ""
+    waits = f"; the next rebalance is in {result.delay_ms} ms" if result.delay_ms else ""
     wrong = f"; {result.error.name}" if result.error else ""
     return (
-        f"Generation {event.epoch} ({result.protocol.setting}), led by {event.leader_url}: "
-        f"new {given}; to give back {back}{waits}{wrong}"
+        f"Generation {event.epoch} (protocol {result.protocol.setting}), led by {event.leader_url}: "
+        f"assigned {given}; revoked {back}{waits}{wrong}"
     )
 
 

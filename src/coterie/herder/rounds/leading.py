@@ -1,4 +1,4 @@
-"""What the leader does for its group: it deals the jobs out in each round."""
+"""The leader's part in a round: it computes the assignment."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from coterie.nouns.membership import AssignmentWanted, Computed, Install, Member
 from coterie.wire.connect import ConnectProtocol, RoundToken
 
 FIRST_GENERATION = Generation(1)
-"""Of a group that nobody was in before."""
+"""The generation of a new group: no worker was a member before."""
 
 
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
@@ -36,7 +36,7 @@ def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Deal out as soon as this leader knows all that its members know."""
+    """Compute the assignment as soon as this leader has read the config log to the offsets of all members."""
     computing = turn.herder.lead.computing
     if computing is not None and turn.herder.has_read(_furthest(computing)):
         turn.order(CancelTimer(timer="assign"))
@@ -44,26 +44,32 @@ def advance(turn: Turn) -> None:
 
 
 def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
-    """Whoever says that it has read beyond the log's end has read another log."""
+    """The log's end offset was found: a member whose config offset is beyond it reads another log."""
     computing = turn.herder.lead.computing
     if computing is None or look != computing.look or end is None:
         return
     computing = turn.herder.lead.computing = replace(computing, end=end)
     members = computing.wanted.members
     if 2 * len(_strangers(computing)) > len(members):
-        # Then it is this one that reads another log than its group.
+        # More than half of the members read another log: so this worker reads another log than its group.
         place.step_aside(turn, furthest=max(one.config_offset for one in members.values()), end=end)
     else:
         advance(turn)
 
 
 def on_patience_over(turn: Turn) -> None:
-    """This leader knows less of the configs than a member: nobody gets anything, and it asks again when it knows."""
+    """This leader has read less of the config log than a member: the round assigns no new job, and the leader requests
+    another round when it has caught up."""
     herder, computing = turn.herder, turn.herder.lead.computing
     if computing is None:
         return
     wanted, furthest = computing.wanted, _furthest(computing)
-    turn.order(Say(text=f"Nothing is assigned: the config log is read to {herder.config.offset} of {furthest}"))
+    turn.order(
+        Say(
+            text="This rebalance assigns no new jobs: this leader has read the config topic to offset "
+            f"{herder.config.offset}, a member to {furthest}. Another rebalance follows when this leader has caught up"
+        )
+    )
     herder.lead.computing = None
     nothing = dict.fromkeys(sorted(wanted.members), MemberAssignment())
     computed = Computed(config_offset=furthest, assignments=nothing, has_config_mismatch=True)
@@ -71,12 +77,12 @@ def on_patience_over(turn: Turn) -> None:
 
 
 def last_computed(herder: Herder) -> Dealt | None:
-    """The last round that this leader has computed; None if it does not lead, or has computed none."""
+    """The last round that this leader has computed; None if this worker is not the leader, or has computed none."""
     return herder.lead.dealt if herder.place.is_named_leader else None
 
 
 def group_view_of(turn: Turn) -> GroupView | None:
-    """What this leader shows of its group; None as in `last_computed`."""
+    """This leader's view of its group; None as in `last_computed`."""
     herder, dealt = turn.herder, last_computed(turn.herder)
     if dealt is None:
         return None
@@ -92,7 +98,7 @@ def group_view_of(turn: Turn) -> GroupView | None:
 
 
 def unassigned_reasons(herder: Herder) -> Mapping[Job, str]:
-    """Why each job that no worker has is unassigned, if this leader has computed the present generation."""
+    """Why each job without a worker is unassigned; empty unless this leader has computed the current generation."""
     dealt = herder.lead.dealt
     if dealt is None or dealt.generation != herder.place.epoch:
         return {}
@@ -100,12 +106,12 @@ def unassigned_reasons(herder: Herder) -> Mapping[Job, str]:
 
 
 def drop_round(turn: Turn) -> None:
-    """The round that was to be computed here is over."""
+    """The round whose assignment this leader had to compute is over."""
     turn.herder.lead.computing = None
 
 
 def forget_result(turn: Turn) -> None:
-    """This worker leads no more."""
+    """This worker is no longer the leader."""
     turn.herder.lead.dealt = turn.herder.lead.moves_at_ms = None
 
 
@@ -114,13 +120,13 @@ def forget_memory(turn: Turn) -> None:
 
 
 def on_settled(turn: Turn) -> None:
-    """The members have their assignments; the next moves may be left to make."""
+    """The members have their assignments: set the timer of the next moves, if jobs still have to move."""
     if turn.herder.lead.moves_at_ms is not None:
         turn.order(SetTimer(timer="moves", at_ms=turn.herder.lead.moves_at_ms))
 
 
 def take_due_moves(turn: Turn) -> bool:
-    """Whether the next moves may be made now; once."""
+    """Whether the next moves are due; when they are, their deadline is cleared."""
     herder, lead = turn.herder, turn.herder.lead
     if not herder.place.is_leader or lead.moves_at_ms is None or turn.now_ms < lead.moves_at_ms:
         return False
@@ -158,7 +164,7 @@ def _assign(turn: Turn, computing: Computing) -> None:
 
 
 def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, MemberView]) -> tuple[Computed, RoundOutcome]:
-    """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
+    """A cooperative round: all members keep their jobs, except the jobs that this round revokes or assigns."""
     herder = turn.herder
     round_ = cooperative.assign(
         herder.lead.memory,
@@ -177,12 +183,12 @@ def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, Member
 
 
 def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
-    """What is left of the delay that this worker was told of."""
+    """The remaining ms of the scheduled rebalance delay that this worker received."""
     return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
 
 
 def computed_of(round_: RoundOutcome, *, config_offset: ConfigOffset) -> Computed:
-    """What a cooperative round is to its members."""
+    """The result of a cooperative round, as its members receive it."""
     assignments = {
         member: MemberAssignment(assigned=one.assigned, revoked=one.revoked)
         for member, one in round_.assignments.items()
@@ -191,11 +197,12 @@ def computed_of(round_: RoundOutcome, *, config_offset: ConfigOffset) -> Compute
 
 
 def _deal_anew(turn: Turn, wanted: AssignmentWanted, *, takers: Collection[MemberId]) -> Computed:
-    """An eager round. Who was in the last one and heard of it has stopped everything before it joined this one.
+    """An eager round. A member that took part in the last eager round has stopped all its jobs before it joined this
+    round.
 
-    If that was no eager one, or this leader does not know, nobody is told to run anything yet: members of a
-    cooperative group may still run what they had (K415: "first sending a downgraded assignment with empty assigned
-    connectors and tasks"). That there is more to deal out then brings about the next round.
+    If the last round was not eager, or this leader does not have its result, this round assigns no job: members of a
+    cooperative group may still run their jobs (KIP-415: "first sending a downgraded assignment with empty assigned
+    connectors and tasks"). The jobs that are still to be assigned then cause the next round.
     """
     herder = turn.herder
     heard = None if herder.place.is_lost else Generation(herder.place.epoch)
@@ -204,13 +211,19 @@ def _deal_anew(turn: Turn, wanted: AssignmentWanted, *, takers: Collection[Membe
     configured = herder.config.jobs() if all_stopped else NO_JOBS
     bursts.on_computed(turn, configured)
     if not all_stopped:
-        turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
+        turn.order(
+            Say(
+                text="The group's protocol changed to eager: this rebalance assigns no jobs, so that all workers stop "
+                "their tasks; the next rebalance assigns all jobs"
+            )
+        )
     dealt = eager.assign(configured, takers)
     return dealt_anew(wanted, dealt, config_offset=herder.config.offset)
 
 
 def have_all_stopped(wanted: AssignmentWanted, *, heard: Generation | None, protocol: ConnectProtocol | None) -> bool:
-    """Whether nobody in an eager round runs anything; in the last round ``heard`` of, the group spoke ``protocol``."""
+    """Whether no member of an eager round runs a job. ``heard`` is the last generation whose result this leader has
+    received (None: the membership was lost), and ``protocol`` is the protocol of that generation."""
     token = RoundToken.of(wanted.token)
     return (
         (heard == token.generation - 1 and protocol is ConnectProtocol.EAGER)
@@ -220,22 +233,23 @@ def have_all_stopped(wanted: AssignmentWanted, *, heard: Generation | None, prot
 
 
 def dealt_anew(wanted: AssignmentWanted, dealt: Mapping[MemberId, Jobs], *, config_offset: ConfigOffset) -> Computed:
-    """What an eager round is to its members."""
+    """The result of an eager round, as its members receive it."""
     assignments = {member: MemberAssignment(assigned=dealt.get(member, NO_JOBS)) for member in wanted.members}
     return Computed(config_offset=config_offset, assignments=assignments)
 
 
 def view_of(report: MemberReport) -> MemberView:
-    """What the assignor reads of a member."""
+    """A member's report, as the assignor reads it."""
     return MemberView(
         owned=report.owned, claims=report.claims, draining=report.draining, instance_id=report.instance_id
     )
 
 
 def _strangers(computing: Computing) -> Collection[MemberId]:
-    """Whose configs are others, for they have read more of them than there is; none before the log's end is known.
+    """The members that read another config log: they report an offset beyond the end of this leader's log. Empty before
+    the end offset is found.
 
-    Such a member stays in the group, so that it does not come back all the time, and is given nothing.
+    Such a member is not removed from the group, because it would rejoin again and again; it is assigned no job.
     """
     wanted, end = computing.wanted, computing.end
     if end is None:
@@ -249,13 +263,13 @@ def _stranger_words(computing: Computing, report: MemberReport) -> str:
     worker_id = group_view.worker_id_in(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (
-        f"Worker {name} has read {report.config_offset} lines of configs, "
-        f"and the config topic has {computing.end}: its config.storage.topic is another one, or this one has lost "
-        "lines. It is given nothing"
+        f"Worker {name} reported config offset {report.config_offset}, but the config topic ends at {computing.end}. "
+        "No jobs are assigned to this worker. Check that all workers have the same config.storage.topic, and whether "
+        "this topic has lost records"
     )
 
 
 def _furthest(computing: Computing) -> ConfigOffset:
-    """How far any member has read what this leader reads."""
+    """The highest config offset of the members that read the same config log as this leader."""
     strangers = _strangers(computing)
     return max(one.config_offset for member, one in computing.wanted.members.items() if member not in strangers)

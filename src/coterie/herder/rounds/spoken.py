@@ -1,4 +1,4 @@
-"""What the protocol that the group has voted for allows; None before the first round."""
+"""The features of the group's protocol version; before the first round the protocol is None."""
 
 from coterie.herder.state import Herder
 from coterie.wire.connect import ConnectProtocol
@@ -11,17 +11,17 @@ def setting(herder: Herder) -> str | None:
 
 
 def are_requests_signed(herder: Herder) -> bool:
-    """Whether workers sign what they ask of their leader (KIP-507)."""
+    """Whether workers sign their requests to the leader (KIP-507)."""
     protocol = herder.rounds.protocol
     return protocol is not None and protocol >= ConnectProtocol.SESSIONED
 
 
 def why_drain_waits(herder: Herder) -> str | None:
-    """Why the leader does not learn of a drain; None when it does."""
+    """Why this worker's drain request does not reach the leader, as text for an operator; None when it does."""
     protocol = herder.rounds.protocol
     if protocol is None or protocol >= ConnectProtocol.STATIC:
         return None
     return (
-        f"the group speaks {protocol.setting}, which has no word for a drain: all workers have to offer "
-        f"connect.protocol={ConnectProtocol.STATIC.setting}"
+        f"the group uses protocol {protocol.setting}, which cannot announce a drain; set "
+        f"connect.protocol={ConnectProtocol.STATIC.setting} on all workers"
     )

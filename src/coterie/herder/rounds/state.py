@@ -1,4 +1,4 @@
-"""What a herder remembers of its group's rounds. Each field is assigned in one module, which its comment names."""
+"""The state of a herder that is kept from round to round. Each field is assigned in one module, named in a comment."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,12 +11,12 @@ from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import AssignmentWanted, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
-# -- why this worker has to ask for a round ---------------------------------------------------------------------------
+# -- reasons for which this worker must request a round ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterRelease:
-    """Jobs were revoked that others can have once they are released here."""
+    """Jobs were revoked; after this worker has released them, a round can assign them to other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class AfterReading:
     """The last round failed because this worker's config log lagged."""
 
     end: ConfigOffset
-    """How far the log has to be read before the round is asked for."""
+    """The config log must be read to this offset before the round is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForNews:
-    """What this worker reports of itself has changed."""
+    """This worker's reported state has changed."""
 
     reason: str
 
@@ -38,53 +38,55 @@ RoundReason: TypeAlias = AfterRelease | AfterReading | ForNews
 
 
 class Rounds:
-    """As a member of its group, leader or not."""
+    """The state of every member, leader or follower."""
 
     def __init__(self, handover: PlaceHandover | None) -> None:
         # `following`
         self.protocol = ConnectProtocol.named(handover.protocol) if handover is not None else None
-        """What the group had voted for in the last round that ended here; None before the first."""
+        """The group's protocol in the last round that ended here; None before the first round."""
         self.completed = handover.generation if handover is not None else Generation(-1)
-        """The last generation that ended here with an assignment; a failed round changes nothing of who has what."""
+        """The last generation that ended here with an assignment; a failed round changes no assignment."""
         self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
         """When the scheduled rebalance delay of the last round ends; None: no delay runs."""
         # `asking`
         self.pending_reasons: tuple[RoundReason, ...] = ()
-        """Why this worker has yet to ask for a round; at most one reason of each kind."""
+        """Why this worker must request a round, and has not requested it; at most one reason of each kind."""
         if handover is not None and handover.must_ask_for_round:
             self.pending_reasons = (ForNews(reason="this worker's process was relaunched"),)
         self.is_asked = False
-        """A round was asked for here, and has not ended yet."""
+        """Whether this worker has requested a round that has not ended."""
         # `bursts`
         self.assigned_for: Jobs | None = None
-        """The configured jobs for which the last round was computed; None while they are not known."""
+        """The configured jobs for which the last round was computed; None while this worker does not have them."""
         self.window_ends_ms: int | None = None
-        """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
+        """Until when changes of the set of jobs are collected for one round; None when no window is open."""
         self.compared_at = UNREAD
-        """How far the config log was read when the configured jobs were last compared with ``assigned_for``."""
+        """The config offset at which the configured jobs were last compared with ``assigned_for``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """A round that waits for this leader, which waits for its config log."""
+    """A round that waits for its assignment, because this leader's config log lags."""
 
     wanted: AssignmentWanted
     look: int | None = None
-    """Which of the leader's looks for the log's end is under way, because a member reported that it has read more."""
+    """The number of the running lookup of the log's end offset, which starts when a member reports that it has read
+    more than this leader; None: no lookup."""
     end: ConfigOffset | None = None
-    """What the look found."""
+    """The end offset that the lookup found."""
 
 
 class Lead:
-    """As the leader; all of it is assigned in `leading`."""
+    """The state of the leader; all its fields are assigned in `leading`."""
 
     def __init__(self) -> None:
         self.computing: Computing | None = None
         self.looks = 0
-        """How often the log's end was asked for."""
+        """The number of lookups of the log's end offset."""
         self.memory = Memory()
-        """What the assignor remembers of the rounds computed here."""
+        """The assignor's state from the rounds computed here."""
         self.moves_at_ms: int | None = None
-        """When the leader asks for the next round, because the last one could not make all moves; None when it did."""
+        """When the leader requests the next round, because the last round could not make all moves; None when it
+        could."""
         self.dealt: Dealt | None = None
-        """The last round that was computed here, as it is shown."""
+        """The last round that was computed here, for the group API."""
