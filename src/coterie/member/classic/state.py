@@ -67,7 +67,7 @@ class MemberSettings:
 
     @property
     def hold_ms(self) -> int:
-        """How long a join waits for revoked jobs to stop. A member that joins after the rebalance timeout would lose its
+        """How long a join waits for revoked jobs to stop. A member that joins after the rebalance timeout loses its
         membership."""
         return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
 
