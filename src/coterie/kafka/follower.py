@@ -36,7 +36,8 @@ class Follower:
                 "group.id": f"{client['client.id']}-follower",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # If records that were already read were deleted, raise an error instead of reading from the beginning.
+                # If the topic no longer contains the next offset of this reader, raise an error instead of reading the
+                # topic from its beginning again.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,

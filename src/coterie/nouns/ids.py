@@ -1,4 +1,4 @@
-"""Ids: strings and numbers, each kind with its own type, so that mypy finds one used for another."""
+"""Ids: strings and numbers. Each kind has its own type, so that mypy reports an id that is used as another kind."""
 
 from typing import NamedTuple, NewType
 

@@ -214,5 +214,5 @@ class PlaceHandover:
     may_have_missed_vote: bool = False
     """A rebalance was in progress: the group may have selected a protocol that the next process does not know."""
     must_ask_for_round: bool = False
-    """The next process must start a rebalance: it is the leader and has lost its state, or the worker state changed
-    after the last JoinGroup."""
+    """The next process must start a rebalance: it is the leader and has lost its state, or something has changed that
+    the last JoinGroup did not report."""

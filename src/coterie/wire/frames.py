@@ -88,7 +88,7 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
     writer.int16(header.api_key)
     writer.int16(header.api_version)
     writer.int32(correlation_id)
-    # Never compact, even in the flexible header: a broker must be able to read it even if the version is unknown to it.
+    # Never compact, also in the flexible header: a broker must be able to read it without support for the version.
     writer.nullable_string(client_id)
     if header_version(type(request)) == 2:
         writer.no_tagged_fields()

@@ -5,8 +5,8 @@ JoinGroup v6 that is more memory than the host has, and the process is aborted. 
 schema (the `kafka_type` of kio's fields, flexible or not, tagged fields), and every count and length is compared with
 the bytes left. The walk of each type of message is built once.
 
-The walk also removes the tagged fields that kio does not know: a newer peer may send such fields and its messages must
-be accepted (KIP-482), but kio rejects them.
+The walk also removes the tagged fields that are not in kio's schema: a newer peer may send such fields and its messages
+must be accepted (KIP-482), but kio rejects them.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class _Message:
         self.elements_max = elements_max
         self.elements_left = elements_max
         self.rewritten: list[tuple[int, int, bytes]] = []
-        """Replacements (start, end, bytes) in ascending order: tagged fields without those that kio does not know."""
+        """Replacements (start, end, bytes) in ascending order: tagged fields without those that kio's schema lacks."""
 
     def without_unknown(self) -> bytes:
         if not self.rewritten:
@@ -108,7 +108,7 @@ class _Shape:
 
 def checked_message(data: bytes, at: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
     """Walk the message of kio's ``entity_type`` that begins at ``at``; return ``data`` without the tagged fields that
-    kio does not know. Bytes after the message are ignored, as in Kafka: librdkafka sends some after its Metadata v12.
+    kio's schema lacks. Bytes after the message are ignored, as in Kafka: librdkafka sends some after its Metadata v12.
 
     :raises WireError: when a count or length exceeds the bytes left; `TooManyElementsError` for more than
         ``elements_max`` elements.

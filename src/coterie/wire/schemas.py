@@ -19,7 +19,7 @@ SASL_AUTHENTICATE = 36
 
 
 class UnknownApiError(WireError):
-    """kio does not know the API or its version."""
+    """kio has no such API, or no such version of it."""
 
 
 @cache

@@ -178,7 +178,7 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
 
 
 def ask_for_all_offers(turn: Turn, request: JoinGroup) -> None:
-    """After a load the coordinator knows only the selected protocol of each member. Start a rebalance, in which all
+    """After a load the coordinator has only the selected protocol of each member. Start a rebalance, in which all
     members send all their protocols, and make this client retry.
 
     Kafka refuses every client that does not offer the selected protocol until another event starts a rebalance. Until
@@ -338,7 +338,8 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def may_have_more_in_common(group: Group, request: JoinGroup) -> bool:
-    """Whether the request may share a protocol with all members that is unknown because of a load."""
+    """Whether the request may share a protocol with all members, although none of its protocols is known to be offered
+    by all: after a load only one protocol of each member is known."""
     if not (group.is_as_loaded and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.offers.all_offer_one_of(request.protocols)

@@ -5,7 +5,7 @@ When it rejoins, it sends no member id and gets a new one. From then on the form
 uses it gets FENCED_INSTANCE_ID, also in response to a parked request.
 
 A static member that rejoins a STABLE group gets the current generation, and the other members are not affected, if the
-vote on the protocol would have the same result. The coordinator does not compare metadata, because they change with
+vote on the protocol would have the same result. The coordinator does not compare metadata, because it changes with
 every restart (a consumer sends the partitions that it owns). If the static member is the leader, its response from
 JoinGroup v9 on names it as the leader, with ``skip_assignment`` (KIP-814). In older versions the response names the
 former member id as the leader, so that the member computes no assignments. The new member id is written to the log

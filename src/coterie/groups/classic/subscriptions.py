@@ -1,7 +1,7 @@
 """Reads a consumer's topics from its metadata: only here does the coordinator decode a member's metadata.
 
-OffsetDelete and expiry must keep the offsets of topics that a group of type `consumer` reads. In all versions the
-metadata begin as in version 0: a version, then the topics.
+OffsetDelete and expiry must keep the offsets of topics that a group of type `consumer` reads. All versions of the
+metadata begin as version 0 does: a version, then the topics.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type whose metadata contain topics."""
+"""The protocol type whose metadata contains topics."""
 
 _STRING_SIZE_MIN = 2
 

@@ -10,7 +10,7 @@ outstanding join already reports the current worker state.
 
 Three causes end the membership:
 
-- the coordinator does not know the member id any more (UNKNOWN_MEMBER_ID): the member clears the id;
+- the coordinator has removed the member (UNKNOWN_MEMBER_ID): the member clears its id;
 - the *lease* ends: two thirds of the session timeout have passed since the sending of the last request that got a
   response. The coordinator may still count this member, so the id is kept. The sending counts, not the arrival of the
   response: a response may have been in the socket while this process was paused;

@@ -38,8 +38,8 @@ def expect_a_round(turn: Turn) -> None:
     """Send heartbeats at the shorter interval from now on, for ``quiet_ms``.
 
     A member learns of a rebalance from the response to its next heartbeat, and a job that another member has released
-    stays down until all members have joined the next rebalance. No member knows which jobs other members must release,
-    so every member shortens its heartbeat interval after every rebalance.
+    stays down until all members have joined the next rebalance. A member does not receive the revocations of other
+    members, so every member shortens its heartbeat interval after every rebalance.
     """
     member = turn.member
     assert isinstance(member.place, InGroup)
@@ -138,7 +138,7 @@ def retry_later(turn: Turn) -> None:
 def on_unknown(turn: Turn) -> None:
     member = turn.member
     if isinstance(member.place, InGroup):
-        lose(turn, "the coordinator does not know this member any more")
+        lose(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
         retry_later(turn)
     forget_id(member)

@@ -277,7 +277,7 @@ def is_about(joins: Joins, member_id: MemberId) -> bool:
 
 
 def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
-    """The metadata of a member; None if they cannot be decoded: the leader then assigns nothing to that member."""
+    """The metadata of a member; None if it cannot be decoded: the leader then assigns nothing to that member."""
     try:
         return decode_metadata(data)[1]
     except WireError as error:

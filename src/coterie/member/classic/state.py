@@ -111,7 +111,7 @@ class WasIn:
     """The membership was lost; all jobs must stop before the next join."""
 
     member_id: MemberId
-    """The next join uses this id again; empty when the coordinator does not know it any more."""
+    """The next join uses this id again; empty when the coordinator has removed the member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

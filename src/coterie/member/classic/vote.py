@@ -7,15 +7,15 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def what_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
-    """The protocols that JoinGroup lists: all of the settings, but without eager while this worker runs jobs and may
-    not know that the group has selected eager.
+    """The protocols that JoinGroup lists: all protocols of the settings, but not eager while this worker runs jobs and
+    may have missed that the group has selected eager.
 
-    The leader of an eager group assumes that each member of the last rebalance knows the selected protocol and stops
-    all jobs before it joins the next rebalance. A member may not know it: because the response to its join was lost, or
-    because it is a static member, which a group leaves out of a rebalance after the rebalance timeout. Such a member
-    could still run jobs that are assigned to other members. So it offers only the other protocols. A group that needs
-    eager refuses this join, and the member stops all jobs before it joins again. Any other group accepts the join, and
-    the member offers eager again in a further rebalance.
+    The leader of an eager group assumes that each member of the last rebalance received the selected protocol and stops
+    all jobs before it joins the next rebalance. A member may not have received it: because the response to its join was
+    lost, or because it is a static member, which a group leaves out of a rebalance after the rebalance timeout. Such a
+    member could still run jobs that are assigned to other members. So it offers only the other protocols. A group that
+    needs eager refuses this join, and the member stops all jobs before it joins again. Any other group accepts the
+    join, and the member offers eager again in a further rebalance.
     """
     place, settings = turn.member.place, turn.member.settings
     if not (isinstance(place, InGroup) and turn.member.owned):
