@@ -194,7 +194,7 @@ def test_a_place_that_is_proved_before_the_runtime_is_open_waits_for_it() -> Non
 def test_a_place_that_was_lost_meanwhile_starts_nothing() -> None:
     hand = working()
     again = next_life(restarted(hand).place, hand)
-    again.tell(Lost(reason="the coordinator does not know this member any more"))
+    again.tell(Lost(reason="the coordinator has removed this member (UNKNOWN_MEMBER_ID)"))
     again.take(Subscribe)
     again.tell(proved(sent_at_ms=again.now_ms))
     again.obey()

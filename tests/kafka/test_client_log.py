@@ -24,9 +24,9 @@ def test_brokers_that_stay_away_are_told_of_at_once_and_every_so_often_until_the
         log.answered()
         on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "no broker answers (1/1 brokers are down); trying on",
-        "no broker answers for 30 s now; trying on",
-        "no broker answers for 60 s now; trying on",
-        "the brokers answer again",
-        "no broker answers (1/1 brokers are down); trying on",
+        "no broker can be reached (1/1 brokers are down); retrying",
+        "no broker could be reached for the last 30 s; retrying",
+        "no broker could be reached for the last 60 s; retrying",
+        "the brokers can be reached again",
+        "no broker can be reached (1/1 brokers are down); retrying",
     ]

@@ -61,7 +61,7 @@ async def test_a_broker_too_old_is_told_with_the_versions_that_would_do() -> Non
     heartbeat_up_to_2 = answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 2))
     async with asyncio.timeout(DEADLINE_S), peer(heartbeat_up_to_2) as address:
         connection = await BrokerConnection.open(address, client_id="tests")
-        with pytest.raises(WorldError, match=r"Heartbeat: 0 to 2; 3 to 4 would do: use a broker of Kafka 2\.4"):
+        with pytest.raises(WorldError, match=r"Heartbeat: 0 to 2; Coterie supports 3 to 4: use a broker of Kafka 2\.4"):
             await connection.ask(HEARTBEAT, {})
         connection.close()
         await asyncio.sleep(0)

@@ -91,7 +91,7 @@ def test_half_a_header_is_refused(frame: bytes) -> None:
 def test_an_answer_to_another_request_is_refused() -> None:
     header = RequestHeader(api_key=12, api_version=4, correlation_id=1)
     frame = encode_response(header, build_response(12, 4, {"throttle_time": 0, "error_code": ErrorCode.none}))
-    with pytest.raises(WireError, match="where one to 2"):
+    with pytest.raises(WireError, match="but 2 was expected"):
         decode_response(frame, RequestHeader(api_key=12, api_version=4, correlation_id=2))
 
 

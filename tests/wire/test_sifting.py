@@ -137,14 +137,14 @@ def test_a_timestamp_beyond_64_bits_is_a_peers_fault(base_timestamp_ms: int) -> 
 @pytest.mark.parametrize("delta", [-1, 2, 2**31, 2**63])
 def test_an_offset_outside_of_its_batch_is_a_peers_fault(delta: int) -> None:
     data = batch_of((0, 0, b"k"), (0, delta, b"k"))
-    with pytest.raises(WireError, match=f"offset delta {delta}, its batch ends at 1"):
+    with pytest.raises(WireError, match=f"offset delta {delta}, but its batch ends at 1"):
         slices(data, read_head(data))
 
 
 def test_a_small_batch_that_unpacks_to_millions_of_records_is_refused_early() -> None:
     body = zlib.compress(encode_batch([NewRecord(key=None, value=None)], timestamp_ms=7)[61:] * 2_000_000, wbits=31)
     assert len(body) < 50_000
-    with pytest.raises(WireError, match="does not hold the 1 records"):
+    with pytest.raises(WireError, match="does not contain the 1 records"):
         slices(b"\0" * 61 + body, head_of_one_record(GZIP))
     with pytest.raises(WireError, match="at most 250000"):
         slices(b"\0" * 61 + body, replace(head_of_one_record(GZIP), record_count=2_000_000))

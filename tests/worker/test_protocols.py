@@ -77,7 +77,7 @@ async def test_one_rolling_bounce_leads_to_eager_and_another_one_to_static_while
         with caplog.at_level(logging.WARNING):
             remotes[number] = await bounce(fleet, remotes[number], number, EAGER)
             await until_all_run(remotes, EAGER)
-    assert "The group speaks eager, not compatible" in caplog.text
+    assert "The group uses connect.protocol eager, not compatible" in caplog.text
     for number in range(len(remotes)):
         remotes[number] = await bounce(fleet, remotes[number], number, STATIC)
         # The one eager worker that is left holds all of them to it.

@@ -1,1 +1,1 @@
-"""What every machine shares: step output, outbox, timers, trace, the `Log` seam."""
+"""Parts that all machines share: step output, outbox, timers, trace, the `Log` seam."""

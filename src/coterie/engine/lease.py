@@ -1,12 +1,13 @@
-"""How one session timeout is divided: for how long a worker runs on, and what is left to stop its work in."""
+"""How one session timeout is divided: the lease, in which a worker may run its jobs, and the time left to stop them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Shares of a session. Another worker gets this worker's jobs when its session is over, so all work here has to end
-    before: the member gives its place up, the herder stops tasks and the watchdog looks at the event loop by these."""
+    """The parts of a session timeout. When this worker's session ends, its jobs are assigned to other workers, so all
+    jobs here must stop before that. These durations control when the member considers itself removed, how the herder
+    stops tasks, and when the watchdog considers the event loop stalled."""
 
     session_timeout_ms: int
 
@@ -15,29 +16,29 @@ class Lease:
 
     @property
     def proved_ms(self) -> int:
-        """For how long an answered request proves that this worker is a member: counted from the *sending* of the
-        request."""
+        """The length of the lease that a response grants, counted from the *sending* of its request: for this long the
+        coordinator surely counts this worker as a member."""
         return self.session_timeout_ms * 2 // 3
 
     @property
     def request_timeout_ms(self) -> int:
-        """Time limit of a request that a broker answers at once: after one that a silently dead connection has lost,
+        """Time limit of a request to which a broker responds immediately. If a broken connection loses one request,
         there is time for another one before the lease ends."""
         return self.session_timeout_ms // 3
 
     @property
     def heartbeat_patience_ms(self) -> int:
-        """For how long a heartbeat without an answer holds back the next one; a later one still arrives before the
-        lease ends."""
+        """How long the response to a heartbeat is awaited before the next heartbeat is sent, which still arrives before
+        the lease ends."""
         return self.proved_ms // 2
 
     @property
     def stop_grace_ms(self) -> int:
-        """Grace of a stop when the lease is over; stopping itself takes more time than its grace."""
+        """Grace period for stopping tasks when the lease has ended. Stopping takes longer in total than this period."""
         return self.session_timeout_ms // 5
 
     @property
     def silence_ms(self) -> int:
-        """An event loop that gave no sign for longer than this when the lease ends counts as stalled: the watchdog
-        stops all tasks. Longer than a busy machine's hiccup."""
+        """An event loop that, at the end of the lease, has not run for longer than this counts as stalled: the watchdog
+        stops all tasks. Longer than a short pause of a busy host."""
         return self.session_timeout_ms // 12

@@ -1,6 +1,6 @@
-"""The `Log` seam: an ordered, durable sequence of keyed lines (a Kafka topic; in tests, a list).
+"""The `Log` seam: an ordered, durable sequence of keyed records (a Kafka topic; in tests, a list).
 
-No line's ``repr`` shows its value: lines are traced, and may hold what is secret.
+The ``repr`` of a record omits its value: records are written to traces, and values may contain secrets.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a log as it was read. ``value`` None is a tombstone."""
+    """One record as read from a log. ``value`` None is a tombstone."""
 
     partition: int
     offset: int
@@ -21,39 +21,39 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLine:
-    """One line to append."""
+    """One record to append to a log."""
 
     key: bytes
     value: bytes | None = field(repr=False)
 
 
 class Log(Protocol):
-    """Append and wait for durability; read from the beginning to the end; follow from there.
+    """Append records and wait until they are durable; read all records from the beginning, then new ones as they come.
 
-    Only a log of one partition has an order over all its lines (the config topic has one; the status topic may have
-    several, each key always in the same).
+    Only in a log of one partition are all records ordered. The config topic has one partition. The status topic may
+    have several, and all records of one key are in one partition.
     """
 
     async def append(self, lines: Sequence[NewLine]) -> int:
-        """Return, once all ``lines`` are durable, the offset after the last of them.
+        """Append ``lines`` and wait until all of them are durable; return the offset after the last one.
 
-        :raises WorldError: when they could not be written, or when nobody knows whether they were.
+        :raises WorldError: when the records could not be written, or when it is unknown whether they were.
         """
         ...
 
     async def end_offset(self) -> int:
-        """The offset after the last durable line, over all partitions the greatest.
+        """The offset after the last durable record; with several partitions, the greatest of their end offsets.
 
         :raises WorldError: when the log cannot be reached.
         """
         ...
 
     def follow(self) -> AsyncIterator[Sequence[Line]]:
-        """Every line from the beginning, then every line as it comes; never ends by itself.
+        """Yield every record from the beginning, then every new record as it comes, without end.
 
-        Yields an empty sequence once, when all that was there at the call has been yielded ("read to end").
-        What passes by itself (a broker that is away) is retried inside, with a line in the process's log.
+        Yields an empty sequence once, when all records that existed at the call have been yielded ("read to end").
+        Temporary failures (an unreachable broker) are logged and retried.
 
-        :raises WorldError: when it cannot go on: lines that follow those already read are gone.
+        :raises WorldError: when it cannot continue, because the records after those already read were deleted.
         """
         ...

@@ -1,4 +1,4 @@
-"""What one step of a machine yields, and the order in which it may leave."""
+"""The output of one step of a machine, and the outbox that releases effects once their records are durable."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ class Output(Generic[RecordT, EffectT]):
 
 
 class Outbox(Generic[EffectT]):
-    """Holds the effects of steps back until the records of those steps, and of all before them, are durable.
+    """Holds the effects of each step back until its records, and those of all steps before it, are durable.
 
-    A machine may take further steps while its log is busy: an answer that shows state which the log does not hold
-    yet would be a lie after a crash, so *every* effect waits in line, also that of a step that wrote nothing.
+    A machine may take further steps while its log is being written. A response could show state that is not yet
+    durable and that a crash loses. So *every* effect waits, even that of a step that wrote no record.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Outbox(Generic[EffectT]):
         assert self._durable <= self._written, "more records durable than were written"
 
     def release(self) -> Sequence[EffectT]:
-        """Take the effects that may leave now, in order."""
+        """Remove and return, in order, the effects whose records are durable."""
         released: list[EffectT] = []
         while self._held and self._held[0][0] <= self._durable:
             released.extend(self._held.popleft()[1])

@@ -1,4 +1,4 @@
-"""Deadlines by key: what shells and the simulator keep for a machine."""
+"""Deadlines by key, which shells and the simulator keep for a machine."""
 
 import heapq
 from collections.abc import Hashable
@@ -8,7 +8,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Timers(Generic[KeyT]):
-    """One deadline a key; setting a key again moves it. Silences what was moved or cancelled."""
+    """One deadline a key; setting a key again moves its deadline. A moved or cancelled deadline is never returned."""
 
     def __init__(self) -> None:
         self._at_ms: dict[KeyT, tuple[int, int]] = {}
@@ -20,7 +20,7 @@ class Timers(Generic[KeyT]):
         self._at_ms[key] = (at_ms, self._count)
         heapq.heappush(self._heap, (at_ms, self._count, key))
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._at_ms):
-            # Heartbeats move their member's deadline many times before it is due: sweep what they left.
+            # Each heartbeat moves its member's deadline and leaves an outdated entry in the heap: remove those entries.
             self._heap = [(at, count, k) for k, (at, count) in self._at_ms.items()]
             heapq.heapify(self._heap)
 
@@ -37,7 +37,8 @@ class Timers(Generic[KeyT]):
         return None
 
     def pop_due(self, now_ms: int) -> KeyT | None:
-        """Take one key whose deadline has come; None when there is none. Earliest first, then as they were set."""
+        """Remove and return one key whose deadline has passed: the earliest deadline first, then in the order in which
+        they were set. None when no deadline has passed."""
         at_ms = self.next_at_ms()
         if at_ms is None or at_ms > now_ms:
             return None

@@ -1,5 +1,5 @@
-"""What the machine of any group and its host exchange, whatever the protocol: the machine's orders, and deadlines that
-passed."""
+"""The orders that any group's machine sends to its host, and the events of deadlines that passed; the same for each
+group protocol."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -12,7 +12,7 @@ ResponseT = TypeVar("ResponseT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Generic[KeyT]):
-    """A deadline passed. A claim to check: it may have been moved or cancelled meanwhile."""
+    """A deadline passed. The timer may have been moved or cancelled meanwhile: the machine checks the deadline."""
 
     key: KeyT
 

@@ -1,8 +1,8 @@
-"""What comes in to the coordinator of one transactional id, is kept by it, and goes out: events, records, effects.
+"""The messages of the coordinator of one transactional id: its events, records and effects.
 
-Version-free, as `messages` is. A transaction's coordinator and its partitions live on one disk here, so the decision
-and the markers that tell it to readers are one output, durable together: Kafka's states between Ongoing and Complete,
-in which markers are on their way, are nobody's.
+Independent of API versions, as `messages` is. A transaction's coordinator and its partitions are on one disk here, so
+the decision and the markers that publish it to readers are one output and become durable together. So Kafka's states
+between Ongoing and Complete, in which markers are being sent, do not exist here.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from coterie.wire.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 2
-"""The greatest epoch that a producer is given: the one after it is left for the markers that fence it."""
+"""The greatest epoch that a producer gets: the next one is reserved for the markers that fence the producer."""
 
 
 class Identity(NamedTuple):
-    """Who a producer is; of one id only the greatest epoch may write."""
+    """A producer id and epoch; of one producer id only the greatest epoch may write."""
 
     producer_id: int
     epoch: int
@@ -34,13 +34,14 @@ class TransactionLimits:
     timeout_max_ms: int = 900_000
     """``transaction.max.timeout.ms``."""
     transactional_id_expiration_ms: int = 604_800_000
-    """``transactional.id.expiration.ms``: when an id without an open transaction is forgotten."""
+    """``transactional.id.expiration.ms``: after this time an id without an open transaction is removed."""
     producer_id_expiration_ms: int = 86_400_000
-    """``producer.id.expiration.ms``: when a partition forgets the numbers of a producer that writes no more."""
+    """``producer.id.expiration.ms``: this long after a producer's last write, its sequence numbers are removed from a
+    partition."""
 
 
 class TransactionState(StrEnum):
-    """Kafka's words, as ListTransactions tells them."""
+    """Kafka's names, as in ListTransactions responses."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -56,9 +57,9 @@ class InitProducerId:
     timeout_ms: int
     timeout_max_ms: int
     expected: Identity | None
-    """Who the producer believes to be (KIP-360); None: it has just started."""
+    """The producer id and epoch that the producer sent (KIP-360); None: it has just started."""
     fresh_producer_id: int
-    """Taken where the transactional id is new, or its producer id has no epoch left."""
+    """Used when the transactional id is new, or when its producer id has no epoch left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Whether each of them is in the producer's open transaction (KIP-890)."""
+    """Checks whether each partition is in the producer's open transaction (KIP-890)."""
 
     producer: Identity
     partitions: frozenset[TopicPartition]
@@ -80,13 +81,13 @@ class EndTransaction:
     producer: Identity
     is_commit: bool
     bumps_epoch: bool
-    """EndTxn v5 and later: each transaction has an epoch of its own, so that nothing late can enter the next one."""
+    """EndTxn v5 and later: each transaction has its own epoch, so that no late batch can enter the next transaction."""
     fresh_producer_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutPassed:
-    """A claim to check: the transaction may have ended, and another begun."""
+    """The deadline passed. The transaction may have ended and another begun: the machine checks the deadline."""
 
     fresh_producer_id: int
 
@@ -99,7 +100,7 @@ Event: TypeAlias = Request | TimeoutPassed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """The end of a transaction, told in each of its partitions."""
+    """The markers that end a transaction, one in each of its partitions."""
 
     producer: Identity
     is_commit: bool
@@ -108,17 +109,17 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWritten:
-    """All that is known of a transactional id; takes the place of what was written before."""
+    """The whole state of a transactional id; replaces the record before it."""
 
     producer: Identity
     previous: Identity
-    """Who the producer was before the last bump: it may not have heard of it, and ask again."""
+    """The producer before the last bump of its epoch: it may not have received that response, and may retry."""
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition]
-    """Of the open transaction."""
+    """The partitions of the open transaction."""
     started_at_ms: int
-    """When the open transaction began; without one, -1."""
+    """When the open transaction began; -1 without an open transaction."""
     written_at_ms: int
 
 
@@ -129,17 +130,17 @@ Record: TypeAlias = MarkersWritten | TransactionWritten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """To whoever sent the event; in the words of the newest version."""
+    """The response to the request; with the fields of the newest API version."""
 
     error: ErrorCode = ErrorCode.none
     producer: Identity = NOBODY
     missing: frozenset[TopicPartition] = frozenset()
-    """To `VerifyPartitions`: what is not in the transaction."""
+    """In response to `VerifyPartitions`: the partitions that are not in the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send `TimeoutPassed` at ``at_ms``; if it is set already, move it."""
+    """Send `TimeoutPassed` at ``at_ms``; if the timer is set already, move it."""
 
     at_ms: int
 

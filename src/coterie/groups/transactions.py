@@ -1,9 +1,10 @@
-"""The coordinator of one transactional id (KIP-98, KIP-360, KIP-890): who its producer is, and what is in its open
-transaction. `step` decides, `apply` is the only writer of what is hard; there is nothing soft.
+"""The coordinator of one transactional id (KIP-98, KIP-360, KIP-890): its producer id and epoch, and the partitions of
+its open transaction. `step` decides; `apply` is the only writer of the hard state; there is no soft state.
 
-A producer that starts under the id gets a greater epoch, and whoever had it before is fenced: what it left open is
-aborted. So is a transaction that outlives its timeout. Ending one writes its markers in the same step: a broker that
-dies has ended it, or has not, and then its producer asks again or its timer fires.
+A producer that starts with the transactional id gets a greater epoch. This fences the previous producer, and aborts the
+transaction that it left open. A transaction is also aborted when its timeout has passed. The step that ends a
+transaction also writes its markers. So after a crash of the broker the transaction has either ended completely or not
+at all; if not, its producer retries or its timer fires.
 """
 
 from coterie.engine.output import Output
@@ -30,30 +31,30 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class Transaction:
-    """What is known of one transactional id; None until its first producer has come."""
+    """The state of one transactional id; ``written`` is None until its first producer has started."""
 
     def __init__(self, written: TransactionWritten | None = None) -> None:
         self.written = written
 
 
 def apply(transaction: Transaction, record: Record) -> None:
-    """The only writer, live and at replay."""
+    """The only writer of the state, live and at replay."""
     if isinstance(record, TransactionWritten):
         transaction.written = record
 
 
 def check(transaction: Transaction) -> None:
-    """What is always true."""
+    """Assert the invariants."""
     written = transaction.written
     if written is not None:
         is_ongoing = written.state is TransactionState.ONGOING
-        assert bool(written.partitions) == is_ongoing, "an open transaction has partitions, and no other has"
-        assert (written.started_at_ms >= 0) == is_ongoing, "an open transaction has begun"
-        assert 0 <= written.producer.epoch <= EPOCH_MAX, "there is always an epoch left for the fence"
+        assert bool(written.partitions) == is_ongoing, "only an open transaction has partitions"
+        assert (written.started_at_ms >= 0) == is_ongoing, "only an open transaction has a start time"
+        assert 0 <= written.producer.epoch <= EPOCH_MAX, "an epoch is left for the markers that fence the producer"
 
 
 def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Record, Effect]:
-    """Take one event. Write the records, all at once; once they are durable, perform the effects."""
+    """Process one event. The caller writes the records atomically and performs the effects once they are durable."""
     turn = _Turn(transaction, now_ms)
     try:
         match event:
@@ -75,7 +76,7 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
 
 
 class _Turn:
-    """One step's working set."""
+    """The working set of one step: the state, the time, and the records and effects so far."""
 
     def __init__(self, transaction: Transaction, now_ms: int) -> None:
         self.transaction = transaction
@@ -103,15 +104,16 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
     else:
         is_ongoing = written.state is TransactionState.ONGOING
         if request.expected == written.previous and not is_ongoing:
-            # It asked before and has not heard the answer: whoever that answer was for is itself.
+            # A retry of the same producer, which did not receive the response to its previous request.
             turn.reply(producer=written.producer)
             return
         if request.expected not in (None, written.producer):
             raise KafkaRefusal(ErrorCode.producer_fenced)
-        # Who has just started knows nobody before itself: one that was fenced must not pass for it.
+        # A producer that has just started has no previous epoch. Keeping one would let a fenced producer pass for a
+        # retry.
         previous = NOBODY if request.expected is None else written.producer
         producer = _abort(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
-        # The markers of an abort take an epoch; the very producer whose transaction it was may go on with that one.
+        # The markers of an abort use the next epoch. The producer whose transaction was aborted may continue with it.
         if not is_ongoing or request.expected is None:
             producer = _bumped(producer, request.fresh_producer_id)
     turn.write(
@@ -165,7 +167,8 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
         and request.producer == written.previous
         and written.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     ):
-        # Its transaction has ended, by itself or by its timer; if that is what it wants, it learns who it is now.
+        # The producer's transaction has already ended, by an earlier request or by its timer. If it ended as requested
+        # now, the response contains the producer's new epoch.
         if written.state is not complete:
             raise KafkaRefusal(ErrorCode.invalid_txn_state)
         turn.reply(producer=written.producer)
@@ -180,7 +183,7 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
         _end(turn, written, complete, marker=marker, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch and not request.is_commit:
-        # It may have sent what never arrived: in another epoch that can do no harm any more.
+        # The producer may have sent batches that have not arrived yet. In a new epoch they are rejected.
         producer = _bumped(written.producer, request.fresh_producer_id)
         _complete(turn, written, complete, producer=producer)
         turn.reply(producer=producer)
@@ -198,12 +201,14 @@ def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
     if turn.now_ms >= due_ms:
         _abort(turn, written, event.fresh_producer_id)
     else:
-        # A shell that tries again has one timer only: what it tried may be over, and this one's deadline forgotten.
+        # A shell has only one timer, and uses it for retries too. A retry may have replaced the deadline of this
+        # transaction, so the deadline is set again.
         turn.effects.append(SetTimer(at_ms=due_ms))
 
 
 def deadline_ms(written: TransactionWritten) -> int | None:
-    """When the open transaction is aborted; None: there is none. For a shell that has started again."""
+    """When the open transaction will be aborted; None without an open transaction. A shell that has restarted uses this
+    to set its timer."""
     if written.state is not TransactionState.ONGOING:
         return None
     return written.started_at_ms + written.timeout_ms
@@ -221,11 +226,11 @@ def check_producer(transaction: Transaction, producer: Identity) -> TransactionW
     return written
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _abort(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> Identity:
-    """End an open transaction against its producer's will; returns who may have the next one."""
+    """Abort an open transaction without a request of its producer; return the producer id and epoch of the next one."""
     marker, producer = _next_epoch(written.producer), _bumped(written.producer, fresh_producer_id)
     _end(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
     return producer

@@ -1,5 +1,5 @@
-"""Whether the brokers let us in, asked before anything else: librdkafka would try a wrong password, or a wrong
-security.protocol, on and on."""
+"""Checks first of all whether the brokers accept this client: with a wrong password or security.protocol librdkafka
+would retry without end."""
 
 import asyncio
 import logging
@@ -18,10 +18,11 @@ _RETRY_S = 1.0
 async def check_admission(
     bootstrap_servers: Sequence[str], *, client_id: str, security: KafkaSecurity, timeout_ms: int = 10_000
 ) -> None:
-    """Log in once, at the first broker that answers. Brokers that are away prove nothing; they are waited for later.
+    """Log in once, at the first broker that responds. Brokers that cannot be reached are skipped; later requests wait
+    for them.
 
-    :raises WorldError: when a broker is not trusted, refuses the user, or closes each connection instead of answering,
-        as a broker does whose listener has another security.protocol; when a file of certificates is no good.
+    :raises WorldError: when a broker is not trusted, rejects the user, or closes each connection without a response, as
+        a broker does if its listener has another security.protocol; when a file with certificates is invalid.
     """
     await tls_context(security)
     for server in bootstrap_servers:
@@ -30,16 +31,18 @@ async def check_admission(
         except NotAdmittedError:
             raise
         except (WorldError, TimeoutError) as error:
-            logger.info("it is not known yet whether %s lets us in: %s", server, str(error) or "no answer in time")
+            logger.info(
+                "cannot check yet whether %s accepts this client: %s", server, str(error) or "no response in time"
+            )
         else:
             return
 
 
 async def _check_broker(server: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
-    """Ask until the broker answers, or refuses connections as one does that is away.
+    """Retry until the broker responds or cannot be reached.
 
-    :raises NotAdmittedError: when it does not let us in, or closes each connection for ``timeout_s``.
-    :raises WorldError, TimeoutError: when it is away.
+    :raises NotAdmittedError: when the broker rejects this client, or closes each connection for ``timeout_s``.
+    :raises WorldError, TimeoutError: when the broker cannot be reached.
     """
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     while True:
@@ -47,12 +50,12 @@ async def _check_broker(server: Address, client_id: str, security: KafkaSecurity
             async with asyncio.timeout(timeout_s):
                 return await _ask_once(server, client_id, security)
         except NoAnswerError:
-            # It may be a broker that is just ending, or a proxy before one that starts.
+            # The broker may be stopping, or may be starting behind a proxy.
             if asyncio.get_running_loop().time() + _RETRY_S > deadline_s:
                 raise NotAdmittedError(
                     f"the broker at {server} has closed each connection for {timeout_s:g} s that this worker opened "
                     f"with security.protocol={security.protocol}: set security.protocol to that of the broker's "
-                    "listener; if a proxy listens there, see whether the broker is up"
+                    "listener; if a proxy listens there, check whether the broker behind it runs"
                 ) from None
         await asyncio.sleep(_RETRY_S)
 
@@ -60,7 +63,8 @@ async def _check_broker(server: Address, client_id: str, security: KafkaSecurity
 async def _ask_once(server: Address, client_id: str, security: KafkaSecurity) -> None:
     connection = await BrokerConnection.open(server, client_id=client_id, security=security)
     try:
-        # A listener with SASL tells its versions to anyone: only another request shows that it wants a log-in.
+        # A listener with SASL sends its API versions to any client. Only the response to another request shows whether
+        # it requires a login.
         await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
     finally:
         connection.close()

@@ -1,8 +1,8 @@
 """One connection to one broker, for the APIs that no Kafka library offers: secured, versions agreed, pipelined.
 
-A broker answers the requests of one connection in their order, so a request that the broker parks holds up all that
-were sent after it on the same connection. Answers are matched by correlation id: a request whose caller was cancelled
-stays outstanding, and its answer is dropped.
+A broker responds to the requests of one connection in their order, so a parked request delays all requests that were
+sent after it on the same connection. Responses are matched by correlation id: a request whose caller was cancelled
+stays outstanding, and its response is dropped.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values, build_request, milliseconds
 
 RESPONSE_SIZE_MAX = 64 * 1024 * 1024
-"""No group's metadata comes near; whoever announces more is no broker."""
+"""No group's metadata comes near this size; a peer that announces more is not a Kafka broker."""
 
 
 class Address(NamedTuple):
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 class ApiRange(NamedTuple):
-    """An API and the versions of it that are spoken here: all that Kafka has had since 2.4."""
+    """An API and its supported versions: all versions of Kafka 2.4 and newer."""
 
     name: str
     key: int
@@ -46,7 +46,7 @@ class ApiRange(NamedTuple):
 
 
 API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
-"""Version 0 alone: every broker answers it, so asking for the versions needs no version to be agreed."""
+"""Only version 0: every broker supports it, so this request can be sent before the versions are known."""
 FIND_COORDINATOR = ApiRange("FindCoordinator", 10, 3, 6)
 JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
 HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
@@ -57,19 +57,19 @@ SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
 SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
 
 _LIFETIME_USED = 0.85
-"""How much of a session's lifetime (KIP-368) is used before a new connection is made, as in Kafka's clients."""
+"""The part of a session's lifetime (KIP-368) after which a new connection is opened, as in Kafka's clients."""
 
 
 class NotAdmittedError(WorldError):
-    """The broker does not let this client in, or this client does not trust it: asking again changes nothing."""
+    """The broker rejects this client, or this client does not trust the broker: a retry changes nothing."""
 
 
 class NoAnswerError(WorldError):
-    """The broker closed the connection instead of answering, or sent what is no answer of Kafka's protocol."""
+    """The broker closed the connection without a response, or sent bytes that are not a valid Kafka response."""
 
 
 class BrokerConnection:
-    """Made by :meth:`open`. After a `WorldError` it must be closed."""
+    """A connection to one broker; created by :meth:`open`. After a `WorldError` it must be closed."""
 
     def __init__(self, address: Address, client_id: str, transport: asyncio.Transport, answers: "_Answers") -> None:
         self._address = address
@@ -82,41 +82,41 @@ class BrokerConnection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the broker would soon take no more requests, as its sessions have an end (KIP-368)."""
+        """Whether the broker will soon reject requests on this connection, because its session expires (KIP-368)."""
         return self._ends_s is not None and asyncio.get_running_loop().time() >= self._ends_s
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is not answered yet, cancelled ones included."""
+        """Whether a response is still outstanding, also one of a cancelled request."""
         return bool(self._answers.awaited)
 
     @classmethod
     async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
-        """Connect, learn which versions the broker speaks, and log in.
+        """Connect, request the versions that the broker supports, and log in.
 
-        :raises NotAdmittedError: when the broker is not trusted, or does not let us in.
-        :raises WorldError: when it cannot be reached, or does not answer as a broker does.
+        :raises NotAdmittedError: when the broker is not trusted, or rejects this client.
+        :raises WorldError: when the broker cannot be reached, or its responses are not those of a Kafka broker.
         """
         try:
             transport, answers = await _connect(address, security)
         except ssl.SSLCertVerificationError as error:
             raise NotAdmittedError(
-                f"the broker at {address} shows a certificate not to be trusted: {error.verify_message};"
-                " see ssl.ca.location"
+                f"the certificate of the broker at {address} is not trusted: {error.verify_message};"
+                " check ssl.ca.location"
             ) from None
         except ssl.SSLError as error:
             raise NotAdmittedError(
-                f"no TLS with the broker at {address}: {error.reason}; see security.protocol"
+                f"the TLS handshake with the broker at {address} failed: {error.reason}; check security.protocol"
             ) from None
         except OSError as error:
             reason = str(error) or "the connection broke"
-            hint = " and speaks TLS" if security.has_tls else ""
-            raise WorldError(f"cannot reach the broker at {address}: {reason}; see whether it is up{hint}") from None
+            hint = " and supports TLS" if security.has_tls else ""
+            raise WorldError(f"cannot reach the broker at {address}: {reason}; check that it runs{hint}") from None
         connection = cls(address, client_id, transport, answers)
         try:
             offered = await connection._exchange(API_VERSIONS, 0, {})
             if offered.error_code != ErrorCode.none:
-                raise WorldError(f"the broker at {address} refuses to say its versions: {offered.error_code.name}")
+                raise WorldError(f"the broker at {address} refuses ApiVersions: {offered.error_code.name}")
             connection._versions = {one.api_key: (one.min_version, one.max_version) for one in offered.api_keys}
             if security.has_sasl:
                 await connection._log_in(security)
@@ -126,17 +126,17 @@ class BrokerConnection:
         return connection
 
     async def ask(self, api: ApiRange, values: Values) -> Any:
-        """Kio's response entity to the request of ``values``, in the newest version that both sides speak.
+        """kio's response entity to the request with ``values``, in the newest version that both sides support.
 
-        :raises WorldError: when the connection broke, or the two have no version in common.
+        :raises WorldError: when the connection broke, or both sides have no version of the API in common.
         """
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(newest, api.newest)
         if version < max(oldest, api.oldest):
             offer = f"{oldest} to {newest}" if newest >= 0 else "none"
             raise WorldError(
-                f"the broker at {self._address} speaks versions of {api.name}: {offer}; "
-                f"{api.oldest} to {api.newest} would do: use a broker of Kafka 2.4 or newer"
+                f"the broker at {self._address} supports these versions of {api.name}: {offer}; "
+                f"Coterie supports {api.oldest} to {api.newest}: use a broker of Kafka 2.4 or newer"
             )
         return await self._exchange(api, version, values)
 
@@ -145,13 +145,13 @@ class BrokerConnection:
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
-        """:raises NotAdmittedError: when the broker does not let us in."""
+        """:raises NotAdmittedError: when the broker rejects the mechanism, the user or the password."""
         chosen = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
         if chosen.error_code != ErrorCode.none:
             offer = ", ".join(chosen.mechanisms) or "none"
             raise NotAdmittedError(
                 f"the broker at {self._address} refuses sasl.mechanism {security.mechanism}"
-                f" ({chosen.error_code.name}); it offers: {offer}"
+                f" ({chosen.error_code.name}); the broker offers: {offer}"
             )
         login = Login(security)
         token: bytes | None = login.first()
@@ -165,8 +165,8 @@ class BrokerConnection:
                 token = login.next(answer.auth_bytes, step)
         except (DeniedError, WireError) as error:
             raise NotAdmittedError(
-                f"the broker at {self._address} does not let {security.username} in: {str(error).rstrip('.')};"
-                " see sasl.username and sasl.password"
+                f"the broker at {self._address} rejects the user {security.username}: {str(error).rstrip('.')};"
+                " check sasl.username and sasl.password"
             ) from None
         if hasattr(answer, "session_lifetime") and (lifetime_ms := milliseconds(answer.session_lifetime)):
             self._ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LIFETIME_USED
@@ -188,28 +188,28 @@ class BrokerConnection:
             raise NoAnswerError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
         except WireError as error:
             raise NoAnswerError(
-                f"{self._address} does not answer {api.name} as a Kafka broker does: {error}{_hint(api)}"
+                f"the response of {self._address} to {api.name} is not that of a Kafka broker: {error}{_hint(api)}"
             ) from error
 
 
 def _hint(api: ApiRange) -> str:
-    """A broker that wants TLS closes, or answers with an alert, when it is spoken to without."""
-    return "; see whether security.protocol is the broker's" if api is API_VERSIONS else ""
+    """A broker that requires TLS closes a connection without TLS, or sends a TLS alert on it."""
+    return "; check that security.protocol is that of the broker's listener" if api is API_VERSIONS else ""
 
 
 class _Answers(asyncio.Protocol):
-    """Cuts what arrives into frames and gives each to the request of its correlation id."""
+    """Splits the received bytes into frames and completes the future of each frame's correlation id."""
 
     def __init__(self) -> None:
         self.awaited: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
-        """By correlation id. A cancelled future stays until its answer arrives."""
+        """By correlation id. A cancelled future stays until its response arrives."""
         self._received = bytearray()
         self._error: OSError | WireError | None = None
 
     def of(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
-        """The frame that answers this request, or why none will.
+        """A future of the frame with the response to this request, or of the error if the connection breaks.
 
-        :raises OSError, WireError: when the connection broke before.
+        :raises OSError, WireError: when the connection has already broken.
         """
         if self._error is not None:
             raise self._error
@@ -234,7 +234,7 @@ class _Answers(asyncio.Protocol):
             return None
         size_bytes = int.from_bytes(self._received[:LENGTH_SIZE], signed=True)
         if not 0 <= size_bytes <= RESPONSE_SIZE_MAX:
-            raise WireError(f"an answer of {size_bytes} bytes")
+            raise WireError(f"a response announces {size_bytes} bytes")
         end = LENGTH_SIZE + size_bytes
         if len(self._received) < end:
             return None
@@ -246,12 +246,12 @@ class _Answers(asyncio.Protocol):
         correlation_id = Reader(frame).int32()
         answer = self.awaited.pop(correlation_id, None)
         if answer is None:
-            raise WireError(f"an answer to {correlation_id}, which was not asked")
+            raise WireError(f"a response has the correlation id {correlation_id}, which no outstanding request has")
         if not answer.cancelled():
             answer.set_result(frame)
 
     def _break(self, error: OSError | WireError) -> None:
-        """All outstanding requests fail, and all that follow."""
+        """Fail all outstanding requests and all later ones."""
         if self._error is None:
             self._error = error
         for answer in self.awaited.values():
@@ -261,10 +261,10 @@ class _Answers(asyncio.Protocol):
 
 
 async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _Answers]:
-    """The one place where a connection begins, and so where it is secured."""
+    """Open a connection, with TLS if the settings require it. All connections are opened here."""
     context = await tls_context(security)
     loop = asyncio.get_running_loop()
     transport, answers = await loop.create_connection(_Answers, address.host, address.port, ssl=context)
-    # No byte travels while a join is parked: keep-alive lets the system notice that the peer is gone.
+    # No bytes are sent while a join is parked: with keep-alive the system notices that the peer cannot be reached.
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return transport, answers

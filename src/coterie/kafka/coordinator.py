@@ -1,14 +1,14 @@
-"""The way to a classic group's coordinator: finds it among the brokers and speaks Kafka's group APIs with it.
+"""Finds a classic group's coordinator among the brokers and sends it Kafka's group requests.
 
-A broker takes the requests of one connection in turn, and parks a JoinGroup until all members have joined, a SyncGroup
-until the leader has synced. Kafka's own clients have one connection to their coordinator and send no heartbeats
-meanwhile. Ours do (see `member.classic.machine`), so there are two *lanes*: heartbeats and LeaveGroup, which a broker
-answers at once, are pipelined on one connection. A join or a sync never waits behind another one that is still parked,
-for instance because the member has given that one up: it gets a new connection, and the former one is closed when its
-request is answered.
+A broker processes the requests of one connection in order. It parks a JoinGroup until all members have joined, and a
+SyncGroup until the leader has synced. Kafka's own clients have one connection to their coordinator and send no
+heartbeats meanwhile. Coterie's members do (see `member.classic.machine`), so there are two *lanes*. Heartbeats and
+LeaveGroup, to which a broker responds immediately, are pipelined on one connection. A join or sync gets a new
+connection if another join or sync is still parked, for instance one that the member no longer waits for. The previous
+connection is closed when its response has arrived.
 
-A request that is not answered within its time limit closes its connection, because no later answer on that connection
-arrives either. A request that the member gave up earlier stays outstanding.
+If the response to a request does not arrive within its time limit, the connection is closed, because no later response
+on that connection arrives either. A request that the member no longer waits for stays outstanding.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
 class KafkaCoordinator:
-    """Matches `member.seams.Coordinator`. Asks once: whether and when to ask again is the member's business."""
+    """Matches `member.seams.Coordinator`. Sends each request once: the member decides whether and when to retry."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class KafkaCoordinator:
         parked_timeout_ms: int,
         security: KafkaSecurity = PLAINTEXT,
     ) -> None:
-        """``request_timeout_ms`` is the time limit of requests that a broker answers at once, ``parked_timeout_ms`` of
-        joins and syncs, which a broker parks."""
+        """``request_timeout_ms`` is the time limit of requests to which a broker responds immediately;
+        ``parked_timeout_ms`` is that of joins and syncs, which a broker parks."""
         finder = _Finder(bootstrap_servers, client_id, security)
         self._prompt = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
         self._parked = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False
 
     async def ask(self, request: Request) -> Response:
-        """Send ``request`` and await its answer; several may be outstanding. A request that is cancelled may still
-        have its effect.
+        """Send ``request`` and await its response; several requests may be outstanding. A request that is cancelled may
+        still have its effect.
 
-        :raises WorldError: when no broker answers, the coordinator cannot be reached or the connection broke. The
-            next request finds the coordinator anew.
+        :raises WorldError: when no broker responds, the coordinator cannot be reached or the connection broke. The
+            next request then searches for the coordinator again.
         """
         if self._closed:
-            raise WorldError("the way to the group's coordinator is closed")
+            raise WorldError("the connections to the group's coordinator are closed")
         match request:
             case HeartbeatRequest():
                 answer = await self._prompt.ask(HEARTBEAT, request.group_id, _heartbeat(request))
@@ -102,7 +102,7 @@ class KafkaCoordinator:
 
 
 class _Finder:
-    """Knows some brokers, of which one at least should tell which broker is a group's coordinator."""
+    """Requests the coordinator of a group from the bootstrap servers."""
 
     def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         self._client_id = client_id
@@ -110,9 +110,9 @@ class _Finder:
         self._servers = [Address.parse(server) for server in bootstrap_servers]
 
     async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
-        """The coordinator, or why there is none yet.
+        """The coordinator's address, or the error code in a broker's response when there is no coordinator yet.
 
-        :raises WorldError: when no broker answers; the message tells the reason of each.
+        :raises WorldError: when no broker responds; the message contains the reason for each broker.
         """
         reasons: list[str] = []
         for server in list(self._servers):
@@ -120,21 +120,21 @@ class _Finder:
                 async with asyncio.timeout(timeout_s):
                     return await self._ask(server, group_id)
             except TimeoutError:
-                reasons.append(f"the broker at {server} did not answer in {timeout_s:g} s")
+                reasons.append(f"the broker at {server} did not respond within {timeout_s:g} s")
             except WorldError as error:
                 reasons.append(str(error))
-            # Next time the others first.
+            # Try the other brokers first next time.
             self._servers.append(self._servers.pop(0))
         raise WorldError("; ".join(reasons))
 
     async def open(self, server: Address) -> BrokerConnection:
-        """:raises WorldError: when it cannot be reached, or lets us not in."""
+        """:raises WorldError: when the broker cannot be reached, or rejects this client."""
         return await BrokerConnection.open(server, client_id=self._client_id, security=self._security)
 
     async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
         connection = await self.open(server)
         try:
-            # Up to version 3 one key is asked for and answered at the top, since 4 there is a list of them.
+            # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
             values = {"key": group_id, "key_type": _GROUP_KEY, "coordinator_keys": (group_id,)}
             answer = await connection.ask(FIND_COORDINATOR, values)
         finally:
@@ -145,10 +145,10 @@ class _Finder:
 
 
 class _Lane:
-    """Connections to the coordinator for one kind of requests, opened when needed; one of them takes new requests."""
+    """The connections to the coordinator for one kind of request, opened when needed; new requests use one of them."""
 
     def __init__(self, finder: _Finder, open_timeout_ms: int, answer_timeout_ms: int, *, is_parked: bool) -> None:
-        """``is_parked``: the broker may park these requests, so each needs a connection that waits for no other."""
+        """``is_parked``: the broker may park these requests, so each needs a connection without other requests."""
         self._finder = finder
         self._open_timeout_s = open_timeout_ms / 1000
         self._answer_timeout_s = answer_timeout_ms / 1000
@@ -156,10 +156,10 @@ class _Lane:
         self._opening = asyncio.Lock()
         self._current: BrokerConnection | None = None
         self._connections: set[BrokerConnection] = set()
-        """``_current``, and former ones with requests that are not answered yet."""
+        """``_current``, and previous connections with outstanding requests."""
 
     async def ask(self, api: ApiRange, group_id: GroupId, values: Values) -> Any:
-        """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
+        """kio's response entity; or the error code of FindCoordinator when there is no coordinator yet."""
         try:
             connection = await self._connected(group_id)
             if isinstance(connection, ErrorCode):
@@ -168,11 +168,11 @@ class _Lane:
                 async with asyncio.timeout(self._answer_timeout_s):
                     answer = await connection.ask(api, values)
             except (TimeoutError, WorldError):
-                # What was sent after it on this connection will not be answered either.
+                # The responses to later requests on this connection will not arrive either.
                 self._drop(connection)
                 raise
         except TimeoutError:
-            raise WorldError(f"the group's coordinator did not answer {api.name} in time") from None
+            raise WorldError(f"the group's coordinator did not respond to {api.name} in time") from None
         if answer.error_code in _MOVED and self._current is connection:
             self._current = None
         self._drop_former()
@@ -209,7 +209,7 @@ class _Lane:
             self._current = None
 
 
-# -- requests and answers, in values that know no version -----------------------------------------------------------
+# -- requests and responses, as values without a version ------------------------------------------------------------
 
 
 def _join(request: JoinRequest) -> Values:
@@ -243,7 +243,8 @@ def _joined(answer: Any) -> JoinResponse:
         member_id=MemberId(answer.member_id),
         members=members if leads else None,
         instance_ids=instance_ids,
-        # Before version 9 a leader that came back is given its former id as the leader's, and so does not lead.
+        # Before version 9 the response to a leader that rejoined names its former id as the leader, so that the member
+        # computes no assignments.
         skip_assignment=getattr(answer, "skip_assignment", False),
     )
 
@@ -258,7 +259,7 @@ def _sync(request: SyncRequest) -> Values:
 
 
 def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
-    """A member of a generation, as SyncGroup names it too."""
+    """The fields that identify a member of a generation, in Heartbeat and SyncGroup."""
     return {
         "group_id": request.group_id,
         "generation_id": request.generation,
@@ -277,7 +278,7 @@ def _leave(request: LeaveRequest) -> Values:
 
 
 def _left(answer: Any) -> ErrorCode:
-    """The error at the top concerns the group, that of the one member the member."""
+    """The error of the whole request, or else the error of its only member."""
     error = _error(answer)
     if error == ErrorCode.none and answer.members:
         error = answer.members[0].error_code

@@ -1,4 +1,4 @@
-"""One reader of one topic, from its beginning: a consumer without a group, on a thread of its own."""
+"""Reads one topic from its beginning: a consumer without a group, with its own thread."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from coterie.kafka.client_log import ClientLog, logger
 from coterie.nouns.errors import WorldError
 
 POLL_S = 0.2
-"""How long the thread waits for a line; a follower that is closed ends within it."""
+"""How long the thread waits for a record; a closed follower ends within this time."""
 LINES_MAX = 500
-"""Lines handed over at once: what one turn of the event loop can bear."""
+"""The maximum number of records returned by one call: more would block the event loop for too long."""
 
 
 class Follower:
-    """Pulls lines; keeps none that were not asked for but for librdkafka's own bounded queue.
+    """Pulls records. Only librdkafka's bounded queue contains records that were not requested yet.
 
-    Whoever follows is slower than the broker at times: then nobody calls :meth:`next_lines`, the queue inside
-    librdkafka fills up to its limit, and it stops fetching.
+    When the caller is slower than the broker, it does not call :meth:`next_lines`. Then the queue inside librdkafka
+    fills up to its limit, and librdkafka stops fetching.
     """
 
     def __init__(self, client: Mapping[str, Any], topic: str, partitions: int) -> None:
@@ -31,11 +31,13 @@ class Follower:
             {
                 **client,
                 **self._log.settings(),
-                # A consumer must name a group; this one joins none: it is told what to read and commits nothing.
+                # A consumer must set a group id. This consumer joins no group: its partitions are assigned explicitly,
+                # and it commits nothing.
                 "group.id": f"{client['client.id']}-follower",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # A topic that lost lines it had shown us must not be read again from its beginning in silence.
+                # If the topic no longer contains the next offset of this reader, raise an error instead of reading the
+                # topic from its beginning again.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,
@@ -48,12 +50,13 @@ class Follower:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-follow-{topic}")
         self._closed = False
         self.positions = dict.fromkeys(range(partitions), 0)
-        """By partition, the offset up to which everything has been handed over."""
+        """By partition, the offset up to which all records have been returned."""
 
     async def next_lines(self) -> Sequence[Line]:
-        """What came next, in order of offsets within a partition; empty when nothing came for a while.
+        """The next records, ordered by offset within each partition; empty when none arrived within ``POLL_S``.
 
-        :raises WorldError: when lines that were read are gone from the topic, or after :meth:`close`.
+        :raises WorldError: when the records after those already read were deleted from the topic, or after
+            :meth:`close`.
         """
         if self._closed:
             raise WorldError(f"topic {self._topic} is closed")
@@ -65,7 +68,7 @@ class Follower:
         if self._closed:
             return
         self._closed = True
-        # The thread's last duty, behind a poll that may still be under way; it ends also when nobody waits for it.
+        # The last job of the thread, after a poll that may still run. It completes even if the caller is cancelled.
         closing = asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close)
         self._thread.shutdown(wait=False)
         await asyncio.shield(closing)
@@ -74,7 +77,8 @@ class Follower:
     def _poll(self) -> list[Message]:
         if self._closed:
             return []
-        # To wait for many at once would wait for the last of them: so wait for one, and take what else is there.
+        # A wait for many records would last until the last of them arrives. So wait for one, and take all others that
+        # have arrived.
         first = self._consumer.poll(POLL_S)
         return [] if first is None else [first, *self._consumer.consume(LINES_MAX - 1, 0)]
 
@@ -85,7 +89,7 @@ class Follower:
             assert partition is not None
             assert offset is not None
             self._log.answered()
-            assert offset >= self.positions[partition], "librdkafka hands each offset over once, in order"
+            assert offset >= self.positions[partition], "librdkafka returns each offset once, in order"
             self.positions[partition] = offset + 1
             value, key = message.value(), message.key()
             return Line(partition=partition, offset=offset, timestamp_ms=message.timestamp()[1], key=key, value=value)
@@ -95,9 +99,10 @@ class Follower:
             self.positions[partition] = max(offset, self.positions[partition])
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise WorldError(
-                f"topic {self._topic} no longer has the lines from offset {self.positions[partition or 0]} on that "
-                "follow those already read (was it truncated, or made anew?); start this worker again to read it anew"
+                f"topic {self._topic} no longer contains the records from offset {self.positions[partition or 0]} on, "
+                "which follow those already read: the topic was truncated, or deleted and created again; restart this "
+                "worker to read the topic from its beginning"
             )
         else:
-            logger.warning("reading topic %s: %s; trying on", self._topic, error.str())
+            logger.warning("reading topic %s: %s; retrying", self._topic, error.str())
         return None

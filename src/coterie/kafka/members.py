@@ -1,4 +1,4 @@
-"""How many members a classic group has, as a broker reports it."""
+"""Counts the members of a classic group."""
 
 import asyncio
 
@@ -8,9 +8,10 @@ from coterie.nouns.ids import GroupId
 
 
 async def count_members(server: Address, group_id: GroupId, *, client_id: str, timeout_ms: int = 5_000) -> int:
-    """The members of ``group_id``; 0 for a group that does not exist. ``server`` must be the group's coordinator.
+    """The number of members of ``group_id``; 0 for a group that does not exist. ``server`` must be the group's
+    coordinator.
 
-    :raises WorldError: when the broker cannot be reached or does not answer in time.
+    :raises WorldError: when the broker cannot be reached or does not respond in time.
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -22,5 +23,5 @@ async def count_members(server: Address, group_id: GroupId, *, client_id: str, t
             finally:
                 connection.close()
     except TimeoutError:
-        raise WorldError(f"the broker at {server} did not answer in {timeout_ms / 1000:g} s") from None
+        raise WorldError(f"the broker at {server} did not respond within {timeout_ms / 1000:g} s") from None
     return sum(len(group.members) for group in answer.groups)

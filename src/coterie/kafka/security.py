@@ -1,4 +1,4 @@
-"""A worker's security settings, as each of its Kafka clients understands them: librdkafka, our own, and Java's."""
+"""A worker's security settings in the form of each of its Kafka clients: librdkafka, Coterie's own, and Java's."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ PLAINTEXT = KafkaSecurity()
 
 
 def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
-    """Into the settings of every handle of librdkafka."""
+    """The security settings for every handle of librdkafka."""
     settings = {"security.protocol": security.protocol.lower()}
     if security.has_sasl:
         settings |= {
@@ -38,9 +38,10 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
 
 
 def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
-    """For the clients in Spark. Java wants certificate and key in one PEM file; two are joined to one in ``folder``.
+    """The security settings for the Java clients in Spark. Java requires certificate and key in one PEM file; two
+    separate files are joined into one in ``folder``.
 
-    :raises WorldError: names the file that cannot be read.
+    :raises WorldError: when a file cannot be read or written; the message names the file.
     """
     settings = {"security.protocol": security.protocol}
     if security.has_sasl:
@@ -83,17 +84,17 @@ def _in_one_file(certificate: str, key: str, folder: Path) -> str:
 
 
 async def tls_context(security: KafkaSecurity) -> ssl.SSLContext | None:
-    """What our own connections are secured with; None: they are not. Files that change later are read by the next
-    process, as in librdkafka.
+    """The TLS context of Coterie's own connections; None without TLS. Later changes of the files take effect in the
+    next process, as in librdkafka.
 
-    :raises WorldError: names the file that is missing or no good.
+    :raises WorldError: when a file is missing or invalid; the message names the file.
     """
     return await asyncio.to_thread(_tls_context, security) if security.has_tls else None
 
 
 @lru_cache(maxsize=8)
 def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
-    """Made once: the system's authorities take 0.2 s to read, and every reconnect comes out of the lease."""
+    """Created once: reading the system's authorities takes 0.2 s, and the lease continues to run during a reconnect."""
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
     except OSError as error:
@@ -101,7 +102,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
     context.check_hostname = security.checks_host
     if security.certificate_location is not None:
         try:
-            # OpenSSL would ask at the terminal for a password that is not given.
+            # Without a password callback OpenSSL would prompt for the password at the terminal.
             context.load_cert_chain(
                 security.certificate_location, security.key_location, password=lambda: security.key_password or ""
             )
@@ -111,7 +112,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
 
 
 class Login:
-    """The tokens of one log-in, whatever the mechanism."""
+    """The SASL tokens of one login, for any mechanism."""
 
     def __init__(self, security: KafkaSecurity) -> None:
         self._security = security
@@ -130,10 +131,10 @@ class Login:
         return f"\0{self._security.username}\0{self._security.password}".encode()
 
     def next(self, answer: bytes, step: int) -> bytes | None:
-        """The token after the ``step``-th answer (from 1); None: that was the last.
+        """The token to send after the ``step``-th response (from 1); None: the login is complete.
 
-        :raises WireError: when the answer is malformed.
-        :raises DeniedError: when the broker cannot prove that it knows the password.
+        :raises WireError: when the response is malformed.
+        :raises DeniedError: when the broker cannot prove its identity.
         """
         if self._scram is None:
             return None

@@ -1,8 +1,8 @@
-"""Compacted topics as logs, over librdkafka: one producer for all of them, one consumer for each who follows one.
+"""Compacted topics as logs, over librdkafka: one producer for all topics, and one consumer for each reader of a topic.
 
-librdkafka has threads of its own and hands its findings out through calls that block. So every handle here belongs to
-one thread that makes those calls, and what comes out of it crosses to the event loop one batch at a time. The loop
-itself only makes calls that return at once.
+librdkafka has its own threads and returns results through blocking calls. So every handle here belongs to one thread
+that makes those calls and passes the results to the event loop in batches. The event loop itself only makes calls that
+return immediately.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from coterie.nouns.errors import WorldError
 ResultT = TypeVar("ResultT")
 
 DELIVERY_TIMEOUT_MS = 30_000
-"""Kafka Connect gives a write to its config topic as long."""
+"""The same time limit as Kafka Connect has for a write to its config topic."""
 LINES_IN_FLIGHT_MAX = 10_000
-"""Lines of one log that wait for their broker; whoever appends more waits for some of them."""
+"""The maximum number of records of one log that wait for the broker; further appends wait."""
 POLL_S = 0.2
-"""How long a thread waits inside librdkafka before it looks whether it is to end."""
+"""How long a thread waits inside librdkafka before it checks whether it must end."""
 
 
 class Topics:
-    """A Kafka cluster, as the place of a worker's topics. To be closed after use, which closes their logs, too."""
+    """The topics of a worker in one Kafka cluster. Must be closed after use, which also closes their logs."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Topics:
             **librdkafka_settings(security),
             "bootstrap.servers": ",".join(bootstrap_servers),
             "client.id": client_id,
-            # A broker that is back is found at once: its members' session does not wait for a long back-off.
+            # A short back-off, so that a broker that is reachable again is found before sessions end.
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
             "socket.nagle.disable": True,
@@ -63,19 +63,19 @@ class Topics:
         self._servers = ",".join(bootstrap_servers)
         self._request_timeout_s = request_timeout_ms / 1000
         self._log = ClientLog(self._servers)
-        # The producer's voice stands for both: they see the same brokers, and are served by the same thread.
+        # The producer logs the failures of both handles: they have the same brokers, and one thread serves both.
         self._admin = AdminClient(dict[str, Any](self._client, logger=self._log, error_cb=_unheard))
         self._producer = Producer(
             {
                 **self._client,
                 **self._log.settings(),
                 "acks": "all",
-                # As in Connect. One request in flight keeps the order of the lines when one has to be sent again.
+                # As in Connect. One request in flight keeps the order of the records when one has to be sent again.
                 "enable.idempotence": False,
                 "max.in.flight.requests.per.connection": 1,
                 "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "linger.ms": 0,
-                # The partition that Kafka's own clients give a key, so that they may write the topic as well.
+                # Each key gets the same partition as from Kafka's own clients, so that these may also write the topic.
                 "partitioner": "murmur2_random",
             }
         )
@@ -88,21 +88,21 @@ class Topics:
     async def open(
         self, topic: str, *, partitions: int, replication: int, key: str, ordered: bool = False
     ) -> "TopicLog":
-        """The topic as a log; made, compacted, when it is not there.
+        """The topic as a log. A missing topic is created, with ``cleanup.policy=compact``.
 
-        ``partitions`` and ``replication`` may be -1 for the broker's own default. ``key`` is the worker's setting
-        that names the topic: errors name it. One that stands already may have any number of partitions, unless the
-        order of all its lines matters (``ordered``): then it has to have one.
+        ``partitions`` and ``replication`` may be -1 for the broker's default. ``key`` is the worker's setting that
+        names the topic; errors contain it. An existing topic may have any number of partitions, unless the order of all
+        its records matters (``ordered``): then it must have exactly one.
 
-        :raises WorldError: when it cannot be made, or stands with another cleanup.policy, or ordered with more
-            partitions than one.
+        :raises WorldError: when the topic cannot be created, has another cleanup.policy, or is ordered and has more
+            than one partition.
         """
         await self._create(topic, partitions, replication, key)
         count = await self._partition_count(topic)
         if ordered and count != 1:
             raise WorldError(
-                f"topic {topic} has {count} partitions, but the order of its lines matters: "
-                f"make it anew with 1 partition, or name another topic as {key}"
+                f"topic {topic} has {count} partitions, but the order of its records matters: "
+                f"delete it and create it again with 1 partition, or name another topic as {key}"
             )
         await self._check_cleanup_policy(topic, key)
         log = TopicLog(self, topic, count)
@@ -110,23 +110,24 @@ class Topics:
         return log
 
     async def cluster_id(self) -> str:
-        """What the Kafka cluster calls itself.
+        """The id of the Kafka cluster.
 
-        :raises WorldError: when no broker answers in time.
+        :raises WorldError: when no broker responds in time.
         """
         try:
             return await self._ask(lambda: self._admin.cluster_id(self._request_timeout_s))
         except KafkaException as error:
-            raise self.error("cannot ask for the cluster's id", error) from None
+            raise self.error("cannot request the cluster's id", error) from None
 
     async def close(self) -> None:
-        """End every thread and connection; what is still being appended fails. Safe to call twice."""
+        """End every thread and connection; unfinished appends fail. Safe to call twice."""
         for log in self._logs:
             await log.close()
         if self._closing.is_set():
             return
         self._closing.set()
-        # A question may still be under way: this one ends behind it, and nothing is left to block the loop for.
+        # A request may still run on the admin thread. Wait for a no-op that ends after it, so that the shutdown does
+        # not block the event loop.
         await self._ask(lambda: None)
         await asyncio.wrap_future(self._delivered)
         self._delivering.shutdown()
@@ -137,12 +138,12 @@ class Topics:
     def error(self, what: str, error: KafkaException | KafkaError | BufferError) -> WorldError:
         reason = error.args[0] if isinstance(error, KafkaException) else error
         text = reason.str() if isinstance(reason, KafkaError) else str(reason)
-        return WorldError(f"{what}: {text}; see whether the brokers of bootstrap.servers={self._servers} are up")
+        return WorldError(f"{what}: {text}; check that the brokers of bootstrap.servers={self._servers} run")
 
     def produce(self, topic: str, line: NewLine, delivered: Callable[[KafkaError | None, Message], None]) -> None:
-        """Hand one line to the producer. ``delivered`` is called on its thread, once.
+        """Pass one record to the producer. ``delivered`` is called once, on the producer's thread.
 
-        :raises WorldError: when it takes no more; then ``delivered`` is not called.
+        :raises WorldError: when the producer accepts no more records; then ``delivered`` is not called.
         """
         if self._closing.is_set():
             raise WorldError(f"topic {topic} is closed")
@@ -152,9 +153,9 @@ class Topics:
             raise self.error(f"cannot write to topic {topic}", error) from None
 
     async def end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
-        """The offset after the last durable line, by partition.
+        """The offset after the last durable record, by partition.
 
-        :raises WorldError: when a leader of the topic cannot be asked.
+        :raises WorldError: when a leader of the topic's partitions does not respond.
         """
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         try:
@@ -165,20 +166,20 @@ class Topics:
             raise self.error(f"cannot find the end of topic {topic}", error) from None
 
     def heard(self) -> None:
-        """A line was delivered. Called on the producer's thread."""
+        """A record was delivered. Called on the producer's thread."""
         self._log.answered()
 
     def follower(self, topic: str, partitions: int) -> Follower:
         return Follower(self._client, topic, partitions)
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
         """The producer's thread: serves callbacks until the end."""
         while not self._closing.is_set():
             self._producer.poll(POLL_S)
             self._admin.poll(0)
-        # Whoever still waits for a line is told; nobody is left to hear of its fate later.
+        # Fail the outstanding records now, because no later delivery report can reach their callers.
         self._producer.purge()
         self._producer.flush(POLL_S)
         self._producer.close()
@@ -195,19 +196,20 @@ class Topics:
             await asyncio.wrap_future(created[topic])
         except KafkaException as error:
             code = error.args[0].code()
-            # A worker that may not make topics can live with one that an operator made: the next question tells.
+            # A worker that may not create topics can use a topic that an operator has created: the next request shows
+            # whether the topic exists.
             if code in _NOT_ALLOWED:
                 return
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
                 raise WorldError(
-                    f"topic {topic} cannot be made with {replication} replicas: {error.args[0].str()}; set "
+                    f"topic {topic} cannot be created with {replication} replicas: {error.args[0].str()}; set "
                     f"{key.removesuffix('.topic')}.replication.factor to at most the number of brokers"
                 ) from None
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self.error(f"cannot make topic {topic}", error) from None
+                raise self.error(f"cannot create topic {topic}", error) from None
 
     async def _partition_count(self, topic: str) -> int:
-        """Waits until every partition has a leader, as a topic just made has a moment later."""
+        """The number of partitions. Waits until every partition has a leader, which takes a moment for a new topic."""
         deadline_s = asyncio.get_running_loop().time() + self._request_timeout_s
         while True:
             try:
@@ -219,7 +221,7 @@ class Topics:
                 return len(found.partitions)
             if asyncio.get_running_loop().time() > deadline_s:
                 why = found.error.str() if found.error is not None else "a partition has no leader"
-                raise WorldError(f"topic {topic} is not there and could not be made, or cannot be used: {why}")
+                raise WorldError(f"topic {topic} does not exist and could not be created, or cannot be used: {why}")
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, key: str) -> None:
@@ -234,7 +236,7 @@ class Topics:
         policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else "compact"
         if policy != "compact":
             raise WorldError(
-                f"topic {topic} has cleanup.policy={policy}, which would delete lines that are needed: "
+                f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: "
                 f"set it to compact, or name another topic as {key}"
             )
 
@@ -244,7 +246,7 @@ _NOT_SERVED = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
 
 
 class TopicLog:
-    """One topic as a `Log`; made by :meth:`Topics.open`."""
+    """One topic as a `Log`; created by :meth:`Topics.open`."""
 
     def __init__(self, topics: Topics, topic: str, partitions: int) -> None:
         self._topics = topics
@@ -254,12 +256,12 @@ class TopicLog:
         self._room = asyncio.Semaphore(LINES_IN_FLIGHT_MAX)
 
     async def append(self, lines: Sequence[NewLine]) -> int:
-        """Return, once all ``lines`` are durable on all replicas, the offset after the last of them.
+        """Append ``lines`` and wait until all are durable on all replicas; return the offset after the last one.
 
-        A broker that is away is waited for. A line whose answer was lost is sent again, so it may stand twice in the
-        topic, one after the other.
+        While no broker can be reached, the append waits. A record whose response was lost is sent again, so the topic
+        may contain it twice, one after the other.
 
-        :raises WorldError: when they could not be written in time, or when nobody knows whether they were.
+        :raises WorldError: when the records could not be written in time, or when it is unknown whether they were.
         """
         loop = asyncio.get_running_loop()
         fates: list[asyncio.Future[int | WorldError]] = []
@@ -285,16 +287,17 @@ class TopicLog:
                 fate.cancel()
 
     async def end_offset(self) -> int:
-        """The offset after the last durable line, over all partitions the greatest.
+        """The offset after the last durable record; with several partitions, the greatest of their end offsets.
 
-        :raises WorldError: when the topic's leaders cannot be asked.
+        :raises WorldError: when a leader of the topic's partitions does not respond.
         """
         return max((await self._topics.end_offsets(self._topic, self._partitions)).values())
 
     async def follow(self) -> AsyncGenerator[Sequence[Line], None]:
-        """Every line from the beginning, then every line as it comes; an empty sequence once, at the end as it was.
+        """Yield every record from the beginning, then every new record as it comes. Yields an empty sequence once, when
+        all records that existed at the call have been yielded.
 
-        :raises WorldError: when lines vanished from the topic, or the log was closed.
+        :raises WorldError: when records were deleted from the topic before they were read, or the log was closed.
         """
         follower = self._topics.follower(self._topic, self._partitions)
         self._followers.add(follower)
@@ -313,23 +316,24 @@ class TopicLog:
             await follower.close()
 
     async def close(self) -> None:
-        """End everybody who follows. Safe to call twice."""
+        """End all followers. Safe to call twice."""
         for follower in list(self._followers):
             await follower.close()
 
     async def _ends(self) -> Mapping[int, int]:
-        """Where the topic ends now; asks until somebody answers."""
+        """The current end offsets of the topic; retries until the brokers respond."""
         while True:
             try:
                 return await self._topics.end_offsets(self._topic, self._partitions)
             except WorldError as error:
-                logger.warning("%s; asking again", error)
+                logger.warning("%s; retrying", error)
                 await asyncio.sleep(1)
 
     def _delivered(
         self, fate: asyncio.Future[int | WorldError], loop: asyncio.AbstractEventLoop
     ) -> Callable[[KafkaError | None, Message], None]:
-        """A delivery report, called on the producer's thread, that settles ``fate`` on the loop."""
+        """A callback for the delivery report. It runs on the producer's thread and completes ``fate`` on the event
+        loop."""
 
         def settle(outcome: int | WorldError) -> None:
             self._room.release()
@@ -349,4 +353,4 @@ class TopicLog:
 
 
 def _unheard(_error: KafkaError) -> None:
-    """For a handle whose troubles another one tells."""
+    """Ignore the error: another handle logs it."""

@@ -1,4 +1,4 @@
-"""What any member machine takes and yields, whatever protocol its group speaks: events and effects."""
+"""The events and effects of any member machine, the same for each group protocol."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TimerT = TypeVar("TimerT", bound=Hashable)
 TimerT_co = TypeVar("TimerT_co", bound=Hashable, covariant=True)
 
 RequestId = NewType("RequestId", int)
-"""Which request an answer belongs to; counts upwards and is never used twice."""
+"""Identifies a request and its response; counts upwards and is never used twice."""
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ class Answered(Generic[ResponseT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """No answer arrives; the coordinator may have received the request or not."""
+    """The response to the request will not arrive; the coordinator may have received the request or not."""
 
     id: RequestId
     reason: str
@@ -35,14 +35,14 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Generic[TimerT_co]):
-    """A claim to check: the timer may have been moved or cancelled meanwhile."""
+    """A deadline passed. The timer may have been moved or cancelled meanwhile: the machine checks the deadline."""
 
     timer: TimerT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The driver begins: the first event of a member."""
+    """The driver has started: the first event of a member."""
 
 
 Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFired[TimerT] | Began
@@ -52,7 +52,8 @@ Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Generic[RequestT_co]):
-    """Ask the coordinator → Answered | Unanswered. A heartbeat must not wait behind a join that the broker parks."""
+    """Send ``request`` to the coordinator → Answered | Unanswered. A heartbeat must not wait behind a join that the
+    broker parks."""
 
     id: RequestId
     request: RequestT_co
@@ -73,16 +74,16 @@ class CancelTimer(Generic[TimerT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Say:
-    """One line for the process's log."""
+    """One message for the process's log."""
 
     text: str
     warns: bool = False
-    """An operator should see it."""
+    """The message is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The member has left the group, whether the coordinator was told or not. Nothing follows."""
+    """The member has left the group, with or without a LeaveGroup. No effect follows."""
 
 
 Effect: TypeAlias = Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | Say | MembershipEvent | Left

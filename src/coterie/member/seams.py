@@ -1,4 +1,4 @@
-"""What drives a member machine, whatever protocol its group speaks: the machine as a value, and its coordinator."""
+"""The seams of a member machine, the same for each group protocol: its step function, and its coordinator."""
 
 from typing import Protocol, TypeVar
 
@@ -13,7 +13,7 @@ ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
 
 
 class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
-    """The function of a member machine: changes the member by one event and yields what to do."""
+    """The step function of a member machine: changes the member by one event and returns the effects."""
 
     def __call__(
         self, member: MemberT_contra, event: Event[ResponseT_contra, TimerT], /, *, now_ms: int
@@ -21,11 +21,11 @@ class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
 
 
 class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
-    """The way to the group's coordinator (over TCP | simulated)."""
+    """Sends requests to the group's coordinator (over TCP | simulated)."""
 
     async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
-        """Send ``request`` and await its answer; other requests may be outstanding. A coordinator that moved or is
-        loading is an answer, too.
+        """Send ``request`` and await its response; other requests may be outstanding. When the coordinator has moved or
+        is loading, that is a response with an error code, not an error.
 
         :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
         """

@@ -1,1 +1,1 @@
-"""The words that everything else is written in: ids, jobs, states, the error tree."""
+"""Types that all other packages use: ids, jobs, states, membership orders and events, the error tree."""

@@ -1,21 +1,21 @@
-"""Ids: strings and numbers that must not be taken for one another."""
+"""Ids: strings and numbers. Each kind has its own type, so that mypy reports an id that is used as another kind."""
 
 from typing import NamedTuple, NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
 InstanceId = NewType("InstanceId", str)
-"""``group.instance.id``: who a static member is, across restarts (KIP-345)."""
+"""``group.instance.id``: identifies a static member across restarts (KIP-345)."""
 Generation = NewType("Generation", int)
 ReplyTo = NewType("ReplyTo", int)
-"""Whom a coordinator answers: its shell's own number for one outstanding request."""
+"""Identifies one outstanding request at a coordinator; the coordinator's shell assigns the number."""
 WorkerId = NewType("WorkerId", str)
-"""``host:port`` of a worker's REST listener: what Connect shows as ``worker_id``."""
+"""``host:port`` of a worker's REST listener; ``worker_id`` in Connect's REST responses."""
 WorkerUrl = NewType("WorkerUrl", str)
 Incarnation = NewType("Incarnation", str)
-"""Which life of a connector's name this is: deleting and creating again gives a new one."""
+"""Distinguishes connectors that had the same name: a connector that is deleted and created again gets a new one."""
 ConfigOffset = NewType("ConfigOffset", int)
-"""How far a worker has read the config log: the offset of the last record read, plus one; -1 when it is unread."""
+"""How far a worker has read the config log: the offset of the last record read, plus one; -1 before the first read."""
 
 
 class TopicPartition(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is assigned: connectors, tasks, and sets of both."""
+"""The units of assignment: connectors, tasks, and sets of both."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,9 +7,10 @@ from typing import NamedTuple, NewType, Self, TypeAlias
 ConnectorName = NewType("ConnectorName", str)
 
 TASKS_MAX = 1_000
-"""Most tasks of one connector. Connect has no limit. But a worker publishes the configs of all tasks of a connector at
-once, and may be assigned all of these tasks at once; meanwhile its event loop sends no heartbeat, for about 0.2 s with
-1,000 tasks and 2 s with 10,000. 1,000 configs of 8 kB each also fit into one request that publishes them."""
+"""The maximum number of tasks of one connector. Connect has no limit. But a worker publishes the configs of all tasks
+of a connector in one step, and may be assigned all of these tasks in one step. In each such step its event loop sends
+no heartbeat: for about 0.2 s with 1,000 tasks, and 2 s with 10,000. Also, 1,000 configs of 8 kB each fit into the one
+request that publishes them."""
 
 
 class ConnectorTaskId(NamedTuple):
@@ -23,9 +24,9 @@ class ConnectorTaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Split at the *last* ``-``, since connectors' names may hold some.
+        """Split at the *last* ``-``, because a connector's name may contain ``-``.
 
-        :raises ValueError: when there is no ``-`` with a number behind it.
+        :raises ValueError: when ``text`` does not end with ``-`` and a number.
         """
         connector, dash, task = text.rpartition("-")
         if not (dash and connector and task.isascii() and task.isdigit()):
@@ -39,7 +40,7 @@ Job: TypeAlias = ConnectorName | ConnectorTaskId
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A set of jobs, with the algebra of sets."""
+    """A set of jobs, with the operators of sets."""
 
     connectors: frozenset[ConnectorName] = field(default=frozenset())
     tasks: frozenset[ConnectorTaskId] = field(default=frozenset())
@@ -55,7 +56,8 @@ class Jobs:
                 connectors.add(job)
         return cls(frozenset(connectors), frozenset(tasks))
 
-    # Most are empty, or wholly within the other, and a copy costs what it holds: so none is made for nothing.
+    # In most calls one set is empty or contains the other. The result is then one of the two sets itself: a copy would
+    # take time in proportion to its size.
 
     def __or__(self, other: "Jobs") -> "Jobs":
         if not other:
@@ -81,7 +83,7 @@ class Jobs:
         return job in self.tasks if isinstance(job, ConnectorTaskId) else job in self.connectors
 
     def __iter__(self) -> Iterator[Job]:
-        """Connectors by name, then tasks by connector and number: the one order in which jobs are shown."""
+        """Connectors by name, then tasks by connector and number. Jobs are always shown in this order."""
         yield from sorted(self.connectors)
         yield from sorted(self.tasks)
 

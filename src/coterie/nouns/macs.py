@@ -1,5 +1,5 @@
-"""The MACs that workers sign with (KIP-507), by Java's names for them: these stand in worker files, in session keys and
-in signed requests."""
+"""The MAC algorithms with which workers sign requests (KIP-507), by their names in Java. Worker configs, session keys
+and signed requests contain these names."""
 
 from collections.abc import Mapping
 
@@ -15,18 +15,18 @@ HASHES: Mapping[str, str] = {
     "HmacSHA3-384": "sha3_384",
     "HmacSHA3-512": "sha3_512",
 }
-"""What :mod:`hashlib` calls the hash of each."""
+"""The name in :mod:`hashlib` of the hash of each algorithm."""
 
 _KEY_SIZES_BITS: Mapping[str, int] = {"HmacMD5": 512, "HmacSHA1": 512}
-"""Where Java's own size is not the hash's."""
+"""The algorithms for which the size of Java's default key is not the size of the hash."""
 _BY_LOWER_CASE: Mapping[str, str] = {name.lower(): name for name in HASHES}
 
 
 def canonical(name: str) -> str | None:
-    """``name`` as Java writes it; it looks names up whatever their case. None when there is no such MAC here."""
+    """``name`` in Java's spelling (Java ignores the case of these names). None when Coterie has no such algorithm."""
     return _BY_LOWER_CASE.get(name.lower())
 
 
 def key_size_bits(name: str) -> int:
-    """How long a key Java makes for the MAC of this canonical ``name`` when nobody says."""
+    """The size of the key that Java generates by default for the algorithm of this canonical ``name``."""
     return _KEY_SIZES_BITS.get(name) or int(name[-3:])

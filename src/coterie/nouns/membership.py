@@ -1,7 +1,7 @@
-"""What a worker's member and its herder exchange, whatever protocol the group speaks.
+"""The orders and events that a worker's member and its herder exchange, the same for each group protocol.
 
-`member` makes the events out of the protocol's messages, and `herder` takes them; neither room knows the other. A
-``token`` carries what only one protocol knows: it is opaque to all but the module that knows that protocol.
+`member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
+``token`` is a value of one protocol: only the modules of that protocol read it.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 
 
 class MemberState(StrEnum):
-    """How far a worker is in its group's rounds, as Connect names it."""
+    """How far a worker is in its group's current rebalance, by Connect's names."""
 
     UNJOINED = "UNJOINED"
     PREPARING_REBALANCE = "PREPARING_REBALANCE"
-    """It has asked to join, and waits for the other members."""
+    """The worker has sent JoinGroup and waits for the other members."""
     COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
-    """All members have joined, and it waits for its assignment."""
+    """All members have joined, and the worker waits for its assignment."""
     STABLE = "STABLE"
 
 
-# -- what a leader's herder reads of the members, and decides for them ------------------------------------------------
+# -- members' reports, and the assignments that the leader's herder computes from them --------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """What one member reported of itself when it joined."""
+    """The metadata that one member reported when it joined."""
 
     url: WorkerUrl
     name: str | None = None
@@ -44,7 +44,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAssignment:
-    """What the leader decided for one member: only what is newly assigned and what is revoked."""
+    """The change that the leader computed for one member: only jobs that are newly assigned or revoked."""
 
     assigned: Jobs = NO_JOBS
     revoked: Jobs = NO_JOBS
@@ -52,16 +52,16 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """The leader's answer to :class:`AssignmentWanted`."""
+    """The assignments that the leader computed in response to :class:`AssignmentWanted`."""
 
     config_offset: ConfigOffset
     """How far the config log was read for these assignments; with ``has_config_mismatch``: how far it must be read."""
     assignments: Mapping[MemberId, MemberAssignment]
-    """Of every member that was reported."""
+    """Contains every member of ``AssignmentWanted.members``."""
     delay_ms: int = 0
-    """When the members have to join again at the latest; 0 means no such time."""
+    """What is left of the scheduled rebalance delay: the members join again after this time. 0 means no delay."""
     has_config_mismatch: bool = False
-    """The leader's config log lags: no member's assignment changes in this round."""
+    """The leader has not read the config log as far as another member: no assignment changes in this rebalance."""
 
 
 # -- orders of the herder to its member -------------------------------------------------------------------------------
@@ -69,25 +69,26 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """What the next join reports, ordered again whenever it changes. The first order makes the member join; after a
-    loss, an order that owns no job does."""
+    """Sets the worker state that the next JoinGroup reports; the herder sends this order again after each change. The
+    first order makes the member join. After `Lost`, the first order that owns no job makes it join again."""
 
     config_offset: ConfigOffset
     owned: Jobs
     draining: bool = False
-    """This worker leaves for good: its jobs move away while it still runs them."""
+    """This worker is being drained: the leader moves its jobs away while the worker still runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
-    """Ask for a round; the work goes on meanwhile."""
+    """Start a rebalance; the jobs keep running."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """The leader's answer to the :class:`AssignmentWanted` of ``token``; dropped when the group has moved on."""
+    """Send the assignments that this leader computed for the :class:`AssignmentWanted` of ``token``. The member drops
+    the order when that rebalance is over."""
 
     token: object
     computed: Computed
@@ -95,19 +96,19 @@ class Install:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """Give the place up, because the herder is stuck or cannot start its jobs; `Lost` follows. The member joins again
-    after a `Subscribe` with nothing owned."""
+    """Leave the group, because the herder is stuck or cannot start its jobs; `Lost` follows. The member joins again
+    after a `Subscribe` that owns no job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Leave the group; what was owned has stopped before → GroupLeft."""
+    """Leave the group, after all owned jobs have stopped → GroupLeft."""
 
     reason: str
     for_good: bool = False
-    """A static member sends a LeaveGroup, too: the group must not wait for it."""
+    """The worker will not return, so a static member sends LeaveGroup, too: the group must not wait for it."""
 
 
 MembershipOrder: TypeAlias = Subscribe | Rejoin | Install | Abandon | Leave
@@ -118,25 +119,25 @@ MembershipOrder: TypeAlias = Subscribe | Rejoin | Install | Abandon | Leave
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStateChanged:
-    """The member has come that far in a round; the work goes on. The end of a round is :class:`Assigned`."""
+    """The member has reached this state of a rebalance; the jobs keep running. :class:`Assigned` ends a rebalance."""
 
     state: MemberState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MustReleaseAll:
-    """A round has begun that this worker joins only when it owns nothing: the herder stops everything, and tells the
-    membership so."""
+    """A rebalance has begun that this worker joins only when it owns no job: the herder stops all jobs, then sends a
+    `Subscribe` that owns no job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentWanted:
-    """This worker leads: its herder has to compute the assignments of all ``members``."""
+    """This worker is the leader: its herder has to compute the assignments of all ``members``."""
 
     token: object
-    """Handed back with the answer."""
+    """The ``token`` of the `Install` that follows."""
     member_id: MemberId
-    """This worker's own."""
+    """The member id of this worker."""
     members: Mapping[MemberId, MemberReport]
 
 
@@ -146,11 +147,11 @@ class Assigned:
 
     member_id: MemberId
     epoch: int
-    """Of the assignment: in a classic group its generation."""
+    """The epoch of the assignment: in a classic group its generation."""
     jobs: Jobs
     revoked: Jobs = NO_JOBS
     is_whole: bool = False
-    """``jobs`` replaces all that the worker had. Otherwise ``jobs`` is added, and ``revoked`` is taken away."""
+    """``jobs`` replaces the previous assignment. Otherwise ``jobs`` is added to it, and ``revoked`` is removed."""
     leader: MemberId
     leader_url: WorkerUrl
     config_offset: ConfigOffset
@@ -160,25 +161,25 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvedUntil:
-    """The coordinator counted this worker as a member when it answered a request; so its work may run on."""
+    """The coordinator's response to a request renewed the lease: this worker may run its jobs until ``until_ms``."""
 
     until_ms: int
-    """On the steady clock: when the request was sent, plus `Lease.proved_ms`."""
+    """The end of the lease on the steady clock: when the request was sent, plus `Lease.proved_ms`."""
     session_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """This worker may no longer run anything: it was removed, or cannot reach its coordinator in time. The member joins
-    again when the herder tells it that nothing is owned."""
+    """This worker may run no job any longer: it was removed from the group, or its lease ended. The member joins again
+    when the herder has sent a `Subscribe` that owns no job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRefused:
-    """The group will never take this worker with its current settings: the worker stops, leaves and exits with
-    ``reason``, which says what to set instead. The member sends no further requests, except to leave."""
+    """The group cannot accept this worker with its current settings. The worker stops its jobs, leaves and exits with
+    ``reason``, which contains the settings to change. The member sends no further requests, except LeaveGroup."""
 
     reason: str
 
@@ -188,29 +189,30 @@ MembershipEvent: TypeAlias = (
 )
 
 
-# -- from one life of a process to the next ---------------------------------------------------------------------------
+# -- from one process of a worker to the next -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceHandover:
-    """A worker's place in its group, which one life of its process hands on to the next.
+    """The membership state that a worker's process passes to the next process when it re-executes itself.
 
-    A process that executes itself anew is the same member to its group, as long as its heartbeats go on within the
-    session: no round, no delay, no job that moves.
+    The next process continues as the same member of the group, if its first heartbeat arrives within the session
+    timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
     """
 
     member_id: MemberId
     generation: Generation
     protocol: str
-    """What the group speaks, as ``connect.protocol`` names it."""
+    """The protocol that the group uses, as a value of ``connect.protocol``."""
     leader: MemberId
     leader_url: WorkerUrl
     config_offset: ConfigOffset
     """How far the leader had read the config log when it assigned ``jobs``."""
     jobs: Jobs
     deferred_until_ms: int | None = None
-    """End of the scheduled rebalance delay, if one runs, on the machine's steady clock, which both lives share."""
+    """End of the scheduled rebalance delay, if one runs, on the host's steady clock, which both processes share."""
     may_have_missed_vote: bool = False
-    """A round was under way: the group may have had a vote that the next life does not know of."""
+    """A rebalance was in progress: the group may have selected a protocol that the next process does not know."""
     must_ask_for_round: bool = False
-    """The next life has to ask for a round: it leads and remembers nothing, or something changed that no join said."""
+    """The next process must start a rebalance: it is the leader and has lost its state, or something has changed that
+    the last JoinGroup did not report."""

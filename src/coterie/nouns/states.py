@@ -1,10 +1,10 @@
-"""What the user wants of a connector, and what is true of a job: Connect's own words."""
+"""The target state of a connector and the status of a job, by Connect's names."""
 
 from enum import StrEnum
 
 
 class TargetState(StrEnum):
-    """What the user wants of a connector (config topic, ``target-state-<connector>``)."""
+    """The state that the user set for a connector (config topic, key ``target-state-<connector>``)."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -12,7 +12,7 @@ class TargetState(StrEnum):
 
 
 class State(StrEnum):
-    """What is true of a connector or task (status topic). ``DESTROYED`` is written as a tombstone."""
+    """The actual state of a connector or task (status topic). ``DESTROYED`` is written as a tombstone."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"

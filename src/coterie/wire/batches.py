@@ -1,8 +1,8 @@
-"""Record batches of magic 2 (KIP-98): the head that a broker reads and the offset it puts in; records in and out.
+"""Record batches of magic 2 (KIP-98): reads and writes their headers and records.
 
-A broker keeps producers' batches as they came, compressed or not. It checks the head and the CRC, and writes the base
-offset and the leader epoch in place: both stand before the bytes that the CRC covers. Its own are the markers that end
-a transaction, control batches of one record.
+A broker stores producers' batches unchanged, compressed or not. It checks the header and the CRC, and overwrites only
+the base offset and the leader epoch: both precede the bytes that the CRC covers. The only batches that a broker creates
+itself are the markers that end a transaction: control batches of one record.
 """
 
 import struct
@@ -16,13 +16,13 @@ from coterie.wire.primitives import Reader, Writer
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 HEAD_SIZE = _HEAD.size
-"""61 bytes stand before the first record."""
+"""61 bytes precede the first record."""
 _LENGTH_END = 12
-"""The length counts what comes after itself."""
+"""The end of the length field, which counts the bytes after itself."""
 _CRC_END = 21
-"""The CRC covers what comes after itself."""
+"""The end of the CRC field, which covers the bytes after itself."""
 _COVERED_HEAD = struct.Struct(">hiqqqhii")
-"""The head from there on."""
+"""The part of the header that the CRC covers."""
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -30,7 +30,7 @@ _LEADER_EPOCH = struct.Struct(">i")
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
-"""Of a batch's attributes: it belongs to its producer's transaction."""
+"""The bit in a batch's attributes of a batch that belongs to its producer's transaction."""
 _CONTROL = 0x20
 _RECORD_SIZE_MIN = 7
 """Length, attributes, timestamp delta, offset delta, key, value and headers take at least a byte each."""
@@ -46,12 +46,12 @@ NO_SEQUENCE = -1
 
 
 class DamagedBatchError(WireError):
-    """Bytes that were a batch once; sent again they may arrive whole."""
+    """A batch was damaged on its way; if the sender sends it again, it may arrive undamaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHead:
-    """The head of one batch; ``size_bytes`` is that of the whole batch."""
+    """The header of one batch; ``size_bytes`` is the size of the whole batch."""
 
     base_offset: int
     size_bytes: int
@@ -70,7 +70,7 @@ class BatchHead:
 
     @property
     def codec(self) -> int:
-        """As `compression` counts them."""
+        """The number of the codec, as in `compression`."""
         return self.attributes & _COMPRESSION_MASK
 
     @property
@@ -79,7 +79,8 @@ class BatchHead:
 
     @property
     def has_append_time(self) -> bool:
-        """Its records are of the time at which the log took them, ``max_timestamp_ms``, whatever they tell."""
+        """``max_timestamp_ms``, the time of the append to the log, is the timestamp of all records; the timestamps
+        inside the records are ignored."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     def with_codec(self, codec: int) -> "BatchHead":
@@ -87,7 +88,7 @@ class BatchHead:
 
     @property
     def is_numbered(self) -> bool:
-        """From a producer with an id, whose batches have sequence numbers."""
+        """The batch has a producer id and a sequence number: it is from an idempotent producer."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -120,27 +121,29 @@ class NewRecord:
 
 
 def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
-    """The head of the batch at ``at``; that the whole batch is there has been checked, its CRC not.
+    """Read the header of the batch at ``at`` and check that the whole batch is present. Does not check the CRC.
 
     :raises WireError: when the batch is cut off, is not of magic 2, or its numbers contradict each other;
-        `DamagedBatchError` when it cannot have been sent so.
+        `DamagedBatchError` when no client sends such a header.
     """
     left = len(data) - at
     if left < HEAD_SIZE:
-        raise WireError(f"a batch of {left} bytes has no head")
+        raise WireError(f"a batch of {left} bytes has no complete header")
     (
         base_offset, length, _, magic, _, attributes, last_offset_delta, base_timestamp_ms, max_timestamp_ms,
         producer_id, producer_epoch, base_sequence, record_count,
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
     size_bytes = length + _LENGTH_END
     if magic > 2 or size_bytes < HEAD_SIZE:
-        raise DamagedBatchError(f"a batch of magic {magic} tells {size_bytes} bytes")
+        raise DamagedBatchError(f"the header of a batch states magic {magic} and {size_bytes} bytes")
     if magic < 2:
-        raise WireError(f"a batch of magic {magic}")
+        raise WireError(f"a batch has magic {magic}, not 2")
     if size_bytes > left:
-        raise WireError(f"a batch tells {size_bytes} bytes, {left} are there")
+        raise WireError(f"the header of a batch states {size_bytes} bytes, but {left} bytes are left")
     if last_offset_delta < 0 or record_count < 0:
-        raise WireError(f"a batch of {record_count} records up to the offset delta {last_offset_delta}")
+        raise WireError(
+            f"the header of a batch states {record_count} records and the last offset delta {last_offset_delta}"
+        )
     return BatchHead(
         base_offset=base_offset,
         size_bytes=size_bytes,
@@ -163,30 +166,31 @@ def check_crc(data: bytes | memoryview, at: int, head: BatchHead) -> None:
 
 
 def check_produced(data: bytes | memoryview) -> BatchHead:
-    """The head of what a producer wants appended to one partition: exactly one sound batch.
+    """Check the data that a producer sent for one partition, and return its header: exactly one valid batch.
 
-    :raises WireError: when it is anything else; `DamagedBatchError` when it was damaged on its way.
+    :raises WireError: when the data is not exactly one valid batch; `DamagedBatchError` when it was damaged on its way.
     """
     head = read_head(data)
     if head.size_bytes != len(data):
-        raise WireError(f"{len(data) - head.size_bytes} bytes stand behind the one batch that a producer may send")
+        raise WireError(f"{len(data) - head.size_bytes} bytes follow the one batch that a producer may send")
     if head.record_count != head.last_offset_delta + 1:
         raise WireError(f"a batch of {head.record_count} records ends at the offset delta {head.last_offset_delta}")
     if not head.is_compressed and head.record_count * _RECORD_SIZE_MIN > head.size_bytes - HEAD_SIZE:
-        raise WireError(f"a batch of {head.size_bytes} bytes tells {head.record_count} records")
+        raise WireError(f"the header of a batch of {head.size_bytes} bytes states {head.record_count} records")
     check_crc(data, 0, head)
     return head
 
 
 def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0) -> bytes:
-    """The batch with its place in the log written in."""
+    """The batch with this base offset and leader epoch."""
     return b"".join((_BASE_OFFSET.pack(base_offset), data[8:_LENGTH_END], _LEADER_EPOCH.pack(leader_epoch), data[16:]))
 
 
 def iter_heads(data: bytes | memoryview) -> Iterator[tuple[int, BatchHead]]:
-    """The place and head of each whole batch in a row; a batch cut off at the end, as in a fetch's answer, is left out.
+    """The position and header of each whole batch in ``data``. A batch that is cut off at the end, as in a fetch
+    response, is left out.
 
-    :raises WireError: when a batch in the row is malformed.
+    :raises WireError: when a batch is malformed.
     """
     at = 0
     while len(data) - at >= HEAD_SIZE:
@@ -199,14 +203,14 @@ def iter_heads(data: bytes | memoryview) -> Iterator[tuple[int, BatchHead]]:
 
 
 def with_append_time(data: bytes | memoryview, head: BatchHead, now_ms: int) -> tuple[bytes, BatchHead]:
-    """The batch as the log of a topic with ``message.timestamp.type=LogAppendTime`` takes it, and its head."""
+    """The batch as a topic with ``message.timestamp.type=LogAppendTime`` stores it, and its header."""
     head = replace(head, attributes=head.attributes | _LOG_APPEND_TIME, max_timestamp_ms=now_ms)
     return rebuilt(data, head, data[HEAD_SIZE:]), head
 
 
 def rebuilt(data: bytes | memoryview, head: BatchHead, body: bytes | memoryview) -> bytes:
-    """The batch in ``data`` with what ``head`` tells of it, and with ``body`` for its records; its base offset and its
-    leader epoch stay."""
+    """The batch in ``data`` with the fields of ``head`` and with the records in ``body``; its base offset and leader
+    epoch stay."""
     covered = b"".join(
         (
             _COVERED_HEAD.pack(
@@ -232,12 +236,12 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytes:
-    """One uncompressed batch of at least one record, all of ``timestamp_ms``."""
+    """One uncompressed batch of at least one record; ``timestamp_ms`` is the timestamp of each record."""
     body = Writer()
     count = 0
     for count, record in enumerate(records, start=1):
         _write_record(body, count - 1, record)
-    assert count, "a batch holds at least one record"
+    assert count, "a batch contains at least one record"
     covered = _COVERED_HEAD.pack(
         attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence,
         count,
@@ -259,21 +263,21 @@ def encode_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, tim
 
 
 def decode_records(data: bytes | memoryview) -> list[BatchRecord]:
-    """The records of the whole batches in ``data``, CRC checked.
+    """The records of the whole batches in ``data``, with their CRC checked.
 
-    :raises WireError: when a batch is malformed, damaged, or compressed: we read only batches that we wrote.
+    :raises WireError: when a batch is malformed, damaged, or compressed: only batches that Coterie wrote are read.
     """
     records: list[BatchRecord] = []
     for at, head in iter_heads(data):
         check_crc(data, at, head)
         if head.is_compressed:
-            raise WireError("the records of a compressed batch are not read here")
+            raise WireError("a batch is compressed; only uncompressed batches are read here")
         if not head.is_control:
             records.extend(_read_records(data, at, head))
     return records
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
@@ -294,7 +298,7 @@ def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
 def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterator[BatchRecord]:
     reader = Reader(data, at + HEAD_SIZE, at + head.size_bytes)
     if head.record_count * _RECORD_SIZE_MIN > reader.left:
-        raise WireError(f"a batch of {head.size_bytes} bytes tells {head.record_count} records")
+        raise WireError(f"the header of a batch of {head.size_bytes} bytes states {head.record_count} records")
     for _ in range(head.record_count):
         size = reader.varint()
         end = reader.at + size
@@ -308,7 +312,7 @@ def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterato
             headers=_read_headers(reader),
         )
         if reader.at != end:
-            raise WireError(f"a record has not the {size} bytes it tells")
+            raise WireError(f"a record is not {size} bytes long, as its length states")
     reader.expect_end()
 
 

@@ -1,4 +1,4 @@
-"""Answers that say nothing but an error: the fields that kio wants and nobody has told get Kafka's empty values."""
+"""Error responses: required fields that were not given get Kafka's empty values."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -10,13 +10,14 @@ from coterie.wire.shapes import Values
 
 
 def filled_response(api_key: int, version: int, values: Values) -> Values:
-    """``values`` of an answer of ``version``, completed all the way down."""
+    """``values`` of a response of ``version``, with empty values added at every level."""
     return filled(response_schema(api_key, version), values)
 
 
 def filled(schema: Any, values: Values) -> Values:
-    """``values`` for an entity of ``schema``, and for each field that has no default an empty value: nothing, null,
-    or -1 where a number is an id, an offset or an epoch."""
+    """``values`` for an entity of ``schema``, with an empty value added for each missing field that has no default. The
+    empty value is null for a nullable field; otherwise an empty array, string or bytes, False, 0 for a time or a float,
+    and -1 for an integer (an id, an offset or an epoch)."""
     complete: dict[str, Any] = {}
     for field in fields(schema):
         if field.name in values:

@@ -1,7 +1,7 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, unpacked under a size limit; gzip alone is packed.
+"""The codecs of record batches: decompresses gzip, snappy, lz4 and zstd under a size limit; compresses gzip only.
 
-What does not come with Python comes with pyarrow, which is loaded when the first such batch is met: 43 MB and 0.3 s
-that a broker without them never pays.
+Python has gzip; the other codecs are pyarrow's. pyarrow is loaded when the first batch needs it, because loading takes
+43 MB and 0.3 s.
 """
 
 import zlib
@@ -11,19 +11,20 @@ from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-"""Codecs as the lowest three bits of a batch's attributes count them."""
+"""The codecs' numbers in the lowest three bits of a batch's attributes."""
 
 _BLOCK_SIZE = 256 * 1024
 
 _XERIAL = b"\x82SNAPPY\x00"
-"""Java's clients cut snappy into blocks, behind this and two int32 of versions; others write one bare block."""
+"""Java's clients split snappy data into blocks, after these bytes and two int32 versions. Other clients write one block
+without any header."""
 _XERIAL_HEAD_SIZE = 16
 
 
 def unpacked(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
-    """What ``data`` holds.
+    """``data`` decompressed.
 
-    :raises WireError: when it is damaged, of no known codec, or holds more than ``size_max`` bytes.
+    :raises WireError: when ``data`` is damaged, ``codec`` is unknown, or the result is longer than ``size_max`` bytes.
     """
     try:
         if codec == NONE:
@@ -35,12 +36,12 @@ def unpacked(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
         elif codec in (LZ4, ZSTD):
             plain = _unpacked_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
         else:
-            raise WireError(f"no compression has the number {codec}")
+            raise WireError(f"no codec has the number {codec}")
     except (zlib.error, OSError, ValueError) as error:
         # pyarrow's errors are OSError and ValueError.
         raise WireError(f"compressed records are damaged: {error}") from error
     if len(plain) > size_max:
-        raise WireError(f"compressed records hold more than {size_max} bytes")
+        raise WireError(f"the decompressed records have more than {size_max} bytes")
     return plain
 
 
@@ -49,15 +50,15 @@ def packed_gzip(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _unpacked_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
     import pyarrow
 
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec) as stream:
-        # Into room of our own: pyarrow makes room for all that it is asked to read before it reads any of it, and
-        # when it then fails, it does not give that back.
+        # Read into a buffer of this function. pyarrow's own read allocates memory for the whole requested size before
+        # it reads anything, and does not free that memory when it then fails.
         block = memoryview(bytearray(min(size_max + 1, _BLOCK_SIZE)))
         plain = bytearray()
         while len(plain) <= size_max and (size := stream.readinto(block)):
@@ -71,10 +72,10 @@ def _unpacked_snappy(data: bytes, size_max: int) -> bytes:
     blocks: list[bytes] = []
     left = size_max
     for block in _snappy_blocks(data):
-        # Before it trusts anything else a block tells its size.
+        # A block begins with its decompressed size: check it before decompressing.
         size = Reader(block).uvarint()
         if size > left:
-            raise WireError(f"compressed records hold more than {size_max} bytes")
+            raise WireError(f"the decompressed records have more than {size_max} bytes")
         left -= size
         blocks.append(pyarrow.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
     return b"".join(blocks)
@@ -88,6 +89,6 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     while reader.left:
         size = reader.int32()
         if not 0 <= size <= reader.left:
-            raise WireError(f"a snappy block tells {size} bytes, {reader.left} are left")
+            raise WireError(f"a snappy block states a length of {size} bytes, but {reader.left} bytes are left")
         yield bytes(data[reader.at : reader.at + size])
         reader.raw(size)

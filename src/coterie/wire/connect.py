@@ -1,6 +1,7 @@
-"""The embedded Connect protocol: what workers say inside JoinGroup and SyncGroup (K415, "Public Interfaces").
+"""The embedded Connect protocol: the data that workers send inside JoinGroup and SyncGroup (KIP-415, "Public
+Interfaces").
 
-Its bytes are written and read in `connect_bytes`.
+`connect_bytes` encodes and decodes it.
 """
 
 from dataclasses import dataclass
@@ -28,22 +29,22 @@ class ConnectProtocol(IntEnum):
 
     @property
     def setting(self) -> str:
-        """As ``connect.protocol`` names it."""
+        """The value of ``connect.protocol`` for this version."""
         return self.name.lower()
 
     @property
     def offered(self) -> "tuple[ConnectProtocol, ...]":
-        """What a worker that is set to this one offers: it and all older ones, the newest first."""
+        """The versions that a worker with this setting offers: this one and all older ones, the newest first."""
         return tuple(sorted((protocol for protocol in ConnectProtocol if protocol <= self), reverse=True))
 
     @classmethod
     def named(cls, setting: str) -> "ConnectProtocol":
-        """:raises KeyError: when ``connect.protocol`` can have no such value."""
+        """:raises KeyError: when ``setting`` is not a valid value of ``connect.protocol``."""
         return {protocol.setting: protocol for protocol in cls}[setting]
 
 
 class AssignmentError(IntEnum):
-    """Why a leader gives nobody any work."""
+    """The reason why a leader's assignments change nothing."""
 
     NO_ERROR = 0
     CONFIG_MISMATCH = 1
@@ -51,9 +52,9 @@ class AssignmentError(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAssignment:
-    """What the leader tells one worker: on the wire only what is newly assigned and what is revoked.
+    """The assignment that the leader sends to one worker: only jobs that are newly assigned or revoked.
 
-    As the ``allocation`` of a :class:`WorkerMetadata` it holds the whole of what the worker has.
+    As the ``allocation`` of a :class:`WorkerMetadata` it contains all jobs that the worker has.
     """
 
     error: AssignmentError = AssignmentError.NO_ERROR
@@ -67,33 +68,35 @@ class WorkerAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetadata:
-    """What a worker says of itself when it joins; what comes after the allocation has a place from v3 on."""
+    """The metadata that a worker sends in JoinGroup. The fields after ``allocation`` are sent from v3 on."""
 
     url: WorkerUrl
     config_offset: ConfigOffset
     allocation: WorkerAssignment | None = None
     static_connectors: frozenset[ConnectorName] | None = None
-    """The connectors that this worker claims (KIP-987); None is a worker that takes any."""
+    """The connectors that this worker claims (KIP-987)."""
     static_tasks: frozenset[ConnectorTaskId] | None = None
-    """The tasks that it claims. A worker that claims anything, were it nothing, takes only that."""
+    """The tasks that this worker claims. If this field or ``static_connectors`` is not None, the worker runs only the
+    jobs that it claims; an empty claim means: no job. If both are None, the worker runs any job."""
     draining: bool = False
-    """It is to go for good: its jobs move away while it still runs them."""
+    """The worker is being drained: the leader moves its jobs away while it still runs them."""
     opaque: bytes | None = None
-    """For what later versions have to say; handed on as it came."""
+    """Reserved for later versions; passed on unchanged."""
 
 
-# -- the tokens of a classic group's rounds (`nouns.membership`) ------------------------------------------------------
+# -- the tokens of a classic group's rebalances (`nouns.membership`) --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundToken:
-    """The round that a leader has to compute: the token of ``AssignmentWanted``."""
+    """The rebalance for which the leader has to compute assignments: the token of ``AssignmentWanted``."""
 
     generation: Generation
     protocol: ConnectProtocol
-    """What the group has voted for: the newest that all members offer."""
+    """The group's selected protocol: the newest that all members offer."""
     left_out: frozenset[MemberId] = frozenset()
-    """Members whose metadata is malformed: they are not reported, and may still run tasks."""
+    """Members whose metadata cannot be decoded: ``AssignmentWanted.members`` does not contain them, but they may still
+    run tasks."""
 
     @classmethod
     def of(cls, token: object) -> Self:
@@ -103,10 +106,10 @@ class RoundToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """How a round ended: the token of ``Assigned``."""
+    """The result of a rebalance: the token of ``Assigned``."""
 
     protocol: ConnectProtocol
-    """What the group had voted for in that round."""
+    """The protocol that was selected in that rebalance."""
     error: AssignmentError = AssignmentError.NO_ERROR
     delay_ms: int = 0
     """What is left of the scheduled rebalance delay; 0 when none runs."""

@@ -1,16 +1,16 @@
-"""The embedded Connect protocol's bytes: v0 `default`, v1 `compatible`, v2 `sessioned` (K415; KIP-507), v3 `static`.
+"""The embedded Connect protocol's bytes: v0 `default`, v1 `compatible`, v2 `sessioned` (KIP-415; KIP-507), v3 `static`.
 
-Both messages begin with their version. v1 and v2 differ in nothing but that number. v3 is Coterie's own (KIP-987 gives
-no bytes): an assignment as in v2, and at the end of the metadata
+Both messages begin with their version. v1 and v2 differ only in that number. v3 is Coterie's own, because KIP-987
+specifies no bytes: its assignment is as in v2, and its metadata ends with
 
     static.connectors   nullable array of string
     static.tasks        nullable array of {connector string, tasks array of int32}
     draining            boolean
     opaque              nullable bytes
 
-Reading is as tolerant as Connect's: fields missing at the end take their defaults, bytes left over are ignored, a null
-array is empty (but for the two static ones, where null is another thing than none), and only a negative version is
-refused. So a worker of v0 and one of v3 understand each other's bytes as far as v0 goes.
+Decoding is as tolerant as Connect's: fields missing at the end get their defaults, bytes left over are ignored, a null
+array is read as empty (except the two static arrays, where null and empty differ), and only a negative version is
+rejected. So a worker of v0 and one of v3 can decode the v0 fields of each other's bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,17 +24,17 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignm
 from coterie.wire.primitives import Reader, Writer
 
 CONNECTOR = -1
-"""In an array of tasks: the connector instance itself."""
+"""In an array of tasks this number means the connector instance itself."""
 
 _INT32_MAX = 2**31 - 1
 NULL = -1
-"""The count of an array that is not there."""
+"""The count of a null array."""
 _CONNECTOR_SIZE_MIN = 2 + 4
 """An empty name and an empty array of tasks."""
 
 
 def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> bytes:
-    """What a worker puts into JoinGroup under ``protocol``'s name: as much of ``metadata`` as that has a place for."""
+    """The bytes that a worker sends in JoinGroup under ``protocol``'s name, with the fields that this protocol has."""
     writer = Writer()
     writer.int16(protocol)
     writer.string(metadata.url)
@@ -50,21 +50,21 @@ def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> byte
 
 
 def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
-    """The version that stands in the bytes, and what a worker says of itself.
+    """The version that the bytes state, and the worker's metadata.
 
-    :raises WireError: when the bytes are no metadata.
+    :raises WireError: when the bytes are malformed.
     """
     reader = Reader(data)
     version = _read_version(reader)
     url = WorkerUrl(reader.string())
     config_offset = ConfigOffset(reader.int64())
     allocation = reader.nullable_bytes() if reader.left else None
-    # What follows the bytes of v1 or v2 is not ours to understand.
+    # Bytes that follow the fields of v1 or v2 have no defined meaning and are ignored.
     end = reader if version >= ConnectProtocol.STATIC else Reader(b"")
     return version, WorkerMetadata(
         url=url,
         config_offset=config_offset,
-        # A worker that has nothing may say so with null or with no bytes at all.
+        # A worker that has no jobs may send null or zero bytes.
         allocation=decode_assignment(allocation)[1] if allocation else None,
         static_connectors=_read_claimed_connectors(end),
         static_tasks=_read_claimed_tasks(end),
@@ -74,7 +74,7 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
 
 
 def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -> bytes:
-    """What the leader puts into SyncGroup for one worker. v0 has no place for revocations and delay."""
+    """The bytes that the leader sends in SyncGroup for one worker. v0 has no fields for revocations and delay."""
     writer = Writer()
     writer.int16(protocol)
     writer.int16(assignment.error)
@@ -84,15 +84,16 @@ def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -
     _write_jobs(writer, assignment.assigned)
     if protocol >= ConnectProtocol.COMPATIBLE:
         _write_jobs(writer, assignment.revoked)
-        # A leader that dies of a delay is followed by one that dies of it, too: it is cut to what fits (24 days).
+        # A delay that does not fit into an int32 would fail here, and then in each following leader too. So it is
+        # limited to the greatest value that fits (24 days).
         writer.int32(min(assignment.delay_ms, _INT32_MAX))
     return writer.getvalue()
 
 
 def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
-    """The version that stands in the bytes, and what the leader tells.
+    """The version that the bytes state, and the leader's assignment.
 
-    :raises WireError: when the bytes are no assignment.
+    :raises WireError: when the bytes are malformed.
     """
     reader = Reader(data)
     version = _read_version(reader)
@@ -107,13 +108,13 @@ def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
     )
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _read_version(reader: Reader) -> int:
     version = reader.int16()
     if version < 0:
-        raise WireError(f"the embedded Connect protocol has no version {version}")
+        raise WireError(f"the version {version} of the embedded Connect protocol is negative")
     return version
 
 
@@ -122,11 +123,11 @@ def _read_error(reader: Reader) -> AssignmentError:
     try:
         return AssignmentError(code)
     except ValueError as error:
-        raise WireError(f"an assignment has no error {code}") from error
+        raise WireError(f"the error code {code} of an assignment is unknown") from error
 
 
 def _write_jobs(writer: Writer, jobs: Jobs) -> None:
-    """Connectors by name, the instance before its tasks: one order, so that equal assignments are equal bytes."""
+    """Sorted by connector name, the instance before its tasks, so that equal assignments are encoded as equal bytes."""
     numbers = [(connector, CONNECTOR) for connector in jobs.connectors]
     _write_numbers(writer, numbers + [(task.connector, task.task) for task in jobs.tasks])
 
@@ -151,20 +152,20 @@ def _read_jobs(reader: Reader) -> Jobs:
 
 
 def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorName, int]] | None:
-    """The tasks of each connector, one by one; None for a null array, and at the end of the bytes."""
+    """Pairs of connector and task number, one for each task. None for a null array, and when no bytes are left."""
 
     def read_connector() -> list[tuple[ConnectorName, int]]:
         connector = ConnectorName(reader.string())
         numbers = reader.nullable_array(reader.int32, element_size_min=4) or []
         if numbers and min(numbers) < number_min:
-            raise WireError(f"connector {connector!r} has no task {min(numbers)}")
+            raise WireError(f"connector {connector!r} has the invalid task number {min(numbers)}")
         return [(connector, number) for number in numbers]
 
     connectors = reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.left else None
     return None if connectors is None else [job for jobs in connectors for job in jobs]
 
 
-# -- what a worker claims for itself, in v3 ---------------------------------------------------------------------------
+# -- the jobs that a worker claims, in v3 -----------------------------------------------------------------------------
 
 
 def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:

@@ -1,15 +1,15 @@
-"""What a worker puts into the opaque field of v3 metadata: a small JSON object, for people and later versions.
+"""The opaque field of v3 metadata: a small JSON object, for operators and later versions.
 
     {"name": "worker-2"}
 
-``name`` is ``worker.name``. Whoever reads it ignores keys that it does not know, and takes what it cannot understand
-for nothing at all: no round may fail because of it.
+``name`` is ``worker.name``. A reader ignores unknown keys, and ignores the whole field when it cannot be decoded,
+because no rebalance may fail due to this field.
 """
 
 import json
 
 SIZE_MAX_BYTES = 4_096
-"""Longer ones are not looked at: the leader reads everybody's in every round."""
+"""Longer fields are ignored, because the leader decodes the field of every member in every rebalance."""
 
 
 def encode_opaque(*, name: str) -> bytes:
@@ -17,7 +17,7 @@ def encode_opaque(*, name: str) -> bytes:
 
 
 def name_in(opaque: bytes | None) -> str | None:
-    """The name that a worker gives itself; None when it gives none that can be shown."""
+    """The worker's name in the opaque field; None when there is none or it is not printable."""
     if opaque is None or len(opaque) > SIZE_MAX_BYTES:
         return None
     try:

@@ -1,6 +1,6 @@
-"""The bytes in which one life of a worker's process hands its place in the group on to the next.
+"""The bytes in which a worker's process passes its membership to the next process when it re-executes itself.
 
-They stay on one machine, between two processes of which one becomes the other; they are no part of any protocol.
+They stay on one host, between the two processes; they are not part of any protocol.
 """
 
 import json
@@ -35,7 +35,7 @@ def encode_place(place: PlaceHandover) -> bytes:
 
 
 def decode_place(data: bytes) -> PlaceHandover:
-    """:raises WireError: when the bytes are no place."""
+    """:raises WireError: when the bytes are malformed."""
     try:
         said: Any = json.loads(data)
         deferred_until_ms = said["deferred_until_ms"]
@@ -59,4 +59,4 @@ def decode_place(data: bytes) -> PlaceHandover:
             must_ask_for_round=bool(said["owes_round"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WireError(f"these bytes are no place in a group: {error!r}") from error
+        raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error

@@ -1,7 +1,7 @@
 """Frames: a header and one Kafka message, as the broker reads requests and clients read responses.
 
-A frame here has no length before it; :func:`framed` puts it there. Messages are kio's entities of one API version;
-`shapes` makes them from values that know no version.
+A frame here does not include its length; :func:`framed` adds it. Messages are kio's entities of one API version;
+`shapes` builds them from values that do not depend on a version.
 """
 
 import io
@@ -17,16 +17,16 @@ from coterie.wire.primitives import Reader, Writer
 from coterie.wire.schemas import API_VERSIONS, header_version, request_schema, response_schema
 
 LENGTH_SIZE = 4
-"""Every frame travels behind its length, an int32."""
+"""On a connection each frame follows its length, an int32."""
 
 REQUEST_ELEMENTS_MAX = 50_000
-"""The most elements of one request: what it takes to ask for 20,000 topics of one partition each, with room to spare. A
-client of 10,000 partitions of a few topics sends 10,000."""
+"""The maximum number of elements in one request. A request for 20,000 topics of one partition each needs fewer. A
+client of 10,000 partitions of a few topics sends 10,000 elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What stands before every request. Its own version follows from the API's."""
+    """The header that precedes every request. The version of the header depends on the API version."""
 
     api_key: int
     api_version: int
@@ -35,7 +35,7 @@ class RequestHeader:
 
 
 def framed(frame: bytes) -> bytes:
-    """``frame`` behind its length."""
+    """The length of ``frame``, then ``frame``."""
     return len(frame).to_bytes(LENGTH_SIZE, signed=True) + frame
 
 
@@ -43,9 +43,9 @@ def framed(frame: bytes) -> bytes:
 
 
 def decode_header(frame: bytes) -> RequestHeader:
-    """Who asks for what; the same in every version of the header.
+    """The request header's fields up to the client id, which all header versions share.
 
-    :raises WireError: when the frame is too short for it.
+    :raises WireError: when the frame is too short.
     """
     return _read_header(Reader(frame))
 
@@ -65,7 +65,7 @@ def decode_request(frame: bytes, *, elements_max: int = REQUEST_ELEMENTS_MAX) ->
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
-    """The answer to the request of ``header``; kio's response entity, of any version, tells how it is written."""
+    """A frame with the response to the request of ``header``. kio's entity ``response`` determines the API version."""
     writer = Writer()
     writer.int32(header.correlation_id)
     if header_version(type(response)) == 1:
@@ -77,7 +77,7 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def encode_request(request: Any, *, correlation_id: int, client_id: str | None) -> tuple[RequestHeader, bytes]:
-    """A frame with kio's request entity, and its header: what :func:`decode_response` needs for the answer."""
+    """The header of kio's request entity, which :func:`decode_response` needs for the response, and the frame."""
     header = RequestHeader(
         api_key=request.__api_key__,
         api_version=request.__version__,
@@ -88,7 +88,7 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
     writer.int16(header.api_key)
     writer.int16(header.api_version)
     writer.int32(correlation_id)
-    # Never compact, also in the flexible header: a broker must be able to read it whatever the version means to it.
+    # Never compact, also in the flexible header: a broker must be able to read it without support for the version.
     writer.nullable_string(client_id)
     if header_version(type(request)) == 2:
         writer.no_tagged_fields()
@@ -96,30 +96,30 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
 
 
 def decode_response(frame: bytes, header: RequestHeader) -> Any:
-    """Kio's entity of the answer to the request of ``header``.
+    """kio's entity of the response to the request of ``header``.
 
-    :raises UnknownApiError: when ``header`` is of no API known here.
-    :raises WireError: when the frame is malformed or answers another request.
+    :raises UnknownApiError: when kio has no such API or version.
+    :raises WireError: when the frame is malformed or belongs to another request.
     """
     schema = response_schema(header.api_key, header.api_version)
     reader = Reader(frame)
     correlation_id = reader.int32()
     if correlation_id != header.correlation_id:
-        raise WireError(f"an answer to {correlation_id} where one to {header.correlation_id} was due")
+        raise WireError(f"a response has the correlation id {correlation_id}, but {header.correlation_id} was expected")
     if (
         header.api_key == API_VERSIONS
         and header.api_version > 0
         and reader.left >= 2
         and Reader(frame, reader.at).int16() == 35
     ):
-        # UNSUPPORTED_VERSION: a broker that does not know our version answers in version 0 (KIP-511).
+        # UNSUPPORTED_VERSION: a broker that does not support the requested version responds in version 0 (KIP-511).
         schema = response_schema(API_VERSIONS, 0)
     if header_version(schema) == 1:
         reader.skip_tagged_fields()
     return _decode(frame, reader.at, schema, ELEMENTS_MAX)
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _read_header(reader: Reader) -> RequestHeader:
@@ -136,7 +136,7 @@ def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:
     try:
         entity, _ = entity_reader(schema)(checked, at)
     except (SerialError, ValueError, OverflowError) as error:
-        raise WireError(f"no {schema.__name__} v{schema.__version__}: {error}") from error
+        raise WireError(f"a {schema.__name__} v{schema.__version__} is malformed: {error}") from error
     return entity
 
 

@@ -1,12 +1,12 @@
-"""Walks a message of a peer before kio parses it, so that no count or length in it asks for more than it brings.
+"""Walks a peer's message before kio parses it, and rejects every count or length greater than the bytes that follow.
 
-kio's native parser reserves room for as many elements as an array announces; for `ff ff ff ff 0f` protocols of a
-JoinGroup v6 that is more memory than there is, and the process is aborted. So each message is first walked by its
-schema (the `kafka_type` of kio's fields, flexible or not, tagged fields) and every count and length is compared with
-the bytes left. The walk of each kind of message is put together once.
+kio's native parser allocates memory for as many elements as an array announces. For `ff ff ff ff 0f` protocols of a
+JoinGroup v6 that is more memory than the host has, and the process is aborted. So each message is first walked by its
+schema (the `kafka_type` of kio's fields, flexible or not, tagged fields), and every count and length is compared with
+the bytes left. The walk of each type of message is built once.
 
-On the way it takes out the tagged fields that kio does not know: a newer peer may send them and must be understood
-(KIP-482), but kio refuses them.
+The walk also removes the tagged fields that are not in kio's schema: a newer peer may send such fields and its messages
+must be accepted (KIP-482), but kio rejects them.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,16 @@ from coterie.wire.primitives import STRING_SIZE_MAX, Writer
 from coterie.wire.schemas import is_nullable, not_none
 
 ELEMENTS_MAX = 500_000
-"""The most array elements and tagged fields in one message, nested ones included.
+"""The maximum number of array elements and tagged fields in one message, nested ones included.
 
-A frame's size is limited by the shells, but an element of 3 bytes becomes some 100 bytes of objects, and each takes
-its time. Answers of great clusters come nearest: metadata of 50,000 partitions with three replicas each.
+The shells limit the size of a frame, but an element of 3 bytes becomes some 100 bytes of objects, and each element
+takes time. Responses of large clusters come nearest to the limit: metadata of 50,000 partitions with three replicas
+each.
 """
 
 
 class TooManyElementsError(WireError):
-    """The message has more elements than whoever reads it allows. Told before the first of those is made."""
+    """The message has more elements than the caller allows. Raised before any of them is created."""
 
 
 _FIXED_SIZES = {
@@ -40,7 +41,7 @@ _FIXED_SIZES = {
 
 
 class _Message:
-    """The bytes that are walked, and how many more elements they may hold."""
+    """The bytes that are walked, and how many more elements they may contain."""
 
     __slots__ = ("data", "elements_left", "elements_max", "end", "rewritten")
 
@@ -50,7 +51,7 @@ class _Message:
         self.elements_max = elements_max
         self.elements_left = elements_max
         self.rewritten: list[tuple[int, int, bytes]] = []
-        """From where to where which bytes stand instead, in order: tagged fields less those that kio does not know."""
+        """Replacements (start, end, bytes) in ascending order: tagged fields without those that kio's schema lacks."""
 
     def without_unknown(self) -> bytes:
         if not self.rewritten:
@@ -64,22 +65,22 @@ class _Message:
 
     def skip(self, at: int, size: int) -> int:
         if size < 0 or size > self.end - at:
-            raise WireError(f"{size} bytes are wanted at {at}, {self.end - at} are left")
+            raise WireError(f"{size} bytes are expected at {at}, but {self.end - at} are left")
         return at + size
 
     def count(self, at: int, count: int, size_min: int) -> int:
         if count < 0 or count * size_min > self.end - at:
-            raise WireError(f"{count} elements are announced at {at}, {self.end - at} bytes are left")
+            raise WireError(f"{count} elements are announced at {at}, but {self.end - at} bytes are left")
         self.elements_left -= count
         if self.elements_left < 0:
-            raise TooManyElementsError(f"a message of more than {self.elements_max} elements")
+            raise TooManyElementsError(f"a message has more than {self.elements_max} elements")
         return count
 
     def number(self, at: int, size: int) -> int:
         return int.from_bytes(self.data[at : self.skip(at, size)], signed=True)
 
     def uvarint(self, at: int) -> tuple[int, int]:
-        """The number and the place after it."""
+        """The number and the position after it."""
         value = 0
         for shift in range(0, 35, 7):
             if at >= self.end:
@@ -93,7 +94,7 @@ class _Message:
 
 
 _Walk: TypeAlias = Callable[[_Message, int], int]
-"""Walks one value of a message that begins at a place; returns the place after it."""
+"""Walks one value of a message from the given position; returns the position after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +107,18 @@ class _Shape:
 
 
 def checked_message(data: bytes, at: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
-    """Walk the message of kio's ``entity_type`` that begins at ``at``; return ``data``, less the tagged fields that kio
-    does not know. Bytes left over are nobody's business, as in Kafka: librdkafka sends some after its Metadata v12.
+    """Walk the message of kio's ``entity_type`` that begins at ``at``; return ``data`` without the tagged fields that
+    kio's schema lacks. Bytes after the message are ignored, as in Kafka: librdkafka sends some after its Metadata v12.
 
-    :raises WireError: when a count or a length passes the end; `TooManyElementsError` for more than ``elements_max``.
+    :raises WireError: when a count or length exceeds the bytes left; `TooManyElementsError` for more than
+        ``elements_max`` elements.
     """
     message = _Message(data, elements_max)
     _entity(entity_type).walk(message, at)
     return message.without_unknown()
 
 
-# -- shapes, put together once a type ----------------------------------------------------------------------------------
+# -- the walks, built once for each type -------------------------------------------------------------------------------
 
 
 @cache
@@ -129,7 +131,7 @@ def _entity(entity_type: Any) -> _Shape:
         if tag is None:
             plain.append(_field(field, flexible=flexible, nullable=is_nullable(field.type)))
         else:
-            # A tagged field is null by being absent, so kio reads it without a mark.
+            # A null tagged field is absent, so kio reads it without a null marker.
             tagged[tag] = _field(field, flexible=flexible, nullable=False).walk
     walks = tuple(_joined(plain))
     size_min = sum(shape.size_min for shape in plain) + flexible
@@ -143,7 +145,7 @@ def _entity(entity_type: Any) -> _Shape:
 
 
 def _joined(shapes: list[_Shape]) -> list[_Walk]:
-    """The walks of fields in a row; neighbours of fixed size make one step."""
+    """The walks of consecutive fields; adjacent fields of fixed size become one walk."""
     walks: list[_Walk] = []
     size = 0
     for shape in shapes:
@@ -168,7 +170,7 @@ def _field(field: Field[Any], *, flexible: bool, nullable: bool) -> _Shape:
     element = _entity(inner) if is_entity else _primitive(field.metadata["kafka_type"], flexible=flexible)
     if is_array:
         assert element.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
-        # Kio reads null also where the schema has no null; whoever handles the message expects none there.
+        # kio accepts null even where the schema does not; the code that handles the message does not expect null there.
         return _array(element, flexible=flexible, nullable=is_nullable(field.type))
     return _nullable_entity(element) if nullable and is_entity else element
 
@@ -177,7 +179,7 @@ def _primitive(kafka_type: str, *, flexible: bool) -> _Shape:
     if kafka_type in _FIXED_SIZES:
         return _fixed(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
-        raise NotImplementedError(f"kio knows a type that the guard does not: {kafka_type}")
+        raise NotImplementedError(f"kio's type {kafka_type} has no walk in coterie.wire.guard")
     is_string = kafka_type == "string"
     return _compact_bytes(is_string=is_string) if flexible else _sized_bytes(2 if is_string else 4)
 
@@ -190,7 +192,7 @@ def _compact_bytes(*, is_string: bool) -> _Shape:
     def walk(message: _Message, at: int) -> int:
         size, at = message.uvarint(at)
         if is_string and size - 1 > STRING_SIZE_MAX:
-            raise WireError(f"a string of {size - 1} bytes; no version of Kafka's messages has one so long")
+            raise WireError(f"a string of {size - 1} bytes is longer than any version of Kafka's messages allows")
         return message.skip(at, size - 1) if size else at
 
     return _Shape(walk, 1)
@@ -250,7 +252,7 @@ def _walk_tagged(message: _Message, at: int, tagged: dict[int, _Walk]) -> int:
         if tag in tagged:
             known.append((field_start, end))
             if tagged[tag](message, at) != end:
-                raise WireError(f"the tagged field {tag} has not the size {size} it tells at {at}")
+                raise WireError(f"the tagged field {tag} at {at} is not {size} bytes long, as its length states")
         at = end
     if len(known) < count:
         _take_out_unknown(message, start, at, known)
@@ -258,7 +260,7 @@ def _walk_tagged(message: _Message, at: int, tagged: dict[int, _Walk]) -> int:
 
 
 def _take_out_unknown(message: _Message, start: int, end: int, known: list[tuple[int, int]]) -> None:
-    """Have the tagged fields from ``start`` to ``end`` replaced by the ``known`` ones, counted anew."""
+    """Replace the tagged fields from ``start`` to ``end`` with the ``known`` ones and their count."""
     if message.rewritten and message.rewritten[-1][0] > start:
         raise WireError(f"unknown tagged fields inside of tagged fields at {start}")
     head = Writer()

@@ -1,7 +1,7 @@
 """Kafka's primitive types, read with every length checked against the bytes left, and written.
 
-Old types (int16 and int32 lengths) and compact ones (unsigned varint of length + 1, KIP-482). A length or count of a
-peer is never believed: it is compared with what is left before anything is made of it.
+Old types (int16 and int32 lengths) and compact ones (unsigned varint of length + 1, KIP-482). A length or count from a
+peer is compared with the bytes left before memory is allocated for it.
 """
 
 import struct
@@ -16,13 +16,13 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
 STRING_SIZE_MAX = 2**15 - 1
-"""The longest string that an int16 length can tell, in bytes of UTF-8."""
+"""The longest string that an int16 length allows, in bytes of UTF-8."""
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Reads one value after the other; every method raises :class:`WireError` when the bytes do not hold it."""
+    """Reads one value after the other; every method raises :class:`WireError` when the bytes are too few or invalid."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -84,14 +84,15 @@ class Reader:
         return _not_null(self.nullable_array(element, element_size_min=element_size_min), "array")
 
     def nullable_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T] | None:
-        """``element_size_min``: the fewest bytes of one element, at least 1; a greater count than fits is refused."""
+        """``element_size_min``: the fewest bytes of one element, at least 1. A count that needs more bytes
+        than are left is rejected."""
         return self._array(self.int32(), element, element_size_min)
 
     def compact_string(self) -> str:
         return _not_null(self._text(self.uvarint() - 1), "string")
 
     def varint_bytes(self) -> bytes | None:
-        """As keys, values and headers of records are written: zigzag length, -1 is null."""
+        """Bytes as in keys, values and headers of records: a zigzag length, where -1 is null, and the bytes."""
         return self._bytes(self.varint())
 
     def skip_tagged_fields(self) -> None:
@@ -103,19 +104,19 @@ class Reader:
         if self.left:
             raise WireError(f"{self.left} bytes are left over")
 
-    # -- small hands ----------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------
 
     def _take(self, size: int) -> int:
         start = self.at
         if size < 0 or size > self._end - start:
-            raise WireError(f"{size} bytes are wanted at {start}, {self._end - start} are left")
+            raise WireError(f"{size} bytes are expected at {start}, but {self._end - start} are left")
         self.at = start + size
         return start
 
     def _varint(self, size_max: int) -> int:
         at = self.at
         if at < self._end and (byte := self._data[at]) < 0x80:
-            self.at = at + 1  # nearly every one is this short
+            self.at = at + 1  # nearly every varint has one byte
             return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
@@ -141,7 +142,7 @@ class Reader:
 
     def _count(self, count: int, element_size_min: int) -> int:
         if count < 0 or count * element_size_min > self.left:
-            raise WireError(f"{count} elements are announced at {self.at}, {self.left} bytes are left")
+            raise WireError(f"{count} elements are announced at {self.at}, but {self.left} bytes are left")
         return count
 
     def _array(self, count: int, element: Callable[[], T], element_size_min: int) -> list[T] | None:
@@ -153,7 +154,7 @@ class Reader:
 class Writer:
     """Writes one value after the other.
 
-    Values come from this process: one that does not fit its type is our own bug, and `struct` says so.
+    Values come from this process. A value that does not fit its type is a bug in Coterie: `struct` raises an error.
     """
 
     __slots__ = ("_data",)
@@ -193,7 +194,7 @@ class Writer:
         self._data.append(value)
 
     def varint(self, value: int) -> None:
-        """Zigzag; holds numbers of 64 bits, too."""
+        """Zigzag; numbers of 64 bits are written, too."""
         self.uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def string(self, value: str) -> None:
@@ -218,7 +219,7 @@ class Writer:
             self.bytes_(value)
 
     def count(self, count: int) -> None:
-        """The head of an old array; the caller writes the elements."""
+        """The int32 count that begins an old array; the caller writes the elements."""
         self.int32(count)
 
     def compact_string(self, value: str) -> None:
@@ -239,5 +240,5 @@ class Writer:
 
 def _not_null(value: T | None, what: str) -> T:
     if value is None:
-        raise WireError(f"a {what} that may not be null is null")
+        raise WireError(f"a {what} is null where null is not allowed")
     return value

@@ -1,7 +1,7 @@
-"""Kafka's messages by API key and version: the only module that looks into kio's index.
+"""Kafka's messages by API key and version: the only module that uses kio's index.
 
-A schema is kio's entity class of one version of one message. A lookup in kio's index resolves a module by its name,
-which is a tenth of the work for a heartbeat, so every schema found is kept.
+A schema is kio's entity class of one version of one message. A lookup in kio's index resolves a module by its name and
+takes a tenth of the time of a heartbeat, so every schema found is cached.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SASL_AUTHENTICATE = 36
 
 
 class UnknownApiError(WireError):
-    """kio knows no such API, or no such version of it."""
+    """kio has no such API, or no such version of it."""
 
 
 @cache
@@ -42,7 +42,7 @@ def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int
 
 
 def is_nullable(type_: Any) -> bool:
-    """Of the type of a schema's field."""
+    """Whether a schema's field of this type may be null."""
     return NoneType in get_args(type_)
 
 
@@ -52,5 +52,5 @@ def not_none(type_: Any) -> Any:
 
 
 def header_version(schema: type[Any]) -> int:
-    """The version of the header before the message. kio states it for each schema; ApiVersions is answered with 0."""
+    """The version of the header before the message, which kio states for each schema; 0 for ApiVersions responses."""
     return int(schema.__header_schema__.__version__)

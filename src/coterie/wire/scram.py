@@ -1,4 +1,4 @@
-"""SCRAM's messages and proofs (RFC 5802, with SHA-256 after RFC 7677), for the side that asks and the side that grants.
+"""SCRAM's messages and proofs (RFC 5802, with SHA-256 after RFC 7677), for clients and servers.
 
     client                                           server
     first   n,,n=<user>,r=<nonce>            ──►
@@ -6,8 +6,9 @@
     final   c=biws,r=<nonce><more>,p=<proof> ──►
                                              ◄──     v=<signature>
 
-The server keeps no password: what it keeps lets it check a proof, and prove that it does, but not ask anybody else.
-As Kafka and librdkafka do, names and passwords are taken as their UTF-8 stands, without SASLprep. No channel binding.
+The server stores no password. With its stored keys it can check a client's proof and prove that it has them, but it
+cannot log in elsewhere as that user. As in Kafka and librdkafka, names and passwords are used as UTF-8 without
+SASLprep. No channel binding.
 """
 
 import base64
@@ -20,11 +21,11 @@ from dataclasses import dataclass
 from coterie.nouns.errors import CoterieError, WireError
 
 HASHES: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
-"""By mechanism, what :mod:`hashlib` calls its hash; the stronger one first."""
+"""By mechanism the name of its hash in :mod:`hashlib`; the stronger mechanism first."""
 ITERATIONS_MIN = 4_096
-"""RFC 7677's least, and Kafka's."""
+"""The minimum of RFC 7677 and of Kafka."""
 ITERATIONS_MAX = 16_384
-"""Kafka's most. A server that asks a client for more only means to keep it busy."""
+"""The maximum of Kafka. A client rejects more, because a malicious server could use them to exhaust its CPU."""
 
 
 class DeniedError(CoterieError):
@@ -33,7 +34,7 @@ class DeniedError(CoterieError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Credential:
-    """What a server keeps of one password for one mechanism."""
+    """The keys that a server stores for one password and one mechanism."""
 
     salt: bytes
     iterations: int
@@ -51,17 +52,17 @@ class Credential:
         )
 
     def fits(self, mechanism: str, password: str) -> bool:
-        """Whether ``password`` is the one; takes as long whether it is or not."""
+        """Whether ``password`` is the password of this credential; takes the same time in both cases."""
         other = Credential.of(mechanism, password, salt=self.salt, iterations=self.iterations)
         return hmac.compare_digest(other.stored_key, self.stored_key)
 
 
 class ScramServer:
-    """One exchange, seen by the side that grants."""
+    """The server's side of one exchange."""
 
     def __init__(self, mechanism: str, *, nonce: str, find: Callable[[str], Credential]) -> None:
-        """``nonce`` is fresh; ``find`` gives a user's credential, and one that nothing fits for an unknown user: an
-        answer that differed would tell who exists."""
+        """``nonce`` is fresh. ``find`` returns a user's credential; for an unknown user it returns a credential that no
+        password matches, because a different response would reveal which users exist."""
         self._hash = HASHES[mechanism]
         self._nonce = nonce
         self._find = find
@@ -69,22 +70,22 @@ class ScramServer:
         self._told = ""
         self._credential: Credential
         self.user = ""
-        """Who asks, once :meth:`first` has read it; granted only when :meth:`final` has returned."""
+        """The client's user name, set by :meth:`first`; authenticated only when :meth:`final` has returned."""
 
     def first(self, message: bytes) -> bytes:
-        """The server's first message to the client's first.
+        """The server's first message, in response to the client's first.
 
-        :raises WireError: when it is malformed, or asks for what is not offered.
+        :raises WireError: when ``message`` is malformed, or requests a feature that the server does not support.
         """
         binding, authorization, bare = _text(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
         if binding not in ("n", "y"):
-            raise WireError("SCRAM without channel binding is what is offered")
+            raise WireError("a SCRAM message requests channel binding, which is not supported")
         fields = _fields(bare, "n", "r")
         self.user = _unescaped(fields["n"])
         if authorization not in ("", f"a={fields['n']}"):
-            raise WireError("a SCRAM user may act for nobody else")
+            raise WireError("a SCRAM message has an authorization id other than its user")
         if not self.user or not fields["r"]:
-            raise WireError("a SCRAM message without user or nonce")
+            raise WireError("a SCRAM message has no user or no nonce")
         self._gs2 = f"{binding},{authorization},"
         self._nonce = fields["r"] + self._nonce
         self._credential = self._find(self.user)
@@ -93,28 +94,28 @@ class ScramServer:
         return first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """The server's final message to the client's final: the user is who it says it is.
+        """The server's final message, in response to the client's final. When it returns, the user is authenticated.
 
-        :raises DeniedError: when the proof is wrong.
+        :raises DeniedError: when the client's proof is wrong.
         :raises WireError: when the message is malformed.
         """
         text = _text(message)
         fields = _fields(text, "c", "r", "p")
         if _unbase64(fields["c"]).decode(errors="replace") != self._gs2 or fields["r"] != self._nonce:
-            raise WireError("a SCRAM message that belongs to another exchange")
+            raise WireError("a SCRAM message belongs to another exchange")
         proof = _unbase64(fields["p"])
         told = f"{self._told},{text[: text.rindex(',p=')]}".encode()
         signature = _mac(self._hash, self._credential.stored_key, told)
         if len(proof) != len(signature):
-            raise WireError("a SCRAM proof of the wrong length")
+            raise WireError("a SCRAM proof has the wrong length")
         client_key = _xor(proof, signature)
         if not hmac.compare_digest(_hash(self._hash, client_key), self._credential.stored_key):
-            raise DeniedError("the proof is wrong")
+            raise DeniedError("the client's proof is wrong")
         return b"v=" + _base64(_mac(self._hash, self._credential.server_key, told)).encode()
 
 
 class ScramClient:
-    """One exchange, seen by the side that asks."""
+    """The client's side of one exchange."""
 
     def __init__(self, mechanism: str, *, user: str, password: str, nonce: str) -> None:
         self._hash = HASHES[mechanism]
@@ -127,14 +128,14 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, message: bytes) -> bytes:
-        """The client's final message to the server's first.
+        """The client's final message, in response to the server's first.
 
-        :raises WireError: when that is malformed, or weaker than the RFC allows.
+        :raises WireError: when the server's message is malformed, or its number of iterations is not allowed.
         """
         text = _text(message)
         fields = _fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
-            raise WireError("a SCRAM message that belongs to another exchange")
+            raise WireError("a SCRAM message belongs to another exchange")
         iterations = _iterations(fields["i"])
         salted = _salted(self._hash, self._password, _unbase64(fields["s"]), iterations)
         client_key = _mac(self._hash, salted, b"Client Key")
@@ -145,19 +146,19 @@ class ScramClient:
         return f"{without_proof},p={_base64(proof)}".encode()
 
     def check(self, message: bytes) -> None:
-        """The server's final message.
+        """Verify the signature in the server's final message.
 
-        :raises DeniedError: when the server does not know the password either.
+        :raises DeniedError: when the server responds with an error, or cannot prove its identity.
         :raises WireError: when the message is malformed.
         """
         text = _text(message)
         if text.startswith("e="):
-            raise DeniedError(f"the server says {text[2:]}")
+            raise DeniedError(f"the server responds with the error {text[2:]}")
         if not hmac.compare_digest(_unbase64(_fields(text, "v")["v"]), self._signature):
-            raise DeniedError("the server cannot prove that it knows the password")
+            raise DeniedError("the server's signature is wrong: it cannot prove that it has the user's keys")
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _salted(hash_: str, password: str, salt: bytes, iterations: int) -> bytes:
@@ -180,29 +181,29 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError as error:
-        raise WireError("a SCRAM message that is not UTF-8") from error
+        raise WireError("a SCRAM message is not UTF-8") from error
 
 
 def _fields(text: str, *names: str) -> dict[str, str]:
-    """The values of a message that begins with ``names`` in this order; extensions behind them are passed over, but
-    for a proof, which is the last."""
+    """The values of a message that begins with the fields ``names`` in this order. Extensions after them are ignored;
+    a proof, ``p``, is the last field, after all extensions."""
     parts = text.split(",")
     fields = dict(zip(names, parts, strict=False))
     if len(fields) != len(names):
-        raise WireError("a SCRAM message that is too short")
+        raise WireError("a SCRAM message has too few fields")
     if names[-1] == "p":
         fields["p"] = parts[-1]
     for name, part in fields.items():
         if not part.startswith(f"{name}="):
-            raise WireError(f"a SCRAM message without {name}= in its place")
+            raise WireError(f"a SCRAM message has no {name}= at the expected position")
     return {name: part[2:] for name, part in fields.items()}
 
 
 def _iterations(digits: str) -> int:
-    # The length first: of digits without end nobody makes a number.
+    # Check the length first: converting a very long text to a number would take too much time.
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(ITERATIONS_MAX))
     if not is_number or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX:
-        raise WireError(f"SCRAM with {digits[:20]} iterations, not with {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+        raise WireError(f"SCRAM with {digits[:20]} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     return int(digits)
 
 
@@ -212,7 +213,7 @@ def _escaped(user: str) -> str:
 
 def _unescaped(user: str) -> str:
     if "=" in user.replace("=2C", "").replace("=3D", ""):
-        raise WireError("a SCRAM user whose name is not escaped")
+        raise WireError("the user name in a SCRAM message is not escaped")
     return user.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -224,4 +225,4 @@ def _unbase64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise WireError("a SCRAM message with broken base64") from error
+        raise WireError("a SCRAM message contains invalid base64") from error

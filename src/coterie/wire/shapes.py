@@ -1,7 +1,7 @@
-"""Between kio's entities, one class a version, and values that know no version.
+"""Builds kio's entities, which have one class for each version, from field values without a version.
 
-A handler says everything that the newest version can say, in plain mappings; :func:`build` keeps what the asked
-version has a place for. Durations are int milliseconds on our side and `timedelta` on kio's.
+A handler gives the fields of the newest version as plain mappings; :func:`build` drops those that the requested version
+does not have. Durations are int milliseconds in the mappings and `timedelta` in kio's entities.
 """
 
 from collections.abc import Mapping
@@ -13,29 +13,30 @@ from typing import Any, get_args, get_origin
 from coterie.wire.schemas import is_nullable, not_none, request_schema, response_schema
 
 Values = Mapping[str, Any]
-"""Values by kio's field name; a struct is again such a mapping, an array a sequence."""
+"""Values by kio's field name; a struct is again such a mapping, an array is a sequence."""
 
 
 def build_response(api_key: int, version: int, values: Values) -> Any:
-    """Kio's response entity of ``version``; fields it does not know are dropped, fields not given take defaults."""
+    """kio's response entity of ``version``. Fields that this version does not have are dropped; fields that are not
+    given get their defaults."""
     return build(response_schema(api_key, version), values)
 
 
 def build_request(api_key: int, version: int, values: Values) -> Any:
-    """Kio's request entity of ``version``, likewise."""
+    """kio's request entity of ``version``, built like :func:`build_response`."""
     return build(request_schema(api_key, version), values)
 
 
 def build(schema: Any, values: Values) -> Any:
     """An entity of ``schema``.
 
-    :raises TypeError: when a field without default is missing: our own bug.
+    :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
     return schema(**{name: convert(values[name]) for name, convert in _converters(schema) if name in values})
 
 
 def milliseconds(duration: timedelta) -> int:
-    """Kio's duration as int milliseconds."""
+    """kio's duration as int milliseconds."""
     return round(duration / timedelta(milliseconds=1))
 
 
@@ -57,7 +58,7 @@ def _converter(type_: Any, kafka_type: str | None) -> Any:
     if kafka_type in ("timedelta_i32", "timedelta_i64"):
         return lambda value_ms: timedelta(milliseconds=value_ms)
     if kafka_type == "datetime_i64":
-        # Where there may be none kio writes -1 for it; elsewhere -1 is said as the time that it is.
+        # kio writes a null time as -1. In a field that may not be null, -1 is the time 1 ms before 1970.
         may_be_none = is_nullable(type_)
         return lambda value_ms: None if may_be_none and value_ms < 0 else _EPOCH + timedelta(milliseconds=value_ms)
     return lambda value: value

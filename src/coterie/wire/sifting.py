@@ -1,8 +1,8 @@
-"""A record batch taken apart into its records' own bytes, and put together again with fewer of them.
+"""Splits a record batch into the bytes of its records, and rebuilds it with fewer of them.
 
-A record tells its offset and its timestamp as differences from the batch's head, so its bytes stay true as long as the
-head's base offset and base timestamp do. What is left keeps the base and the last offset of the batch, its producer and
-its sequence numbers; only compressed records are packed anew, with gzip, which every client has.
+A record contains its offset and timestamp as differences from the batch header, so its bytes stay valid as long as the
+header's base offset and base timestamp do not change. The rebuilt batch keeps the base offset, the last offset, the
+producer and the sequence numbers. Compressed records are compressed again, with gzip, which every client supports.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from coterie.wire.compression import GZIP, packed_gzip, unpacked
 _INT64_BOUND = 2**63
 _UNPACKED_SIZE_MAX = 64 * 1024 * 1024
 _RECORDS_MAX = 250_000
-"""No honest batch holds more than these: a producer's largest one has about a megabyte before it is packed, and the
-groups' log cuts its own far below."""
+"""No valid batch exceeds these limits: a producer's largest batch has about a megabyte before compression, and the log
+of groups writes much smaller ones."""
 
 
 class Slice(NamedTuple):
-    """One record: what decides about it, and its own bytes with the length before them. A value None is a tombstone."""
+    """One record: the fields that decide whether it is kept, and in ``raw`` its bytes with their length before them."""
 
     offset: int
     timestamp_ms: int
@@ -34,22 +34,22 @@ class Slice(NamedTuple):
 def slices(data: bytes, head: BatchHead) -> list[Slice]:
     """The records of the one batch in ``data``.
 
-    :raises WireError: when they are malformed, packed with a codec that is not known, or of no honest number or size.
+    :raises WireError: when the records are malformed, their codec is unknown, or their number or size exceeds a limit.
     """
     if head.record_count > _RECORDS_MAX:
-        raise WireError(f"a batch of {head.record_count} records; at most {_RECORDS_MAX} are looked at")
+        raise WireError(f"a batch of {head.record_count} records; at most {_RECORDS_MAX} are allowed")
     plain = unpacked(head.codec, memoryview(data)[HEAD_SIZE:], size_max=_UNPACKED_SIZE_MAX)
     try:
         found = list(islice(_slices(plain, head), head.record_count + 1))
     except IndexError as error:
         raise WireError("a batch ends in the middle of a record") from error
     if len(found) != head.record_count:
-        raise WireError(f"a batch does not hold the {head.record_count} records that it tells")
+        raise WireError(f"a batch does not contain the {head.record_count} records that its header states")
     return found
 
 
 def sifted(data: bytes, head: BatchHead, kept: Sequence[Slice]) -> bytes:
-    """The batch in ``data`` with no records but ``kept``."""
+    """The batch in ``data`` with only the records ``kept``."""
     head = replace(head, record_count=len(kept))
     body = b"".join(record.raw for record in kept)
     if head.is_compressed:
@@ -61,7 +61,7 @@ def sifted(data: bytes, head: BatchHead, kept: Sequence[Slice]) -> bytes:
 
 
 def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
-    """Written out by hand, with the one-byte varints first: a compaction reads every record of a log."""
+    """Inlined for speed, with one-byte varints first, because a compaction reads every record of a log."""
     at, end = 0, len(plain)
     timestamp_ms, base_timestamp_ms, has_append_time = (
         head.max_timestamp_ms,
@@ -73,16 +73,16 @@ def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
         size, at = _varint(plain, at)
         record_end = at + size
         if size < 0 or record_end > end:
-            raise WireError(f"a record tells {size} bytes, {end - at} are left")
+            raise WireError(f"a record states a length of {size} bytes, but {end - at} are left")
         timestamp_delta, at = _varint(plain, at + 1)
         if not has_append_time:
             timestamp_ms = base_timestamp_ms + timestamp_delta
             if not -_INT64_BOUND <= timestamp_ms < _INT64_BOUND:
-                raise WireError(f"a record tells a timestamp of more than 64 bits, {timestamp_ms}")
+                raise WireError(f"a record has a timestamp of more than 64 bits, {timestamp_ms}")
         offset_delta, at = _varint(plain, at)
         if not 0 <= offset_delta <= head.last_offset_delta:
             raise WireError(
-                f"a record tells the offset delta {offset_delta}, its batch ends at {head.last_offset_delta}"
+                f"a record has the offset delta {offset_delta}, but its batch ends at {head.last_offset_delta}"
             )
         key_size, at = _varint(plain, at)
         key: bytes | None = None
@@ -91,7 +91,7 @@ def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
             at += key_size
         value_size, at = _varint(plain, at)
         if at + max(0, value_size) > record_end:
-            raise WireError(f"a record has not the {size} bytes it tells")
+            raise WireError(f"a record is not {size} bytes long, as its length states")
         yield Slice(
             head.base_offset + offset_delta,
             timestamp_ms,
@@ -103,7 +103,7 @@ def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The zigzag varint at ``at``, and the place behind it."""
+    """The zigzag varint at ``at``, and the position after it."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -116,4 +116,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at + 1
         shift += 7
         if shift > 63:
-            raise WireError("a varint of more than ten bytes")
+            raise WireError("a varint has more than ten bytes")

@@ -129,7 +129,10 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
     [
         (change(garbled), "p-0: the batch at offset 10 is corrupt: the CRC of a batch does not match its bytes"),
         (change(moved), "p-0: the batch at offset 10 has the offsets 999 to 1000 in its header"),
-        (change(lambda data: data[:20]), "p-0: the batch at offset 10 is corrupt: a batch of 20 bytes has no head"),
+        (
+            change(lambda data: data[:20]),
+            "p-0: the batch at offset 10 is corrupt: a batch of 20 bytes has no complete header",
+        ),
         (
             run(f"DELETE FROM batches WHERE partition = {P0} AND base_offset = 10"),
             "p-0: the offsets 10 to 11 are missing",

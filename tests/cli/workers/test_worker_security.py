@@ -34,6 +34,6 @@ def test_a_wrong_password_ends_a_worker_with_one_line(tmp_path: Path) -> None:
         run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
-        f"coterie: the broker at localhost:{broker.port} does not let {USER} in: Authentication failed: "
-        "the user name or the password is wrong; see sasl.username and sasl.password"
+        f"coterie: the broker at localhost:{broker.port} rejects the user {USER}: Authentication failed: "
+        "the user name or the password is wrong; check sasl.username and sasl.password"
     ]

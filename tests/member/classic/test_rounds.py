@@ -386,7 +386,7 @@ def test_a_member_whose_metadata_is_malformed_is_left_out_and_the_others_are_not
     (wanted,) = worker.heard(AssignmentWanted)
     assert list(wanted.members) == ["me"]
     assert RoundToken.of(wanted.token).left_out == {"other"}
-    assert any("What member other says of itself is malformed" in text for text in worker.warned)
+    assert any("The metadata of member other cannot be decoded" in text for text in worker.warned)
 
 
 @ALL
@@ -399,7 +399,7 @@ def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b""))
     (lost,) = worker.heard(Lost)
-    assert "left this worker out" in lost.reason
+    assert "assigned nothing to this worker" in lost.reason
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is None, "not at once"
     worker.pass_time(1_000)

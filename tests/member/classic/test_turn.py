@@ -24,7 +24,7 @@ def test_a_coordinator_that_stays_away_is_told_of_at_once_and_then_every_so_ofte
             text = worker.said.pop()
         worker.pass_time(100)
     assert said_at_s == [0, 30, 60]
-    assert "(for 60 s now; asking on)" in text
+    assert "(for 60 s now; retrying)" in text
 
 
 def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
@@ -33,8 +33,8 @@ def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
     worker.pass_time(1_000)
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.coordinator_load_in_progress))
     assert [text.partition(":")[0] for text in worker.said] == [
-        "The group's coordinator cannot be asked",
-        "The group's coordinator answers coordinator_load_in_progress; joining again",
+        "The request to the group's coordinator failed",
+        "The group's coordinator responded coordinator_load_in_progress; joining again",
     ]
 
 
@@ -49,14 +49,14 @@ def test_two_troubles_in_turn_are_each_told_of_once(worker: Worker) -> None:
                 worker.fail(kind)
     assert sorted(text.partition(":")[0] for text in worker.said) == [
         "A heartbeat failed",
-        "The group's coordinator cannot be asked",
+        "The request to the group's coordinator failed",
     ]
     # When something comes of asking they are over, and news again.
     worker.said.clear()
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     worker.fail(JoinRequest)
-    assert [text.partition(":")[0] for text in worker.said] == ["The group's coordinator cannot be asked"]
+    assert [text.partition(":")[0] for text in worker.said] == ["The request to the group's coordinator failed"]
 
 
 def test_of_troubles_without_end_only_the_last_are_kept(worker: Worker) -> None:

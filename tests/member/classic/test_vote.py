@@ -67,9 +67,9 @@ def test_a_change_of_what_the_group_speaks_is_told_once() -> None:
     for generation, protocol in enumerate([STATIC, STATIC, SESSIONED, SESSIONED, STATIC], start=1):
         worker.settle(NO_JOBS, protocol=protocol, generation=generation)
         worker.feed(Rejoin(reason="a wish"))
-    assert worker.said == ["The group speaks static", "The group speaks static"]
+    assert worker.said == ["The group uses connect.protocol static", "The group uses connect.protocol static"]
     assert worker.warned == [
-        "The group speaks sessioned, not static: a member's connect.protocol is that old; "
+        "The group uses connect.protocol sessioned, not static, because at least one member supports no newer version; "
         "static.connectors and static.tasks are ignored"
     ]
 

@@ -1,4 +1,4 @@
-"""What a group tells of itself to who is no member of it: DescribeGroups and ListGroups."""
+"""DescribeGroups and ListGroups: a group's state for clients outside of the group."""
 
 from coterie.groups.classic.guards import check_is_known
 from coterie.groups.classic.messages import DescribedMember, DescribeGroup, DescribeGroupResponse
@@ -28,7 +28,7 @@ def described(group: Group, member_id: MemberId) -> DescribedMember:
     if group.phase is Phase.STABLE:
         assert group.protocol is not None
         metadata = member.metadata(group.protocol)
-    # While the group joins, what the last generation had; that is over when the next one begins.
+    # During a join phase the assignments of the last generation are still valid and are shown.
     written = group.written.members.get(member_id) if group.written is not None else None
     return DescribedMember(
         member_id=member_id,

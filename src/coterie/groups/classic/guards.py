@@ -1,4 +1,4 @@
-"""Guards that refuse a request before anything is written: who may ask what of a group."""
+"""Checks that refuse a request before any record is written: group id, group, member, generation."""
 
 from coterie.groups.classic.state import Group, Member
 from coterie.nouns.ids import Generation, InstanceId, MemberId
@@ -16,7 +16,10 @@ def check_is_known(group: Group) -> None:
 
 
 def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | None = None) -> Member:
-    """The member, unless another one holds the instance id that it claims (KIP-345)."""
+    """The member of this id.
+
+    :raises KafkaRefusal: when there is no such member, or another member has the instance id (KIP-345).
+    """
     if instance_id is not None:
         holder = group.static_members.get(instance_id)
         if holder is None:

@@ -1,4 +1,4 @@
-"""Lines of `__consumer_offsets`: any record of a group as key and value, and back. No value is a tombstone."""
+"""Encodes and decodes any record of a group as key and value in `__consumer_offsets`. A value None is a tombstone."""
 
 from coterie.groups.classic.messages import GenerationWritten
 from coterie.groups.classic.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
@@ -27,9 +27,9 @@ def encode_line(group_id: GroupId, record: GenerationWritten | OffsetRecord) -> 
 
 
 def decode_line(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationWritten | OffsetRecord] | None:
-    """Whose record it is, and the record; None when the line is of a kind that is not ours.
+    """The group id and the record; None when the key is of another kind than Coterie writes.
 
-    :raises WireError: when it is malformed.
+    :raises WireError: when key or value is malformed.
     """
     if Reader(key).int16() in KEY_VERSIONS:
         group_id, partition = decode_offset_key(key)

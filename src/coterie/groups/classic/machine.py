@@ -1,24 +1,27 @@
 """The coordinator of one classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the deadlines between them.
 
 Theory of operation. A rebalance has two halves. In the *join phase* (PREPARING_REBALANCE) every JoinGroup is parked
-until all known members have rejoined or the longest of their rebalance timeouts has passed; who has not rejoined then
-is dropped, the generation rises, and all parked joins are answered, the leader's with everybody's metadata. In the
-*sync phase* (COMPLETING_REBALANCE) every SyncGroup is parked until the leader's brings the assignments; they are
-written, the group is STABLE, and all parked syncs are answered. Any change of the membership opens the next join phase.
+until all known members have rejoined or the longest of their rebalance timeouts has passed. Members that have not
+rejoined by then are removed, the generation rises, and all parked joins get their responses; the leader's response
+contains the metadata of all members. In the *sync phase* (COMPLETING_REBALANCE) every SyncGroup is parked until the
+leader's SyncGroup arrives with the assignments. Then the assignments are written, the group is STABLE, and all parked
+syncs get their responses. Any change of the membership opens the next join phase.
 
 Behaviour, codes and the order of checks are those of Kafka's GroupCoordinator (KIP-62 for the two timeouts, KIP-134 for
 the initial delay, KIP-345 for static members, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup),
 except that
 
 - the generation is written when the join phase ends, too (see `GenerationWritten`);
-- a leader that is gone is followed by the member that rejoined first;
-- a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer;
-- a static member that is away when a join phase ends is not waited for in the sync phase after it: it stays until its
-  session ends. Kafka removes it with whoever has not synced when the rebalance timeout has passed;
-- one that is back in a full group takes its own place, which nobody is given while it is away, also where the group
-  joins. Kafka answers GROUP_MAX_SIZE_REACHED, and while it joins lets in whoever comes;
-- a join or sync that is answered at once gives a full session, as a heartbeat does. Kafka leaves the session's end
-  where it was, so that a member can begin to work on an answer that it got when its session was nearly over.
+- when the leader was removed, the member that rejoined first becomes the leader;
+- when a member sends a request again, its parked request gets the response REBALANCE_IN_PROGRESS; Kafka drops the
+  parked request without a response;
+- a static member that is absent when a join phase ends is not awaited in the sync phase after it: it stays a member
+  until its session ends. Kafka removes it, with all members that have not synced when the rebalance timeout has passed;
+- a static member that returns to a full group is accepted, also during a join phase: its slot within the size limit is
+  reserved while it is absent. Kafka responds GROUP_MAX_SIZE_REACHED, and during a join phase accepts other members
+  instead;
+- a join or sync with an immediate response renews the session in full, as a heartbeat does. Kafka does not move the end
+  of the session, so a member can start jobs on a response that it received shortly before its session ended.
 """
 
 from collections.abc import Mapping
@@ -88,7 +91,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
-    """Take one event. Append the records; once they are durable, perform the effects in order."""
+    """Process one event. The caller appends the records and, once they are durable, performs the effects in order."""
     turn = Turn(group, now_ms)
     match event:
         case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup() | DescribeGroup():
@@ -175,10 +178,12 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
 
 
 def ask_for_all_offers(turn: Turn, request: JoinGroup) -> None:
-    """After a load one protocol of each member is known: all say anew what they offer, and this one asks again.
+    """After a load the coordinator has only the selected protocol of each member. Start a rebalance, in which all
+    members send all their protocols, and make this client retry.
 
-    Kafka refuses whoever does not offer that one, until something else makes a round: till then a worker that is
-    bounced to an older protocol has no place in its group. With us it costs one round, once after each load.
+    Kafka refuses every client that does not offer the selected protocol until another event starts a rebalance. Until
+    then a worker that was restarted with an older protocol cannot join its group. Here that worker causes one
+    rebalance, once after each load.
     """
     rebalance(turn)
     turn.reply(
@@ -191,10 +196,10 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     group = turn.group
     phase = group.phase
     unchanged = member.protocols == request.protocols
-    # In STABLE a leader's join always rebalances: that is how it asks for a round.
+    # In STABLE a leader's join always starts a rebalance: the leader has no other way to request one.
     tell_again = phase is Phase.COMPLETING_REBALANCE or (phase is Phase.STABLE and request.member_id != group.leader)
     if unchanged and tell_again:
-        # It may have missed the answer to its join.
+        # The member may not have received the response to its join.
         turn.arm_session(member)
         turn.reply(request.reply_to, joined(group, request.member_id))
     else:
@@ -231,7 +236,8 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
 
 
 def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
-    """The leader's. More than the log may hold is as bad as none: all are told so, as by Kafka, and join once more."""
+    """Write the leader's assignments. If they exceed the size limit of the log, all members get UNKNOWN_SERVER_ERROR,
+    as from Kafka, and join again."""
     group = turn.group
     if sum(map(len, assignments.values())) > group.limits.generation_size_max:
         answer_syncs(turn, ErrorCode.unknown_server_error)
@@ -257,18 +263,18 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
         rebalance_after_removal(turn)
 
 
-# -- timers and the group's own life ------------------------------------------------------------------------------
+# -- timers and loading -------------------------------------------------------------------------------------------
 
 
 def on_timer(turn: Turn, key: TimerKey) -> None:
     group = turn.group
     deadline_ms = group.deadlines.get(key)
     if deadline_ms is None or turn.now_ms < deadline_ms:
-        return  # moved or cancelled while it was on its way
+        return  # the timer was moved or cancelled after it fired
     del group.deadlines[key]
     match key:
         case SessionTimer(member_id=member_id):
-            # Who waits for our answer cannot be expected to send heartbeats; the answer arms its session again.
+            # A member with a parked request need not send heartbeats; the response to the request renews its session.
             if member_id not in group.joins and member_id not in group.syncs:
                 remove_member(turn, member_id)
                 rebalance_after_removal(turn)
@@ -289,7 +295,7 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
 
 
 def on_loaded(turn: Turn) -> None:
-    """Make the soft state anew from what was written, and give every member a full session."""
+    """Rebuild the soft state from the stored generation, and give every member a full session."""
     group = turn.group
     written = group.written
     if written is None:
@@ -314,11 +320,12 @@ def on_loaded(turn: Turn) -> None:
         turn.arm_session(loaded)
     group.is_as_loaded = bool(group.members)
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
-        # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.
+        # No member has an assignment in this generation, and the leader may not have received its response, so a new
+        # rebalance is needed. It is also needed when the group exceeds the size limit, to remove members.
         rebalance(turn)
 
 
-# -- guards: they refuse before anything is written ---------------------------------------------------------------
+# -- guards: they refuse a request before any record is written ---------------------------------------------------
 
 
 def check_protocols(group: Group, request: JoinGroup) -> None:
@@ -331,7 +338,8 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def may_have_more_in_common(group: Group, request: JoinGroup) -> bool:
-    """Whether it may only seem that a join offers nothing that all offer."""
+    """Whether the request may share a protocol with all members, although none of its protocols is known to be offered
+    by all: after a load only one protocol of each member is known."""
     if not (group.is_as_loaded and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.offers.all_offer_one_of(request.protocols)

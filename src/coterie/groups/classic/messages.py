@@ -1,7 +1,8 @@
-"""All that can come in to a group's coordinator, be kept by it, and go out: events, records, effects.
+"""The messages of a group's coordinator: its events, records and effects.
 
-Version-free: a field that an old API version lacks is filled in by whoever parses the bytes. One machine is one group,
-so no event names its group. What a machine may not make itself (a fresh member id) comes in with the event.
+Independent of API versions: the parser of a request fills in the fields that an old version lacks. Each group has its
+own machine, so no event contains a group id. A value that a machine may not generate itself (a fresh member id) is part
+of the event.
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,14 @@ from coterie.wire.errors import ErrorCode
 
 
 class Phase(StrEnum):
-    """Where a group stands: Kafka's words. Never stored, always derived."""
+    """The state of a group, by Kafka's names. Never stored, always derived."""
 
     EMPTY = "EMPTY"
     PREPARING_REBALANCE = "PREPARING_REBALANCE"
     COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
     STABLE = "STABLE"
     DEAD = "DEAD"
-    """There is no such group."""
+    """The group does not exist."""
 
 
 NO_GENERATION = Generation(-1)
@@ -36,7 +37,7 @@ NO_MEMBER = MemberId("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberProtocol:
-    """One protocol that a member offers, with what it says of itself in that protocol's bytes."""
+    """One protocol that a member offers, with the member's metadata encoded for that protocol."""
 
     name: str
     metadata: bytes
@@ -48,21 +49,22 @@ class JoinGroup:
     member_id: MemberId
     """Empty for a member that is new."""
     fresh_member_id: MemberId
-    """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: taken when the member is new, or a static one is back."""
+    """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: used for a new member, and for a static one that rejoins."""
     requires_known_member_id: bool
-    """JoinGroup v4 and later: a new member is first told its id, and only counts once it joins with it (KIP-394)."""
+    """JoinGroup v4 and later: a new client first receives its member id, and becomes a member when it joins with that
+    id (KIP-394)."""
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """JoinGroup v0 has none: there it is the session timeout."""
+    """The session timeout for JoinGroup v0, which lacks this field."""
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
-    """The preferred one first."""
+    """In the order of preference."""
     instance_id: InstanceId | None = None
-    """A static member's (KIP-345); from v5 on."""
+    """The instance id of a static member (KIP-345); from v5 on."""
     can_skip_assignment: bool = False
-    """JoinGroup v9 and later: a leader understands that it leads and need not assign (KIP-814)."""
+    """JoinGroup v9 and later: the client supports ``JoinGroupResponse.skip_assignment`` (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,10 @@ class SyncGroup:
     member_id: MemberId
     generation: Generation
     protocol_type: str | None = None
-    """From v5 on (KIP-559); None is not checked."""
+    """From v5 on (KIP-559); not checked when None."""
     protocol: str | None = None
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
-    """From the leader only; what anybody else sends is ignored."""
+    """Sent by the leader; ignored from other members."""
     instance_id: InstanceId | None = None
 
 
@@ -88,7 +90,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """Whom a LeaveGroup means: by its member id; or, with that empty, whoever holds the instance id now."""
+    """One member in a LeaveGroup, identified by its member id. If that is empty: the current member of the instance
+    id."""
 
     member_id: MemberId
     instance_id: InstanceId | None = None
@@ -98,50 +101,50 @@ class LeavingMember:
 class LeaveGroup:
     reply_to: ReplyTo
     members: tuple[LeavingMember, ...]
-    """LeaveGroup v3 and later: any number of members at once; before, one."""
+    """Any number of members from LeaveGroup v3 on; one member in older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     reply_to: ReplyTo
     with_members: bool = True
-    """False where a list of groups is wanted: a group may be large."""
+    """False for ListGroups, because a group may have many members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoaded:
-    """The group's records have been replayed; the coordinator may answer again."""
+    """The group's records have been replayed; the coordinator may send responses again."""
 
 
 Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
 News: TypeAlias = GroupLoaded | TopicDeleted
-"""Events that are no requests and no deadlines."""
+"""Events that come from the broker itself."""
 
-# -- records: lines of the group's log; each is the whole of what is known about its key: the group, or a partition ----
+# -- records of the group's log: each contains the whole state of its key, which is the group or a partition ----------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMember:
-    """One member as a record keeps it."""
+    """One member as stored in a record."""
 
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     subscription: bytes
-    """Its metadata in the group's protocol."""
+    """The member's metadata in the group's protocol."""
     assignment: bytes
     instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationWritten:
-    """A generation, written when its join phase ends (``protocol`` None: nobody has an assignment yet), again when its
-    leader has synced, and again when a static member has come back to it under a new member id. One without members
-    is an empty group.
+    """A generation. It is written when its join phase ends (``protocol`` None: no member has an assignment yet), again
+    when its leader has synced, and again when a static member has rejoined under a new member id. A generation without
+    members is an empty group.
 
-    Kafka does not write the first. It makes sure that no generation is ever given out twice: a
-    late SyncGroup of before a crash can not pass for one of the generation that follows it.
+    Kafka does not write the first of these records. It guarantees that no generation number is used twice: a late
+    SyncGroup from before a crash cannot be taken for one of the next generation.
     """
 
     protocol_type: str
@@ -159,11 +162,11 @@ Record: TypeAlias = GenerationWritten | OffsetRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One member of a generation as its leader is told of it."""
+    """One member of a generation, as listed in the leader's response."""
 
     member_id: MemberId
     metadata: bytes
-    """In the protocol that was chosen."""
+    """The member's metadata in the selected protocol."""
     instance_id: InstanceId | None = None
 
 
@@ -176,9 +179,9 @@ class JoinGroupResponse:
     leader: MemberId = NO_MEMBER
     member_id: MemberId = NO_MEMBER
     members: tuple[JoinedMember, ...] = ()
-    """Everybody, for the leader only; in the order in which they joined."""
+    """All members in the order in which they joined; empty in responses to other members than the leader."""
     skip_assignment: bool = False
-    """Tells a static leader that it leads again and that what it assigned before still holds (KIP-814)."""
+    """For a static member that rejoins as the leader: its previous assignments are still valid (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +199,9 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """``error`` speaks of the whole request; each member has its own code in ``members``, in the request's order.
+    """``error`` concerns the whole request; each member has its own code in ``members``, in the request's order.
 
-    Versions before 3 have one code: ``error``, or else that of the only member.
+    Versions before 3 have one code: ``error`` if it is not NONE, otherwise the code of the only member.
     """
 
     error: ErrorCode
@@ -212,7 +215,7 @@ class DescribedMember:
     client_id: str
     client_host: str
     metadata: bytes = b""
-    """In the group's protocol; told of a STABLE group only, as by Kafka."""
+    """The metadata in the group's protocol. Empty unless the group is STABLE, as in Kafka."""
     assignment: bytes = b""
 
 
@@ -222,7 +225,7 @@ class DescribeGroupResponse:
     phase: Phase = Phase.DEAD
     protocol_type: str = ""
     protocol: str = ""
-    """Of a STABLE group."""
+    """Empty unless the group is STABLE."""
     members: tuple[DescribedMember, ...] = ()
 
 
@@ -238,38 +241,38 @@ Response: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimer:
-    """The member has not been heard of for its session timeout."""
+    """The coordinator has received no request from the member for its session timeout."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMemberTimer:
-    """A member id was handed out and nobody joined with it."""
+    """A member id was issued and no client has joined with it in time."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMemberTimer:
-    """A new member has waited for its first join phase to end for as long as any may (5 minutes)."""
+    """A new member has waited for the end of its first join phase for the maximum time (5 minutes)."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPhaseTimer:
-    """Who has not rejoined by now is left behind."""
+    """The join phase is over: members that have not rejoined are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTimer:
-    """Who has not sent its SyncGroup by now is removed."""
+    """The sync phase is over: members that have not sent SyncGroup are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTimer:
-    """Time to look for offsets that are older than they may be."""
+    """It is time to remove expired offsets."""
 
 
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer

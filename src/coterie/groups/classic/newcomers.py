@@ -1,4 +1,4 @@
-"""Who may come in: for whom a group has room, and ids that are handed out before anybody joins with them (KIP-394)."""
+"""Checks whether a client may join: the group's size limit, and member ids issued before the join (KIP-394)."""
 
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
 from coterie.groups.classic.offset_messages import OffsetCommit
@@ -11,7 +11,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def founds(request: Request) -> bool:
-    """Whether a group that nobody has heard of would begin with it: what a broker with too many of them refuses."""
+    """Whether the request would create a group that does not exist. A broker with too many groups refuses it."""
     match request:
         case JoinGroup(member_id=member_id):
             return not member_id
@@ -22,9 +22,10 @@ def founds(request: Request) -> bool:
 
 
 def has_room_for(group: Group, member_id: MemberId) -> bool:
-    """While a join phase is open, whoever has rejoined counts; then, whoever is a member. Ids that nobody has joined
-    with do not, as in Kafka: whoever asked for them may be gone, and GROUP_MAX_SIZE_REACHED ends a client. Static
-    members that are away keep their places, for they stay in the generation: nobody else is let in on these."""
+    """Whether the group's size limit lets this member join. During a join phase the members that have rejoined count;
+    otherwise all members count. Issued member ids that no client has joined with do not count, as in Kafka: their
+    clients may have stopped, and GROUP_MAX_SIZE_REACHED terminates a client. Absent static members do count, because
+    they stay in the generation: no other client gets their slots."""
     size_max = group.limits.group_size_max
     if group.join_phase is None:
         return not group.members or member_id in group.members or len(group.members) < size_max
@@ -32,7 +33,7 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
         return True
     taken = len(group.joins)
     member = group.members.get(member_id)
-    # Counted only where it matters: each of a thousand that rejoin would look at all of them.
+    # Counted only when the result depends on it: otherwise each of 1,000 members that rejoin would iterate over all.
     if (member is None or member.instance_id is None) and taken + len(group.static_members) >= size_max:
         taken += sum(static_id not in group.joins for static_id in group.static_members.values())
     return taken < size_max
@@ -47,7 +48,8 @@ def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol,
 
 
 def on_no_room(turn: Turn, request: JoinGroup) -> None:
-    """The group has shrunk below its members: those that rejoin last are put out (KIP-389)."""
+    """Refuse a join because the group is full. If the size limit was lowered below the number of members, the members
+    that rejoin last are removed (KIP-389)."""
     group = turn.group
     if request.member_id in group.members:
         remove_member(turn, request.member_id)
@@ -58,9 +60,11 @@ def on_no_room(turn: Turn, request: JoinGroup) -> None:
 
 
 def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
-    """A client that gives up and joins again must not become two members: first it learns who it is.
+    """Respond with a new member id, with which the client has to join again. So a client that gives up and joins again
+    does not become two members.
 
-    :raises KafkaRefusal: when too many ids are out, with an error after which clients try again. Kafka has no limit.
+    :raises KafkaRefusal: when too many issued ids are unused, with an error after which clients retry. Kafka has no
+        limit.
     """
     group = turn.group
     if len(group.pending) >= group.limits.pending_members_max:
@@ -74,7 +78,7 @@ def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
 
 
 def take_pending(turn: Turn, member_id: MemberId) -> bool:
-    """Whether the id was handed out and nobody had joined with it; now it is out no longer."""
+    """Remove an issued member id that no client has joined with; return whether there was one."""
     if member_id not in turn.group.pending:
         return False
     turn.group.pending.discard(member_id)

@@ -1,5 +1,5 @@
-"""What is asked about a group's offsets, what its log keeps of them, and what is answered; also of a group's end, since
-it goes with its last offset."""
+"""The requests, records and responses for a group's offsets; also for the removal of a group, because a group without
+members is removed with its last offset."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """How far one partition has been consumed, with all that Kafka keeps beside it."""
+    """How far one partition has been consumed, with all fields that Kafka stores beside the offset."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
-    """Of the last record that was consumed."""
+    """The leader epoch of the last consumed record."""
     metadata: str = ""
     committed_at_ms: int
     expires_at_ms: int | None = None
-    """None: when the group's offsets do. OffsetCommit v2-4 may ask for a time of its own."""
+    """None: the group's retention applies. OffsetCommit v2-4 may specify a retention time."""
     topic_id: TopicId | None = None
 
 
@@ -34,7 +34,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOffset:
-    """One partition of an OffsetCommit; its topic is known to be there."""
+    """One partition of an OffsetCommit; the broker has checked that its topic exists."""
 
     partition: TopicPartition
     topic_id: TopicId | None
@@ -47,10 +47,10 @@ class NewOffset:
 class OffsetCommit:
     reply_to: ReplyTo
     member_id: MemberId
-    """Empty for a consumer that is no member: one that assigns itself, or a tool."""
+    """Empty for a client that is not a member: a consumer that assigns its partitions itself, or a tool."""
     instance_id: InstanceId | None
     generation: Generation
-    """Negative for a consumer that is no member."""
+    """Negative for a client that is not a member."""
     retention_ms: int | None
     offsets: tuple[NewOffset, ...]
 
@@ -59,14 +59,14 @@ class OffsetCommit:
 class OffsetFetch:
     reply_to: ReplyTo
     partitions: tuple[TopicPartition, ...] | None
-    """None asks for all that there are."""
+    """None requests all partitions with a committed offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDelete:
     reply_to: ReplyTo
     partitions: tuple[TopicPartition, ...]
-    """Their topics are known to be there."""
+    """The broker has checked that their topics exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +76,14 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
-    """A topic is gone; offsets of it mean nothing any more, whoever is in the group."""
+    """A topic was deleted: its offsets are invalid and are removed, regardless of the group's members."""
 
     topic: str
 
 
 OffsetRequest: TypeAlias = OffsetCommit | OffsetFetch | OffsetDelete | DeleteGroup
 
-# -- records: each is the whole of what is known about its key, so that only the last one of a key counts --------------
+# -- records: each contains the whole state of its key, so that only the last record of a key counts ------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,8 @@ OffsetRecord: TypeAlias = OffsetWritten | OffsetRemoved | GroupRemoved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """``error`` speaks of the whole request; otherwise each partition has its own code, in the request's order."""
+    """``error`` concerns the whole request. If it is NONE, ``errors`` has the code of each partition, in the request's
+    order."""
 
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()
@@ -121,12 +122,12 @@ class OffsetCommitResponse:
 class OffsetFetchResponse:
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset]
-    """Only partitions that have one; sorted."""
+    """Only partitions with a committed offset; sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """As `OffsetCommitResponse`."""
+    """The fields are as in `OffsetCommitResponse`."""
 
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()

@@ -1,6 +1,6 @@
 """The bytes of a group's offsets in `__consumer_offsets`: OffsetCommit (key version 1, value versions 0 to 4).
 
-Written as Kafka 4.3 writes: value version 4, or 1 where a client asked for a retention of its own.
+Encoded as by Kafka 4.3: value version 4, or 1 when a client specified a retention time.
 """
 
 from sys import intern
@@ -11,7 +11,7 @@ from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader, Writer
 
 KEY_VERSIONS = (0, 1)
-"""Version 0 is of the brokers before 0.9, with the same bytes."""
+"""Brokers before 0.9 wrote version 0, with the same bytes."""
 _WITH_EXPIRY, _FLEXIBLE = 1, 4
 _LEADER_EPOCH_SINCE = 3
 _TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
@@ -28,12 +28,12 @@ def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
 
 
 def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
-    """:raises WireError: when it is malformed."""
+    """:raises WireError: when ``data`` is malformed."""
     reader = Reader(data)
     version = reader.int16()
-    assert version in KEY_VERSIONS, "the caller has looked"
+    assert version in KEY_VERSIONS, "the caller has checked the version"
     group_id = GroupId(reader.string())
-    # A load of a million offsets knows a few topics: each name is kept once.
+    # A load of a million offsets has only a few topics: each name is stored once.
     partition = TopicPartition(intern(reader.string()), reader.int32())
     reader.expect_end()
     return group_id, partition
@@ -64,11 +64,11 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> CommittedOffset:
-    """:raises WireError: when it is malformed or of a version that nobody has written yet."""
+    """:raises WireError: when ``data`` is malformed or its version is unknown."""
     reader = Reader(data)
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE:
-        raise WireError(f"an offset's record has version {version}; known are 0 to {_FLEXIBLE}")
+        raise WireError(f"an offset's record has version {version}; the known versions are 0 to {_FLEXIBLE}")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else NO_LEADER_EPOCH
     metadata = reader.compact_string() if version == _FLEXIBLE else reader.string()
@@ -92,6 +92,6 @@ def _topic_id(reader: Reader) -> TopicId | None:
         tag, data = reader.uvarint(), reader.raw(reader.uvarint())
         if tag == _TOPIC_ID_TAG:
             if len(data) != _TOPIC_ID_SIZE:
-                raise WireError(f"a topic's id of {len(data)} bytes")
+                raise WireError(f"a topic id has {len(data)} bytes; 16 are required")
             topic_id = TopicId(data)
     return topic_id

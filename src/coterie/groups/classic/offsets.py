@@ -1,16 +1,17 @@
-"""The offsets of one classic group: committed, fetched, deleted, expired; and the end of a group that has none left.
+"""The offsets of one classic group: commit, fetch, deletion, expiry; and the removal of a group without offsets.
 
 Behaviour, codes and the order of checks are those of Kafka's OffsetMetadataManager. Offsets belong to the group and not
 to its members: a consumer that assigns its partitions itself commits without being a member, as long as the group is
-empty, and a group that was never joined has offsets and nothing else. Every so often (`ExpiryTimer`) old offsets go:
+empty, and a group without any generation has only offsets. `ExpiryTimer` periodically removes old offsets:
 
-- nobody in the group: when it has been empty for the retention time. One that was committed later (an operator has
-  reset it) stays for that long; Kafka takes it with the others, so that it may live for minutes;
-- never anybody in it: each, when the retention time has passed since it was committed;
-- a stable group of consumers: likewise, of topics that none of them reads;
-- members that reconcile, or whose protocol type is another: none.
+- in an empty group: the offsets expire when the group has been empty for the retention time. An offset that was
+  committed later (an operator has reset it) expires when the retention time has passed since its commit. Kafka removes
+  it together with the others, possibly minutes after its commit;
+- in a group that never had members: each offset expires when the retention time has passed since its commit;
+- in a stable group of consumers: likewise, but only offsets of topics that no member reads;
+- in a group that rebalances, or that has members of another protocol type: no offset expires.
 
-A group without members and offsets goes at the same moment, whatever its type.
+A group without members and offsets is removed in the same step, whatever its protocol type.
 """
 
 from crc32c import crc32c
@@ -90,8 +91,8 @@ def on_commit(turn: Turn, request: OffsetCommit) -> None:
 
 
 def committed(new: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
-    # Of one with a retention of its own the log has no place for the topic's id and the leader's epoch: what is known
-    # now is what would be known after a restart.
+    # The log's format of an offset with its own retention has no fields for topic id and leader epoch. They are dropped
+    # here, too, so that the state is the same as after a restart.
     has_all = retention_ms is None
     return CommittedOffset(
         offset=new.offset,
@@ -137,7 +138,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     turn.reply(request.reply_to, DeleteGroupResponse(error=ErrorCode.none))
 
 
-# -- what time and topics do ------------------------------------------------------------------------------------------
+# -- deleted topics and expiry ----------------------------------------------------------------------------------------
 
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
@@ -155,8 +156,8 @@ def on_expiry(turn: Turn) -> None:
 
 
 def keep_watching_expiry(turn: Turn, *, is_loaded: bool = False) -> None:
-    """Look every so often for as long as anything is written of the group. Groups that are loaded together look at
-    different times: one after the other would stop the broker for as long as all of them take."""
+    """Set the timer of the next check, as long as the group has any record. Groups that are loaded together get
+    different times: checking all of them in a row would block the broker for that time."""
     group = turn.group
     if (group.written is not None or group.offsets) and _EXPIRY not in group.deadlines:
         check_ms = group.limits.offsets_retention_check_ms
@@ -164,7 +165,7 @@ def keep_watching_expiry(turn: Turn, *, is_loaded: bool = False) -> None:
 
 
 def expired(group: Group, now_ms: int) -> list[TopicPartition]:
-    """Which offsets are older than they may be; sorted."""
+    """The partitions whose offsets have expired; sorted."""
     phase = group.phase
     read = topics_read(group)
     emptied_at_ms: int | None = None
@@ -188,7 +189,7 @@ def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retenti
 
 
 def end_group(turn: Turn) -> None:
-    """Tombstones for all of it. Who joins afterwards joins another group of this name."""
+    """Write tombstones for the group and all its offsets. A later join creates a new group of the same name."""
     group = turn.group
     assert group.phase is Phase.EMPTY
     for partition in sorted(group.offsets):
@@ -201,7 +202,7 @@ def end_group(turn: Turn) -> None:
     turn.cancel_timer(_EXPIRY)
 
 
-# -- guards and small hands -------------------------------------------------------------------------------------------
+# -- guards and helpers -----------------------------------------------------------------------------------------------
 
 
 def check_committer(group: Group, request: OffsetCommit) -> None:
@@ -212,12 +213,12 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
     check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if group.phase is Phase.COMPLETING_REBALANCE:
-        # It knows this generation from its JoinGroup and has not been told yet what is its own to commit.
+        # The member has this generation from its JoinGroup, but has not received its assignment yet.
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
 
 
 def topics_read(group: Group) -> frozenset[str] | None:
-    """Topics whose offsets must stay, for somebody reads them; None: that cannot be told, so all must."""
+    """The topics whose offsets must stay because a member reads them; None: unknown, so all offsets must stay."""
     if group.protocol_type != CONSUMER or not group.members:
         return frozenset()
     if group.protocol is None:
@@ -226,5 +227,5 @@ def topics_read(group: Group) -> frozenset[str] | None:
 
 
 def utf16_length(text: str) -> int:
-    """As Java counts characters, and so `offset.metadata.max.bytes`."""
+    """The length in UTF-16 units, as Java and `offset.metadata.max.bytes` count."""
     return len(text) + sum(character > "\uffff" for character in text) if not text.isascii() else len(text)

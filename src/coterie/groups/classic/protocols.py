@@ -1,4 +1,4 @@
-"""Which protocol a group speaks: what all members have in common, and their vote among that."""
+"""Selects a group's protocol: the protocols that all members offer, and the members' vote among them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -7,15 +7,15 @@ from coterie.groups.classic.messages import MemberProtocol
 
 
 class Offers:
-    """How many members offer each protocol, and how many bytes of it: a join is not to be compared with every member of
-    a large group."""
+    """How many members offer each protocol, and the size of all offered protocols. With these counts a join need not be
+    compared with every member of a large group."""
 
     def __init__(self) -> None:
         self._members = 0
-        """Those that are known to offer anything."""
+        """The number of members whose protocols are known."""
         self._by_name: Counter[str] = Counter()
         self.size = 0
-        """Bytes of names and metadata, of all members together."""
+        """The size in bytes of the names and metadata that all members offer."""
 
     def add(self, offered: tuple[MemberProtocol, ...]) -> None:
         if offered:
@@ -30,10 +30,10 @@ class Offers:
             for name in _names(offered):
                 self._by_name[name] -= 1
                 if not self._by_name[name]:
-                    del self._by_name[name]  # a name may be anything, and a group old
+                    del self._by_name[name]  # clients choose the names, so unused ones could accumulate
 
     def all_offer_one_of(self, offered: Iterable[MemberProtocol]) -> bool:
-        """Whether one of ``offered`` is offered by all. Who offers nothing is not known yet, and is not asked."""
+        """Whether all members offer one of ``offered``. Members whose protocols are not known yet are left out."""
         return any(self._by_name[protocol.name] == self._members for protocol in offered)
 
     def __eq__(self, other: object) -> bool:
@@ -43,17 +43,18 @@ class Offers:
 
 
 def offer_size(offered: Iterable[MemberProtocol]) -> int:
-    """In bytes."""
+    """The size in bytes of the names and metadata."""
     return sum(len(protocol.name.encode()) + len(protocol.metadata) for protocol in offered)
 
 
 def vote(members: Collection[tuple[MemberProtocol, ...]]) -> str:
-    """The protocol of a generation: each member votes for the one it prefers among those that all offer.
+    """The protocol of a generation: each member votes for the protocol that it prefers among those that all offer.
 
-    With as many votes for two, the one that the first of ``members`` prefers: Kafka leaves that to a hash's order.
+    When two protocols have the same number of votes, the preference of the first of ``members`` decides. In Kafka the
+    order of a hash map decides.
     """
     common = frozenset.intersection(*(_names(offered) for offered in members))
-    assert common, "members without a common protocol were let in"
+    assert common, "all members of a group have a protocol in common"
     votes: Counter[str] = Counter()
     for offered in members:
         votes[next(protocol.name for protocol in offered if protocol.name in common)] += 1

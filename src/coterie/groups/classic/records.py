@@ -1,7 +1,7 @@
-"""The bytes of a group's records: those of `__consumer_offsets`, GroupMetadata (key version 2, value version 3).
+"""The bytes of a group's records in `__consumer_offsets`: GroupMetadata (key version 2, value version 3).
 
-One layout is ours to read besides: a value with members and a null protocol is a generation that nobody had an
-assignment in yet (see `GenerationWritten`); Kafka writes a null protocol for empty groups only.
+Unlike in Kafka, a value with members may have a null protocol: it is a generation in which no member has an assignment
+yet (see `GenerationWritten`). Kafka writes a null protocol for empty groups only.
 """
 
 from coterie.groups.classic.messages import GenerationWritten, WrittenMember
@@ -22,9 +22,9 @@ def encode_key(group_id: GroupId) -> bytes:
 
 
 def decode_key(data: bytes) -> GroupId | None:
-    """The group that a line of the log speaks of; None when it is of another kind (offsets have versions 0 and 1).
+    """The group id in a record's key; None when the record is of another kind (offsets have key versions 0 and 1).
 
-    :raises WireError: when it is malformed.
+    :raises WireError: when ``data`` is malformed.
     """
     reader = Reader(data)
     if reader.int16() != KEY_VERSION:
@@ -56,11 +56,11 @@ def encode_value(record: GenerationWritten) -> bytes:
 
 
 def decode_value(data: bytes) -> GenerationWritten:
-    """:raises WireError: when it is malformed or of a version that is not ours."""
+    """:raises WireError: when ``data`` is malformed or its version is not `VALUE_VERSION`."""
     reader = Reader(data)
     version = reader.int16()
     if version != VALUE_VERSION:
-        raise WireError(f"a group's record has version {version}; known is {VALUE_VERSION}")
+        raise WireError(f"a group's record has version {version}; the only known version is {VALUE_VERSION}")
     protocol_type = reader.string()
     generation = Generation(reader.int32())
     protocol = reader.nullable_string()

@@ -1,4 +1,4 @@
-"""A rebalance: the join phase, from who opens it to the generation that ends it, and the sync phase after it."""
+"""A rebalance: the join phase, which ends with a new generation, and the sync phase after it."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ from coterie.wire.errors import ErrorCode
 
 def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     group = turn.group
-    assert member_id not in group.members, "fresh ids are fresh"
+    assert member_id not in group.members, "a new member id is unused"
     is_first = group.phase is Phase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
@@ -70,7 +70,7 @@ def open_initial_join_phase(turn: Turn) -> None:
 
 
 def rebalance(turn: Turn) -> None:
-    """Open a join phase unless one is open; end it when there is nobody left to wait for."""
+    """Open a join phase unless one is open; end it when all members have joined."""
     group = turn.group
     if group.join_phase is None:
         answer_syncs(turn, ErrorCode.rebalance_in_progress)
@@ -84,7 +84,8 @@ def rebalance(turn: Turn) -> None:
 
 
 def rebalance_after_removal(turn: Turn) -> None:
-    """Somebody left. An id that nobody had joined with yet is missed only where a join phase waits for it."""
+    """Start or continue a rebalance because members were removed. The removal of an unused member id matters only
+    during a join phase, which waits for such ids."""
     group = turn.group
     left_a_generation = group.written is not None and len(group.members) < len(group.written.members)
     if group.join_phase is not None or left_a_generation:
@@ -97,7 +98,7 @@ def complete_join_phase(turn: Turn) -> None:
         if not group.members[member_id].stays_when_absent:
             remove_member(turn, member_id)
     if group.members and not group.joins:
-        # All that are left are static and away: what they have stays theirs until their sessions end.
+        # All remaining members are static and absent: they keep their assignments until their sessions end.
         turn.set_timer(JoinPhaseTimer(), max(group.rebalance_timeout_ms, group.limits.session_timeout_min_ms))
         return
     turn.cancel_timer(JoinPhaseTimer())
@@ -112,7 +113,7 @@ def complete_join_phase(turn: Turn) -> None:
         group.leader = next(iter(group.joins))
     group.protocol = vote_of_members(group)
     write_generation(turn, generation, protocol=None, assignments={})
-    # Who was not here hears of this generation when it comes, and is waited for no longer than its session lasts.
+    # Absent static members receive this generation when they rejoin, and the sync phase does not wait for them.
     group.unsynced = set(group.joins)
     for member_id, reply_to in group.joins.items():
         member = group.members[member_id]
@@ -125,14 +126,14 @@ def complete_join_phase(turn: Turn) -> None:
 
 
 def vote_of_members(group: Group) -> str:
-    """What the members, present and away, prefer together. The one that rejoined first breaks a tie."""
+    """The result of the members' vote, absent static members included. The member that rejoined first breaks a tie."""
     absent = group.members.keys() - group.joins.keys()
     order = [*group.joins, *(member_id for member_id in group.members if member_id in absent)]
     return vote([group.members[member_id].protocols for member_id in order if group.members[member_id].protocols])
 
 
 def remove_member(turn: Turn, member_id: MemberId) -> None:
-    """Forget a member; whatever it waits for is answered."""
+    """Remove a member; its parked requests get UNKNOWN_MEMBER_ID."""
     group = turn.group
     group.remove(member_id)
     join = group.joins.pop(member_id, None)
@@ -150,9 +151,9 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
 
 def on_join_phase_over(turn: Turn) -> None:
     phase = turn.group.join_phase
-    assert phase is not None, "the timer of a join phase goes with it"
+    assert phase is not None, "the timer of a join phase runs only during the join phase"
     if phase.initial and phase.member_added and phase.remaining_ms > 0:
-        # Members are still coming in: wait for more of them, but never longer than the rebalance timeout (KIP-134).
+        # Members are still joining: wait for more of them, but never longer than the rebalance timeout (KIP-134).
         extended_ms = min(turn.group.limits.initial_rebalance_delay_ms, phase.remaining_ms)
         phase.remaining_ms = max(phase.remaining_ms - phase.delay_ms, 0)
         phase.delay_ms = extended_ms
@@ -177,7 +178,7 @@ def write_generation(
     turn: Turn, generation: Generation, *, protocol: str | None, assignments: Mapping[MemberId, bytes]
 ) -> None:
     group = turn.group
-    assert group.protocol_type is not None, "the first member said it"
+    assert group.protocol_type is not None, "the first member sets the protocol type"
     turn.write(
         GenerationWritten(
             protocol_type=group.protocol_type,
@@ -205,13 +206,14 @@ def written_member(member: Member, protocol: str | None, assignment: bytes) -> W
     )
 
 
-# -- answers ------------------------------------------------------------------------------------------------------
+# -- responses ----------------------------------------------------------------------------------------------------
 
 
 def joined(
     group: Group, member_id: MemberId, *, leader: MemberId | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """The generation as ``member_id`` is told of it; another ``leader`` than the true one makes it a follower."""
+    """The response with the current generation for ``member_id``. With a ``leader`` other than the group's leader,
+    ``member_id`` becomes a follower."""
     leader = leader or group.leader
     assert group.protocol is not None
     assert leader is not None

@@ -1,8 +1,8 @@
-"""What a classic group's coordinator knows: hard state and soft state; `apply` and `check`.
+"""The state of a classic group's coordinator, hard and soft; `apply` and `check`.
 
-Hard is only what was written: the last generation, with its members and what each was assigned, and the offset of each
-partition that was committed. Who has joined so far, who waits for an answer and which deadlines run is soft: after a
-crash the members say it again.
+Hard state is what was written to the log: the last generation, with its members and their assignments, and the
+committed offset of each partition. Soft state is which members have joined so far, which requests are parked and which
+deadlines run: after a crash the members' next requests restore it.
 """
 
 from dataclasses import dataclass
@@ -40,60 +40,64 @@ class Limits:
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     new_member_join_timeout_ms: int = 300_000
-    """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
+    """How long a new member may wait for the end of its first join phase. A constant in Kafka, too."""
     group_size_max: int = defaults.GROUP_SIZE_MAX
     generation_size_max: int = 64 * 1024 * 1024
-    """Bytes: of all that the members of a group offer, and again of all that they are assigned. Kafka has no limit for
-    the first, and for both together that of a record, 1 MB by default."""
+    """The size limit in bytes for all protocols that a group's members offer, and the same limit for all their
+    assignments. Kafka has no limit for the first; the maximum size of a record, 1 MB by default, limits both
+    together."""
     groups_max: int = defaults.GROUPS_MAX
-    """In one broker; each costs some memory, and anybody may begin one. Kafka has no such limit."""
+    """The limit for one broker; each group takes memory, and any client may create one. Kafka has no such limit."""
     pending_members_max: int = 20_000
-    """Member ids that are handed out and not joined with, in one group; each lasts a session timeout at most."""
+    """The limit for issued member ids of one group that no client has joined with; each expires after a session
+    timeout."""
     offset_metadata_size_max: int = 4_096
-    """In UTF-16 units, as Kafka counts."""
+    """In UTF-16 units, as in Kafka."""
     offsets_retention_ms: int = 604_800_000
     offsets_retention_check_ms: int = 600_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member as the coordinator knows it now."""
+    """One member and its current settings."""
 
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
-    """What it offers. After a load only the group's protocol is known, and none where no assignment was written."""
+    """The protocols that the member offers. After a load only the group's protocol is known, and no protocol if the
+    generation had no assignments yet."""
     session_timer: SessionTimer
-    """Its timer's key, made once: every heartbeat needs it."""
+    """The key of the member's session timer. Created once, because every heartbeat needs it."""
     instance_id: InstanceId | None = None
-    """A static member's (KIP-345)."""
+    """The instance id of a static member (KIP-345)."""
     is_new: bool = True
-    """Its first join has not been answered: it cannot send heartbeats, so a longer timer watches it."""
+    """The member has not received the response to its first join, so it cannot send heartbeats: `NewMemberTimer` is
+    used instead of the shorter session timer."""
 
     @property
     def stays_when_absent(self) -> bool:
-        """A join phase that it misses does not remove it. Where a load has left nothing of what it offers, it does:
-        no leader can assign to a member of which it cannot read anything."""
+        """Whether the member stays in the group when it misses a join phase. A static member stays, unless its
+        protocols are unknown after a load: no leader can compute an assignment for a member without metadata."""
         return self.instance_id is not None and bool(self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
-        """What it says of itself in ``protocol``."""
+        """The member's metadata in ``protocol``; empty if the member does not offer it."""
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
 
 @dataclass(slots=True, kw_only=True)
 class JoinPhase:
-    """An open join phase. The first of an empty group lasts a while on purpose, so that members come in together."""
+    """An open join phase. The first one of an empty group is delayed, so that many members can join in it."""
 
     initial: bool = False
     delay_ms: int = 0
-    """The part of the initial delay that runs now."""
+    """The length of the current part of the initial delay."""
     remaining_ms: int = 0
     """By how much the initial delay may still be extended."""
     member_added: bool = False
-    """A member has come since the running part of the delay began."""
+    """A member has joined since the current part of the delay began."""
 
 
 class Group:
@@ -102,28 +106,28 @@ class Group:
     def __init__(self, group_id: GroupId, limits: Limits) -> None:
         self.group_id = group_id
         self.limits = limits
-        # hard: what was written last
+        # hard state: written to the log
         self.written: GenerationWritten | None = None
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
-        # soft: gone after a restart, then made anew from what was written
+        # soft state: lost in a restart, then rebuilt from the hard state
         self.protocol_type: str | None = None
         self.protocol: str | None = None
-        """What the vote chose for the last generation."""
+        """The selected protocol of the last generation."""
         self.leader: MemberId | None = None
         self.members: dict[MemberId, Member] = {}
-        """Changed by `add`, `remove` and `change_offer` only, so that the next two go with it."""
+        """Changed only by `add`, `remove` and `change_offer`, which also update ``offers`` and ``static_members``."""
         self.offers = Offers()
         self.is_as_loaded = False
-        """No join phase has ended since the load: its members may offer more than is known of them."""
+        """No join phase has ended since the load: the members may offer more protocols than the known one."""
         self.static_members: dict[InstanceId, MemberId] = {}
-        """Under which member id each static member is known now."""
+        """The current member id of each static member."""
         self.pending: set[MemberId] = set()
-        """Ids that were handed out and that nobody has joined with yet."""
+        """Issued member ids that no client has joined with yet."""
         self.join_phase: JoinPhase | None = None
         self.joins: dict[MemberId, ReplyTo] = {}
         """Parked JoinGroups, in the order in which the members (re)joined."""
         self.syncs: dict[MemberId, ReplyTo] = {}
-        """Parked SyncGroups: followers that wait for the leader's."""
+        """Parked SyncGroups of members that wait for the leader's SyncGroup."""
         self.unsynced: set[MemberId] = set()
         """Members of this generation that have not sent their SyncGroup."""
         self.deadlines: dict[TimerKey, int] = {}
@@ -163,12 +167,12 @@ class Group:
 
     @property
     def is_unheard_of(self) -> bool:
-        """Nobody was ever in it: Kafka would say that there is no such group, and a shell need not keep it."""
+        """The group does not exist: it has no members, offsets, member ids or records. A shell need not keep it."""
         return not (self.written or self.offsets or self.members or self.pending or self.join_phase)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member may take."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -190,23 +194,23 @@ def apply(group: Group, record: Record) -> None:
 
 
 def check(group: Group) -> None:
-    """What is always true, at a cost that does not grow with the group."""
+    """Assert the invariants whose cost does not depend on the size of the group."""
     assert len(group.joins) <= len(group.members), "a parked join belongs to a member"
     assert group.join_phase is not None or not group.joins, "a join waits only while a join phase is open"
-    assert group.join_phase is None or not group.syncs, "nobody waits for the leader's sync while the group joins"
-    assert group.join_phase is None or JoinPhaseTimer() in group.deadlines, "a join phase ends some day"
-    assert not group.unsynced or SyncTimer() in group.deadlines, "who has not synced is waited for, not for ever"
+    assert group.join_phase is None or not group.syncs, "no sync is parked while a join phase is open"
+    assert group.join_phase is None or JoinPhaseTimer() in group.deadlines, "a join phase has a timer that ends it"
+    assert not group.unsynced or SyncTimer() in group.deadlines, "a sync timer runs while a SyncGroup is missing"
 
 
 def check_whole(group: Group) -> None:
-    """`check`, and what needs a walk over the members: for tests, the simulator and after a load."""
+    """Assert all invariants, with a walk over the members: for tests, the simulator and after a load."""
     check(group)
     phase = group.phase
     assert group.joins.keys() <= group.members.keys()
     assert group.syncs.keys() <= group.members.keys()
     assert group.unsynced <= group.members.keys()
-    assert not group.syncs.keys() & group.unsynced, "who waits in sync has sent its sync"
-    assert not group.pending & group.members.keys(), "a pending id is nobody's yet"
+    assert not group.syncs.keys() & group.unsynced, "a member with a parked sync has sent its SyncGroup"
+    assert not group.pending & group.members.keys(), "a pending member id belongs to no member"
     for member_id in group.pending:
         assert PendingMemberTimer(member_id=member_id) in group.deadlines
     for member_id, member in group.members.items():
@@ -217,10 +221,10 @@ def check_whole(group: Group) -> None:
             or member_id in group.joins
             or member_id in group.syncs
         )
-        assert watched, f"nothing would notice that {member_id} is gone"
+        assert watched, f"member {member_id} has a timer or a parked request, so that its absence is noticed"
     if phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
         assert group.written is not None
-        assert group.members.keys() == group.written.members.keys(), "a generation has the members that were written"
+        assert group.members.keys() == group.written.members.keys(), "the members are those of the stored generation"
         assert group.leader in group.members
     if phase is Phase.COMPLETING_REBALANCE:
         for member_id in group.members.keys() - group.unsynced - group.syncs.keys():
@@ -228,7 +232,7 @@ def check_whole(group: Group) -> None:
     offers = Offers()
     for member in group.members.values():
         offers.add(member.protocols)
-    assert group.offers == offers, "what is offered is counted as the members come and go"
+    assert group.offers == offers, "the counts of offered protocols match the members"
     named = {member.instance_id: member_id for member_id, member in group.members.items()}
     named.pop(None, None)
     assert named == group.static_members, "one member for each instance id"

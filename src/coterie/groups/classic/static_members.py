@@ -1,15 +1,16 @@
-"""Static members (KIP-345): who keeps its place over a restart, and who is fenced when two claim one place.
+"""Static members (KIP-345): they stay members over a restart, and a client with a replaced member id is fenced.
 
-A static member has a `group.instance.id`. It leaves nothing behind when it stops: its session alone ends it. When it is
-back it knows no member id and gets a new one; from then on the former id is *fenced*: whoever still uses it is told
-FENCED_INSTANCE_ID, also where it waits for an answer already.
+A static member has a `group.instance.id`. It sends no LeaveGroup when it stops: only the end of its session removes it.
+When it rejoins, it sends no member id and gets a new one. From then on the former id is *fenced*: a client that still
+uses it gets FENCED_INSTANCE_ID, also in response to a parked request.
 
-Back in a STABLE group it gets the generation as it stands, and nobody else notices. The only question is whether the
-vote on the protocol would have the same outcome; what its metadata say is no matter of the coordinator's, and they
-change with every restart (a consumer tells there which partitions it owns). A leader is told from v9 of JoinGroup on
-that it leads and need not assign (KIP-814); before, that somebody else leads, namely its former self. The new member
-id is in the log before anybody hears of it. In the sync phase the leader may be about to assign to the former id, so
-there the group joins once more.
+A static member that rejoins a STABLE group gets the current generation, and the other members are not affected, if the
+vote on the protocol would have the same result. The coordinator does not compare metadata, because it changes with
+every restart (a consumer sends the partitions that it owns). If the static member is the leader, its response from
+JoinGroup v9 on names it as the leader, with ``skip_assignment`` (KIP-814). In older versions the response names the
+former member id as the leader, so that the member computes no assignments. The new member id is written to the log
+before any response contains it. In the sync phase the leader may be computing an assignment for the former id, so the
+group rebalances again.
 """
 
 from dataclasses import replace
@@ -32,7 +33,8 @@ from coterie.wire.errors import ErrorCode
 
 
 def on_return(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """A static member is back, or another that goes by its name: the one who came last is the one."""
+    """A client joins with an instance id and without a member id. It replaces the member that has its instance id; the
+    replaced member id is fenced."""
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader
@@ -52,14 +54,15 @@ def on_return(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
 
 
 def has_another_outcome(group: Group, former: tuple[MemberProtocol, ...], offered: tuple[MemberProtocol, ...]) -> bool:
-    """Of the vote. A member that offers the same, in the same order, votes as before: nobody needs to be counted."""
+    """Whether the vote on the protocol would have another result. A member that offers the same protocols in the same
+    order votes as before, so no count is needed."""
     if [protocol.name for protocol in former] == [protocol.name for protocol in offered]:
         return False
     return vote_of_members(group) != group.protocol
 
 
 def write_new_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
-    """The generation as it stands, with another id in one place."""
+    """Write the current generation with ``new_id`` instead of ``former_id``."""
     group = turn.group
     assert group.written is not None
     members = dict(group.written.members)
@@ -69,10 +72,10 @@ def write_new_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
 
 
 def take_over(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Give the place of ``former_id`` to the request's fresh id."""
+    """Replace the member ``former_id`` by a member with the request's fresh id."""
     group = turn.group
     new_id = request.fresh_member_id
-    assert new_id not in group.members, "fresh ids are fresh"
+    assert new_id not in group.members, "a new member id is unused"
     group.remove(former_id)
     join = group.joins.pop(former_id, None)
     if join is not None:
@@ -93,16 +96,16 @@ def take_over(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
 
 
 def former_id(group: Group, request: JoinGroup) -> MemberId | None:
-    """The member id under which a static member that joins without one is known; None when it is new."""
+    """The current member id of a static member that joins without a member id; None when the static member is new."""
     if request.member_id or request.instance_id is None:
         return None
     return group.static_members.get(request.instance_id)
 
 
 def leaving_id(group: Group, leaving: LeavingMember) -> MemberId:
-    """The member that is meant: an instance id alone is how an operator removes a static member.
+    """The member id of ``leaving``. An operator removes a static member by its instance id alone.
 
-    :raises KafkaRefusal: when there is no such member, or another one holds its instance id.
+    :raises KafkaRefusal: when there is no such member, or another member has the instance id.
     """
     member_id = leaving.member_id
     if not member_id and leaving.instance_id is not None:

@@ -1,7 +1,7 @@
-"""Which topics a consumer says it reads: the one place where the coordinator looks into a member's bytes.
+"""Reads a consumer's topics from its metadata: only here does the coordinator decode a member's metadata.
 
-OffsetDelete and expiry must spare what a group of type `consumer` is reading. All versions of its metadata begin as
-version 0 does: a version, then the topics.
+OffsetDelete and expiry must keep the offsets of topics that a group of type `consumer` reads. All versions of the
+metadata begin as version 0 does: a version, then the topics.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type of which this is known."""
+"""The protocol type whose metadata contains topics."""
 
 _STRING_SIZE_MIN = 2
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics that members with this metadata read; None when that cannot be told of one of them."""
+    """All topics that members with this metadata read; None when the metadata of one of them cannot be decoded."""
     topics: set[str] = set()
     for data in metadata:
         reader = Reader(data)

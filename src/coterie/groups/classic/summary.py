@@ -1,7 +1,7 @@
-"""What a trace keeps of an event: its name, whose it is, of which generation, and how many things it brings.
+"""The summary of an event for a trace: its name, its member, its generation, and the number of its elements.
 
-Never the things themselves: an assignment, a subscription or an offset's metadata is as large as its sender likes, and
-a trace keeps hundreds of events, also of senders that were refused.
+It omits the elements themselves: the sender determines the size of an assignment, a subscription or an offset's
+metadata, and a trace contains hundreds of events, also of refused requests.
 """
 
 from coterie.groups.classic.messages import (
@@ -17,13 +17,13 @@ from coterie.groups.classic.offset_messages import DeleteGroup, OffsetCommit, Of
 from coterie.groups.effects import TimerFired
 
 ID_LENGTH_MAX = 80
-"""Ids are as long as their senders like, too; the end of one, where the uuid stands, tells the most."""
+"""Clients also determine the length of ids. A summary contains only the end of a long id, which contains the uuid."""
 
 Summary = tuple[str | int, ...]
 
 
 def summary(event: Event) -> Summary:
-    """Nothing is put into words for a heartbeat: most events are one."""
+    """The parts of the summary. For a heartbeat no text is formatted, because most events are heartbeats."""
     match event:
         case Heartbeat():
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation

@@ -1,4 +1,4 @@
-"""One step's working set: what it has written and ordered so far."""
+"""The working set of one step."""
 
 from coterie.groups.classic.messages import Effect, Record, ReplyTo, Response, TimerKey
 from coterie.groups.classic.state import Group, Member, apply
@@ -6,7 +6,7 @@ from coterie.groups.effects import CancelTimer, Reply, SetTimer
 
 
 class Turn:
-    """One step's working set."""
+    """The working set of one step: the group, the time, and the records and effects so far."""
 
     def __init__(self, group: Group, now_ms: int) -> None:
         self.group = group
@@ -15,7 +15,7 @@ class Turn:
         self.effects: list[Effect] = []
 
     def write(self, record: Record) -> None:
-        apply(self.group, record)  # write-through: later lines of this step see it
+        apply(self.group, record)  # at once: the rest of this step works with the new state
         self.records.append(record)
 
     def reply(self, to: ReplyTo, response: Response) -> None:

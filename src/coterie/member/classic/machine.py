@@ -1,31 +1,31 @@
-"""A worker's membership in a classic group: JoinGroup, SyncGroup, heartbeats, and what follows when no answer arrives.
+"""A worker's membership in a classic group: JoinGroup, SyncGroup, heartbeats, and the handling of missing responses.
 
-Theory of operation; the states and their transitions stand in docs/states.md. A round is one join, answered
-when all members have joined, and one sync, answered when the leader has sent the assignments; between the two the
-leader's herder computes them. Jobs run on through all of it (K415): only an assignment revokes. But where the group's
-last vote was for eager, its leader does not learn which jobs a member runs, so there everything stops first, and the
-join waits for that. A rejoin that is wanted (by a heartbeat's answer, by the herder) begins the next round. If it is
-wanted during a round, it follows that round, or that round fulfils it while its join is out and reports all there is
-to report.
+Theory of operation; docs/states.md lists the states and their transitions. A *round* is one JoinGroup and one SyncGroup
+of this member. The response to JoinGroup arrives when all members have joined, the response to SyncGroup when the
+leader has sent the assignments; between the two the leader's herder computes them. Jobs keep running through a round
+(KIP-415): only an assignment revokes them. But when the group's selected protocol is eager, its leader does not learn
+which jobs a member runs. Then all jobs stop before the member joins. A rejoin that a heartbeat's response or the herder
+requests begins the next round. If it is requested during a round, it follows that round. It is dropped if the
+outstanding join already reports the current worker state.
 
-Three things can end a place:
+Three causes end the membership:
 
-- the coordinator does not know the member id any more (UNKNOWN_MEMBER_ID): the id is forgotten;
-- the *lease* runs out: two thirds of the session timeout have passed since the sending of the last request that was
-  answered. The coordinator may still count this member in, so the id is kept. The sending counts, not the arrival of
-  the answer: an answer may have lain in the socket while this process was paused;
-- the worker leaves, or gives its place up because its herder is stuck.
+- the coordinator has removed the member (UNKNOWN_MEMBER_ID): the member clears its id;
+- the *lease* ends: two thirds of the session timeout have passed since the sending of the last request that got a
+  response. The coordinator may still count this member, so the id is kept. The sending counts, not the arrival of the
+  response: a response may have been in the socket while this process was paused;
+- the worker leaves the group, for instance because its herder is stuck.
 
-All but the leaving are a loss: the herder stops everything, and the member joins again when no job is owned any more.
-After any other failure (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) the member asks
-again with the same id while jobs run on. So a broker that is back within the lease stops no job. But errors that a
-wrong setting causes (see `member.classic.refusals`) last: the member reports such an error once and sends no further
-join.
+In all these cases except an ordered `Leave` the membership is *lost*: the herder stops all jobs, and the member joins
+again when no job is owned any more. After any other failure (coordinator unreachable, moved or loading;
+ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) the member retries with the same id while jobs keep running. So a broker that
+is reachable again within the lease stops no job. But errors that a wrong setting causes (see `member.classic.refusals`)
+are permanent: the member reports such an error once and sends no further join.
 
-Heartbeats go on while a join or a sync is parked at the coordinator, which may take longer than the session. There
-Kafka's clients pause them, as the coordinator keeps a member whose join is parked; but then a worker that was cut off
-in that moment would not learn of it. The answer to a heartbeat in a join phase is REBALANCE_IN_PROGRESS, and proves the
-place like any other.
+Heartbeats continue while a join or a sync is parked at the coordinator, which may take longer than the session timeout.
+Kafka's clients pause heartbeats then, because the coordinator keeps a member whose join is parked; but a worker that
+loses its connection at that time would not notice. The response to a heartbeat in a join phase is
+REBALANCE_IN_PROGRESS; it renews the lease like any other.
 """
 
 from dataclasses import replace
@@ -89,7 +89,7 @@ from coterie.nouns.membership import Abandon, Install, Leave, Rejoin, Subscribe
 
 
 def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
-    """Take one event; a member writes no records."""
+    """Process one event; a member writes no records."""
     turn = Turn(member, now_ms)
     match member.ending:
         case HasLeft():
@@ -128,18 +128,18 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_began(turn: Turn) -> None:
-    """In a place that was handed on, the next heartbeat of the former process may be due."""
+    """Send a heartbeat at once if the previous process passed its membership on: its next heartbeat may be due."""
     if isinstance(turn.member.place, InGroup):
         turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms))
 
 
-# -- answers, failures, timers: claims to check -----------------------------------------------------------------------
+# -- responses, failures, timers: each may be out of date -------------------------------------------------------------
 
 
 def on_answer(turn: Turn, event: Answered[Response]) -> None:
     match take(turn, event.id), event.response:
         case None, _:
-            pass  # The request was given up.
+            pass  # The member no longer waits for this response.
         case InFlight() as heartbeat, HeartbeatResponse() as response:
             on_heartbeat(turn, heartbeat, response)
         case AsksWhetherKnown(), HeartbeatResponse() as response:
@@ -149,7 +149,7 @@ def on_answer(turn: Turn, event: Answered[Response]) -> None:
         case Syncs() as syncs, SyncResponse() as response:
             on_synced(turn, syncs, response)
         case asked, response:
-            raise AssertionError(f"{asked} was answered by {type(response).__name__}")
+            raise AssertionError(f"{asked} got the response {type(response).__name__}")
 
 
 def on_failure(turn: Turn, event: Unanswered) -> None:
@@ -158,17 +158,18 @@ def on_failure(turn: Turn, event: Unanswered) -> None:
             pass
         case InFlight():
             turn.say_trouble(f"A heartbeat failed: {event.reason}")
-            # Sooner than the interval: the coordinator may be back long before the lease is over.
+            # Sooner than the heartbeat interval: the coordinator may be reachable long before the lease ends.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case asking:
-            turn.say_trouble(f"The group's coordinator cannot be asked: {event.reason}")
+            turn.say_trouble(f"The request to the group's coordinator failed: {event.reason}")
             on_unanswered(turn, asking)
 
 
 def take(turn: Turn, id_: RequestId) -> AwaitsAnswer | InFlight[HeartbeatRequest] | None:
-    """The round or the heartbeat that waits for the answer to this request, which it does no longer; None for a
-    request that was given up. The round is ``WaitsToJoin`` until the caller knows better."""
+    """Remove and return the round's state or the heartbeat that waits for the response to this request; None when the
+    member no longer waits for it. A removed state of the round is replaced by ``WaitsToJoin``, which the caller may
+    change."""
     member = turn.member
     match member.round, member.place:
         case (AsksWhetherKnown() | Joins() | Syncs()) as asking, _ if asking.asked.id == id_:
@@ -191,10 +192,10 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             end_lease_if_over(turn)
         case "answer", (AsksWhetherKnown() | Joins() | Syncs()) as asking:
             if now_ms >= asking.asked.sent_at_ms + member.settings.answer_timeout_ms:
-                turn.order(Say(text="The group's coordinator has not answered in time; joining again"))
+                turn.order(Say(text="The group's coordinator did not respond in time; joining again"))
                 on_unanswered(turn, asking)
         case "retry", (WaitsToJoin(until_ms=int(until_ms)) | ReleasesAll(until_ms=int(until_ms))) as waiting:
             if now_ms >= until_ms:
                 member.round = replace(waiting, until_ms=None)
         case _:
-            pass  # ``held``: whether the member may join now is decided after every event. Others came too late.
+            pass  # ``held``: `join_if_due` runs after every event. Other timers are out of date.

@@ -1,5 +1,5 @@
-"""What a classic member exchanges with its driver: requests and their answers, free of API versions (these end in
-`wire`, `broker`, `kafka`), and its timers."""
+"""The requests, responses and timers of a classic member. They are independent of API versions, which only `wire`,
+`broker` and `kafka` handle."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,22 @@ from coterie.member import events
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
-# -- requests to the coordinator and their answers -------------------------------------------------------------------
+# -- requests to the coordinator and their responses -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
     group_id: GroupId
     member_id: MemberId
-    """Empty at first: the coordinator then hands one out."""
+    """Empty at first: the coordinator then issues a member id."""
     instance_id: InstanceId | None = None
-    """Of a static member: it keeps its place when its process ends, until the session is over (KIP-345)."""
+    """The instance id of a static member, which stays a member after its process ends until its session ends
+    (KIP-345)."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata, the preferred one first."""
+    """Name and metadata of each protocol, in the order of preference."""
     reason: str = ""
 
 
@@ -35,11 +36,11 @@ class JoinResponse:
     leader: MemberId = MemberId("")
     member_id: MemberId = MemberId("")
     members: Mapping[MemberId, bytes] | None = None
-    """Everybody's metadata, for the leader only."""
+    """The metadata of all members, for the leader only."""
     instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
-    """Of those ``members`` that are static."""
+    """The instance ids of those ``members`` that are static."""
     skip_assignment: bool = False
-    """This leader came back to a generation that has its assignments already: it computes none (KIP-814)."""
+    """This leader rejoined a generation that already has its assignments: it computes none (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class SyncRequest:
     protocol_type: str
     protocol: str
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
-    """From the leader only."""
+    """Empty unless this member is the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class LeaveRequest:
     group_id: GroupId
     member_id: MemberId
     instance_id: InstanceId | None = None
-    """Of a static member that is not coming back."""
+    """The instance id of a static member that will not return."""
     reason: str = ""
 
 
@@ -93,8 +94,9 @@ Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveRes
 # -- timers -----------------------------------------------------------------------------------------------------------
 
 Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
-"""``heartbeat``: send the next one · ``lease``: the proof of the place ends · ``answer``: the answer to a join or sync
-is overdue · ``retry``: a back-off ends · ``held``: send a held join · ``leave``: leave without an answer."""
+"""``heartbeat``: send the next heartbeat · ``lease``: the lease ends · ``answer``: the response to a join or sync is
+overdue · ``retry``: a back-off ends · ``held``: send a join that was held back · ``leave``: leave without a
+response."""
 
 Event: TypeAlias = events.Event[Response, Timer]
 Effect: TypeAlias = events.Effect[Request, Timer]

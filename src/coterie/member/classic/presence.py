@@ -1,4 +1,4 @@
-"""How a member proves its place, and how the place ends: heartbeats, the lease, loss, leaving, the back-off."""
+"""How a member keeps its membership, and how it ends: heartbeats, the lease, loss, leaving, the back-off."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
 LEAVE_PATIENCE_MS = 1_000
-"""How long a LeaveGroup waits for its answer: without it, the end of the session has the same effect."""
+"""How long the response to LeaveGroup is awaited: without it, the end of the session has the same effect."""
 
 _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held", "leave")
 
@@ -37,9 +37,9 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held
 def expect_a_round(turn: Turn) -> None:
     """Send heartbeats at the shorter interval from now on, for ``quiet_ms``.
 
-    A member learns of a round from the answer to its next heartbeat, and a job that another member has released stays
-    down until all members have joined the next round. No member is told what others must release, so every member
-    shortens its interval after every round.
+    A member learns of a rebalance from the response to its next heartbeat, and a job that another member has released
+    stays down until all members have joined the next rebalance. A member does not receive the revocations of other
+    members, so every member shortens its heartbeat interval after every rebalance.
     """
     member = turn.member
     assert isinstance(member.place, InGroup)
@@ -63,7 +63,7 @@ def send_heartbeat(turn: Turn) -> None:
     set_heartbeat(turn)
     patience_ms = member.settings.lease.heartbeat_patience_ms
     if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < patience_ms:
-        return  # It may still be answered; after that there is time for one more before the lease ends.
+        return  # The response may still arrive; after this time one more heartbeat fits in before the lease ends.
     heartbeat = HeartbeatRequest(
         group_id=member.settings.group_id,
         member_id=place.member_id,
@@ -81,18 +81,19 @@ def on_heartbeat(turn: Turn, asked: InFlight[HeartbeatRequest], response: Heartb
             renew_lease(turn, asked)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
-                renew_lease(turn, asked)  # ILLEGAL_GENERATION goes to members only, too, but prolongs no session.
-            # A join or sync that is out will be answered with the same, as will a heartbeat of a newer generation.
+                renew_lease(turn, asked)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
+            # An outstanding join or sync will get the same error in its response, as will a heartbeat of a newer
+            # generation.
             if asked.request.generation == member.place.generation and isinstance(member.round, Settled | Computes):
                 if isinstance(member.round, Computes):
                     member.round = WaitsToJoin()
-                member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
+                member.rejoin_reason = member.rejoin_reason or f"the coordinator responded {error.name}"
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case error if (reason := refusal(member, error)) is not None:
             expel(turn, reason)
         case error:
-            turn.order(Say(text=f"The group's coordinator answers a heartbeat with {error.name}"))
+            turn.order(Say(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
 
 
 def renew_lease(turn: Turn, asked: InFlight[Request]) -> None:
@@ -108,13 +109,13 @@ def renew_lease(turn: Turn, asked: InFlight[Request]) -> None:
 
 
 def end_lease_if_over(turn: Turn) -> bool:
-    """Lose the place if no answer proves any more that the coordinator counts this member in; return whether so."""
+    """End the membership if the lease has ended; return whether it has."""
     place = turn.member.place
     proved_until_ms = place.proved_until_ms if isinstance(place, InGroup) else None
     if proved_until_ms is None or turn.now_ms < proved_until_ms:
         return False
     waited_ms = turn.now_ms - proved_until_ms + turn.member.settings.lease_ms
-    lose(turn, f"the coordinator has answered nothing that was sent in the last {waited_ms} ms")
+    lose(turn, f"the coordinator has not responded to any request sent in the last {waited_ms} ms")
     return True
 
 
@@ -137,7 +138,7 @@ def retry_later(turn: Turn) -> None:
 def on_unknown(turn: Turn) -> None:
     member = turn.member
     if isinstance(member.place, InGroup):
-        lose(turn, "the coordinator does not know this member any more")
+        lose(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
         retry_later(turn)
     forget_id(member)
@@ -150,7 +151,7 @@ def forget_id(member: Member) -> None:
 
 
 def lose(turn: Turn, reason: str) -> None:
-    """Everything must stop; a late answer to any request that was sent before has no effect."""
+    """End the membership: all jobs must stop. A late response to a request that was sent before has no effect."""
     member = turn.member
     if isinstance(member.place, InGroup):
         member.place = WasIn(member_id=member.place.member_id)
@@ -163,7 +164,7 @@ def lose(turn: Turn, reason: str) -> None:
 
 
 def expel(turn: Turn, reason: str) -> None:
-    """The place is lost, and no retry brings it back."""
+    """End the membership, and send no further join, because no retry can succeed."""
     lose(turn, reason)
     if turn.member.ending is None:
         turn.member.ending = Refused(reason=reason)
@@ -171,9 +172,9 @@ def expel(turn: Turn, reason: str) -> None:
 
 
 def on_abandon(turn: Turn, reason: str) -> None:
-    """Leave the group, as Kafka's clients do that are not polled, and join again when everything has stopped.
+    """Leave the group, as Kafka's clients do when they are not polled, and join again when all jobs have stopped.
 
-    A static member sends no LeaveGroup here either: it is back within its session, or its session ends.
+    A static member sends no LeaveGroup here either: it rejoins before its session ends, or its session ends.
     """
     member = turn.member
     is_lost = isinstance(member.round, ReleasesAll) and not isinstance(member.place, InGroup)
@@ -193,7 +194,7 @@ def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
         turn.order(CancelTimer(timer=timer))
     instance_id = member.settings.instance_id
     if not member.member_id or (instance_id is not None and not for_good):
-        # A static member is expected back: the coordinator keeps its place and jobs until its session ends.
+        # A static member is expected to return: the coordinator keeps its membership and jobs until its session ends.
         leave(turn)
         return
     request = LeaveRequest(

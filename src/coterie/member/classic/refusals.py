@@ -1,4 +1,4 @@
-"""Which errors no retry mends, and which setting the user must change."""
+"""The errors for which no retry can succeed, and for each of them the setting that the user must change."""
 
 from coterie.member.classic.state import Member, NeverIn
 from coterie.wire.connect import PROTOCOL_TYPE
@@ -6,10 +6,11 @@ from coterie.wire.errors import ErrorCode
 
 
 def refusal(member: Member, error: ErrorCode) -> str | None:
-    """Why the group never accepts this worker with its present settings; None if it may, so that a retry makes sense.
+    """Why the group cannot accept this worker with its current settings; None when a retry may succeed.
 
-    A group that is full (GROUP_MAX_SIZE_REACHED) may have room later. A group that has no protocol in common with a
-    former member is being changed: its members are restarted one by one.
+    A retry may succeed for a full group (GROUP_MAX_SIZE_REACHED). It may also succeed for a group that no longer has a
+    protocol in common with this worker after it was a member: an operator is restarting the workers one by one with
+    another protocol.
     """
     settings = member.settings
     match error:
@@ -21,12 +22,12 @@ def refusal(member: Member, error: ErrorCode) -> str | None:
         case ErrorCode.inconsistent_group_protocol if isinstance(member.place, NeverIn):
             offered = ", ".join(protocol.wire_name for protocol in settings.protocols)
             return (
-                f"The group {settings.group_id} speaks nothing that this worker offers (type {PROTOCOL_TYPE}, "
-                f"connect.protocol {offered}): its members have another connect.protocol, or are no Connect workers "
-                "(consumers, say); make connect.protocol the same everywhere, or set another group.id"
+                f"The group {settings.group_id} supports no protocol that this worker offers (type {PROTOCOL_TYPE}, "
+                f"connect.protocol {offered}): its members have another connect.protocol, or are not Connect workers "
+                "(for example consumers); set the same connect.protocol on all workers, or set another group.id"
             )
         case ErrorCode.invalid_group_id:
-            return f"The broker does not accept group.id={settings.group_id}: set another one"
+            return f"The broker does not accept group.id={settings.group_id}: set another group.id"
         case ErrorCode.group_authorization_failed:
             return (
                 f"This worker is not authorized for the group {settings.group_id}: allow its principal to read the "
@@ -34,9 +35,9 @@ def refusal(member: Member, error: ErrorCode) -> str | None:
             )
         case ErrorCode.fenced_instance_id:
             return (
-                f"Another worker of the group {settings.group_id} has started with this one's "
-                f"group.instance.id={settings.instance_id} and has its place now: give each worker an id of its own, "
-                "and run each only once"
+                f"Another worker of the group {settings.group_id} has started with this worker's "
+                f"group.instance.id={settings.instance_id} and has replaced it in the group: set another "
+                "group.instance.id for each worker, and run only one process of each worker"
             )
         case _:
             return None

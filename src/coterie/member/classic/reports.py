@@ -16,7 +16,7 @@ from coterie.wire.connect_opaque import name_in
 
 
 def report_of(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberReport:
-    """What a member reported of itself, as far as ``protocol``, which the group has voted for, has a place for it."""
+    """The report of a member, with the fields that the group's selected ``protocol`` has."""
     is_static = protocol >= ConnectProtocol.STATIC
     claims = None
     if is_static and (metadata.static_connectors is not None or metadata.static_tasks is not None):
@@ -35,7 +35,7 @@ def report_of(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol
 def assignments_of(
     computed: Computed, *, leader: MemberId, leader_url: WorkerUrl
 ) -> Mapping[MemberId, WorkerAssignment]:
-    """What the leader sends to the members of its group."""
+    """The assignments that the leader sends to the members of its group."""
     error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
     return {
         other: WorkerAssignment(
@@ -54,7 +54,7 @@ def assignments_of(
 def assigned_to(
     member_id: MemberId, assignment: WorkerAssignment, *, generation: Generation, protocol: ConnectProtocol
 ) -> Assigned:
-    """What a member was assigned in the round of ``generation``, in which the group spoke ``protocol``."""
+    """The event with the assignment of a member in ``generation``, whose selected protocol is ``protocol``."""
     return Assigned(
         member_id=member_id,
         epoch=generation,

@@ -1,4 +1,4 @@
-"""One round of a member: it joins, has the assignments computed if it leads, and syncs."""
+"""One round of a member: JoinGroup, for the leader the computation of the assignments, and SyncGroup."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -73,7 +73,7 @@ def on_subscribe(member: Member, event: Subscribe) -> None:
 
 
 def join_if_due(turn: Turn) -> None:
-    """Begin a round, if one is wanted and nothing prevents it."""
+    """Begin a round, if one is requested and nothing prevents it."""
     member = turn.member
     match member.round:
         case _ if member.ending is not None:
@@ -85,9 +85,10 @@ def join_if_due(turn: Turn) -> None:
         case Settled() if member.rejoin_reason is None:
             pass
         case Settled(hold_join_until_ms=until_ms) if turn.now_ms < until_ms and member.revoked_unreleased:
-            # Another member has stopped what it had to release sooner. A join that reports these jobs as running would
-            # have the leader count this worker as overloaded again, and perhaps revoke more from it. Heartbeats go on.
-            # But the jobs that the other member has released are down meanwhile, so a slow stop is not waited for.
+            # Another member stopped its revoked jobs sooner and has requested this round. If this member joined now, it
+            # would report its revoked jobs as running. The leader would count this worker as overloaded again and might
+            # revoke more from it. Heartbeats continue meanwhile. But the jobs that the other member has released are
+            # down until this member joins, so it does not wait for slow stops.
             pass
         case ReleasesAll() if member.owned:
             pass
@@ -123,7 +124,7 @@ def join(turn: Turn) -> None:
     member.round = Joins(asked=ask(turn, request), reported=member.subscription, former_life=member.former_life)
     member.rejoin_reason = None
     if settings.instance_id is not None and not member.member_id:
-        # The answer may get lost; then the group knows this life when it receives the next join.
+        # The response may get lost; then this process is already a member of the group when it sends its next join.
         member.former_life = FormerLife.PRESENT
 
 
@@ -139,16 +140,16 @@ def metadata_of(member: Member) -> WorkerMetadata:
         leader_url=last.leader_url,
         config_offset=last.config_offset,
         assigned=subscription.owned,
-        # No leader reads the delay of an allocation. The coordinator answers a join that equals the last one with the
-        # same generation and the same assignment, which could not be decoded then either.
+        # No leader reads the delay of an allocation; it only makes this join differ from the last one. The coordinator
+        # responds to an equal join with the same generation and the same assignment, which could not be decoded.
         delay_ms=member.malformed_assignments,
     )
     has_allocation = subscription.owned or received is not None or member.malformed_assignments
     return WorkerMetadata(
         url=settings.url,
         config_offset=subscription.config_offset,
-        # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
-        # member's second join from its first, which it has answered with nothing new, and begins a round.
+        # None before the first assignment, as in Connect; empty after it. So a static member's second join differs from
+        # its first, whose response contained nothing new, and the coordinator begins a round.
         allocation=allocation if has_allocation else None,
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
@@ -158,15 +159,16 @@ def metadata_of(member: Member) -> WorkerMetadata:
 
 
 def is_reported(member: Member) -> bool:
-    """Whether a join is out that reports the present subscription; then its round is still to come."""
+    """Whether an outstanding join reports the current worker state, so that its round takes this state into account."""
     return isinstance(member.round, Joins) and member.round.reported == member.subscription
 
 
 def ask_whether_known(turn: Turn) -> None:
-    """Ask whether the group has a member of this instance id from a former life of this worker.
+    """Check whether the group has a member of this instance id from a previous process of this worker.
 
-    If it has, it answers the join with the running generation and does not tell (KIP-345). But it answers a heartbeat
-    in the name of the instance with FENCED_INSTANCE_ID then, and otherwise with UNKNOWN_MEMBER_ID.
+    If so, the response to a join contains the current generation and does not show that there was such a member
+    (KIP-345). But the response to a heartbeat with the instance id and no member id is FENCED_INSTANCE_ID then, and
+    otherwise UNKNOWN_MEMBER_ID.
     """
     settings = turn.member.settings
     request = HeartbeatRequest(
@@ -233,7 +235,7 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
     turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
     set_heartbeat(turn)
     if protocol is None:
-        turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
+        turn.order(Say(text=f"The group selected the protocol {response.protocol!r}, which this worker did not offer"))
         retry_later(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
         member.former_life = FormerLife.ABSENT
@@ -250,14 +252,14 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
         turn.order(AssignmentWanted(token=token, member_id=response.member_id, members=members))
     else:
         if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
-            # An eager assignment is the whole, so one that was made for a former life is as good for this one. (But a
-            # leader that is back has lost what it assigned.)
+            # An eager assignment contains all jobs of the member, so one that was computed for the previous process is
+            # valid for this process, too. (But a leader that has restarted has lost the assignments that it computed.)
             member.former_life = FormerLife.ABSENT
         sync(turn, place, protocol, {})
 
 
 def on_error(turn: Turn, error: ErrorCode) -> None:
-    """An answer that does not concern this member's place: retry, unless no retry can mend it."""
+    """Handle an error that does not end this member's membership: retry, unless no retry can succeed."""
     reason = refusal(turn.member, error)
     if error is ErrorCode.fenced_instance_id and reason is not None:
         expel(turn, reason)
@@ -265,21 +267,21 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         turn.member.ending = Refused(reason=reason)
         turn.order(MembershipRefused(reason=reason))
     else:
-        turn.say_trouble(f"The group's coordinator answers {error.name}; joining again")
+        turn.say_trouble(f"The group's coordinator responded {error.name}; joining again")
         retry_later(turn)
 
 
 def is_about(joins: Joins, member_id: MemberId) -> bool:
-    """Whether an answer concerns the member that asked, or assigns an id to one without."""
+    """Whether a response names the member that sent the join, or assigns an id to a member without one."""
     return bool(member_id) and joins.asked.request.member_id in (NO_MEMBER, member_id)
 
 
 def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
-    """None for bytes that cannot be decoded: that member is left out of the round, and the others are not."""
+    """The metadata of a member; None if it cannot be decoded: the leader then assigns nothing to that member."""
     try:
         return decode_metadata(data)[1]
     except WireError as error:
-        text = f"What member {other} says of itself is malformed, so it is given no assignment: {error}"
+        text = f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to it: {error}"
         turn.order(Say(text=text, warns=True))
         return None
 
@@ -294,7 +296,7 @@ def on_install(turn: Turn, event: Install) -> None:
             assignments = assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url)
             sync(turn, place, protocol, assignments)
         case _:
-            pass  # It is of another round.
+            pass  # The assignments belong to another round.
 
 
 def sync(
@@ -317,25 +319,26 @@ def on_synced(turn: Turn, syncs: Syncs, response: SyncResponse) -> None:
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, syncs.asked)
-            if not end_lease_if_over(turn):  # The answer may be older than a pause, and the jobs be assigned to others.
+            # The response may have arrived before a long pause, and the jobs may be assigned to other members by now.
+            if not end_lease_if_over(turn):
                 on_assignment_bytes(turn, syncs.protocol, response.assignment)
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
-            pass  # The group has begun another round: join at once.
+            pass  # The group has begun another rebalance: join at once.
         case error:
             on_error(turn, error)
 
 
 def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
     if not data:
-        lose(turn, "the leader has left this worker out: it could not decode this worker's metadata")
+        lose(turn, "the leader assigned nothing to this worker, because it could not decode this worker's metadata")
         retry_later(turn)
         return
     try:
         _, assignment = decode_assignment(data)
     except WireError as error:
-        turn.say_trouble(f"The assignment is malformed, joining again: {error}")
+        turn.say_trouble(f"The assignment cannot be decoded, joining again: {error}")
         turn.member.malformed_assignments += 1
         retry_later(turn)
         return
@@ -346,11 +349,11 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
     if member.former_life is FormerLife.PRESENT:
-        # Only what was newly assigned to the former life holds for this one: this life runs nothing that it could
-        # release, and the delay was counted from another moment. All else that the former life had comes with the next
-        # round, whose leader learns that none of it runs any more.
+        # The assignment was computed for the previous process. Only its newly assigned jobs are valid for this process:
+        # it runs no job that it could release, and the delay was counted from another time. The other jobs of the
+        # previous process are assigned in the next round, whose leader learns from this join that they do not run.
         assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
-        member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
+        member.rejoin_reason = member.rejoin_reason or "this static member has restarted"
     member.former_life = FormerLife.ABSENT
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
@@ -358,8 +361,9 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     if assignment.revoked:
         turn.order(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
     expect_a_round(turn)
-    # Owned before the herder has taken the assignment: if the place is lost now, all of these must stop first.
-    # An earlier assignment may be waiting for the herder, too: a subscription from before both must not hide its jobs.
+    # The jobs count as owned before the herder has handled the assignment: if the membership is lost now, all of them
+    # must stop first. The herder may not have handled an earlier assignment yet either: a `Subscribe` that is older
+    # than both assignments must not remove the jobs of either one from ``owned``.
     unconfirmed = member.assigned_unconfirmed - assignment.revoked
     member.assigned_unconfirmed = unconfirmed | (assignment.assigned - member.owned)
     member.subscription = replace(member.subscription, owned=member.owned | assignment.assigned)

@@ -1,9 +1,9 @@
-"""What a classic member stores: its place in the group, how far its round is, and how it ends; and what always holds.
+"""The state of a classic member: its membership (``place``), its round and its ending; and its invariants.
 
-Three facts vary by themselves, so each is a union of its own. The place and its proof go on through a join, as do the
-heartbeats; a member that was refused keeps its place until it leaves; a loss ends both the place and the round.
+These three change independently, so each is a union of its own. Membership, lease and heartbeats continue during a
+join; a refused member stays in the group until it leaves; a loss ends both the membership and the round.
 
-Their states, events and transitions stand as tables in docs/states.md.
+docs/states.md lists their states, events and transitions as tables.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,12 @@ RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
 QUIET_MARGIN_MS = 1_000
-"""How long after the last revoked job has stopped another round may still follow at once."""
+"""How long after the last revoked job has stopped an immediate further round is still expected."""
 PARKED_GRACE_MS = 5_000
-"""How much longer than the rebalance timeout a parked request is waited for, as in Kafka's clients."""
+"""How much longer than the rebalance timeout the response to a parked request is awaited, as in Kafka's clients."""
 HOLD_MAX_MS = 2_000
-"""How long a join waits for stops at most: with stops of 0.1 to 2 s waiting saves a round and stops no other job."""
+"""The longest time that a join waits for revoked jobs to stop. With stops of 0.1 to 2 s, waiting saves a round and
+stops no other job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,9 @@ class MemberSettings:
     instance_id: InstanceId | None = None
     """``group.instance.id``: with it this is a static member, which leaves without a LeaveGroup (KIP-345)."""
     url: WorkerUrl
-    """Where this worker's REST listens; leaders send it to all members."""
+    """The URL of this worker's REST listener; leaders send it to all members."""
     protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
-    """What this worker offers, the preferred one first."""
+    """The protocols that this worker offers, in the order of preference."""
     name: str | None = None
     """``worker.name``; None for the worker's ``host:port``."""
     claims: Jobs | None = None
@@ -49,9 +50,9 @@ class MemberSettings:
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = defaults.HEARTBEAT_INTERVAL_MS
     rebalance_heartbeat_interval_ms: int = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
-    """The interval while the next round is expected."""
+    """The heartbeat interval while the next round is expected."""
     quiet_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS + QUIET_MARGIN_MS
-    """How long after an assignment the next round is expected: longer than stopping what was revoked may take."""
+    """How long after an assignment the next round is expected: longer than stopping the revoked jobs may take."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
 
@@ -61,24 +62,25 @@ class MemberSettings:
 
     @property
     def lease_ms(self) -> int:
-        """For how long an answer proves that this worker may run its jobs, from the sending of the request."""
+        """For how long after the sending of a request its response lets this worker run its jobs."""
         return self.lease.proved_ms
 
     @property
     def hold_ms(self) -> int:
-        """How long a join waits for stops: a join later than the rebalance timeout would lose the place."""
+        """How long a join waits for revoked jobs to stop. A member that joins after the rebalance timeout loses its
+        membership."""
         return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
 
     @property
     def answer_timeout_ms(self) -> int:
-        """How long the answer to a join or sync is waited for: the coordinator parks them for a rebalance timeout at
-        most."""
+        """How long the response to a join or sync is awaited: the coordinator parks them for at most the rebalance
+        timeout."""
         return self.rebalance_timeout_ms + PARKED_GRACE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight(Generic[RequestT_co]):
-    """A request that is not answered yet."""
+    """A request whose response has not arrived yet."""
 
     id: RequestId
     request: RequestT_co
@@ -87,13 +89,13 @@ class InFlight(Generic[RequestT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A reason why requests currently fail, and when it was logged last."""
+    """When requests began to fail for one reason, and when that reason was logged last."""
 
     since_ms: int
     said_at_ms: int
 
 
-# -- place ------------------------------------------------------------------------------------------------------------
+# -- membership -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,31 +108,32 @@ class NeverIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WasIn:
-    """The place is lost, or was left; everything must stop before the next join."""
+    """The membership was lost; all jobs must stop before the next join."""
 
     member_id: MemberId
-    """The next join uses this id again; empty when the coordinator does not know it any more."""
+    """The next join uses this id again; empty when the coordinator has removed the member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InGroup:
-    """A join was accepted, and the coordinator may count on this member. Holds all that a join does not change."""
+    """A join was accepted, and the coordinator may count this worker as a member. A further join does not change this
+    state until its response arrives."""
 
     member_id: MemberId
     generation: Generation
-    """Of the last join that was answered."""
+    """The generation in the response to the last accepted join."""
     protocol: ConnectProtocol | None
-    """The group's choice in that join; None for a protocol that this worker did not offer."""
+    """The selected protocol in that response; None for a protocol that this worker did not offer."""
     assignment: WorkerAssignment | None = None
-    """The last assignment that was received in this place. The next join sends its leader and config offset."""
+    """The last assignment since the worker became a member. The next join sends its leader and config offset."""
     proved_until_ms: int | None = None
-    """Until when an answer proves that the coordinator counts this member in; None before the first such answer."""
+    """The end of the lease; None before the first response that grants one."""
     may_have_missed_vote: bool = False
-    """A join was sent whose answer never arrived: the group may speak another protocol than ``protocol`` by now."""
+    """The response to a join did not arrive: the group may have selected another protocol than ``protocol``."""
     next_round_expected_until_ms: int = 0
     """Heartbeats are sent at the shorter interval until then."""
     heartbeat: InFlight[HeartbeatRequest] | None = None
-    """The last heartbeat, while it is not answered."""
+    """The last heartbeat, until its response arrives."""
 
 
 Presence: TypeAlias = NeverIn | WasIn | InGroup
@@ -151,16 +154,17 @@ class WaitsToJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsksWhetherKnown:
-    """A static member without an id asks whether the group has one for its ``instance_id`` from a former life."""
+    """A static member without a member id checks whether the group has a member of its ``instance_id`` from a previous
+    process."""
 
     asked: InFlight[HeartbeatRequest]
 
 
 class FormerLife(Enum):
-    """Whether the next assignment may have been made for a former life of a static member's instance id."""
+    """Whether the next assignment may have been computed for a previous process of this static member."""
 
     UNASKED = auto()
-    """The group was not asked yet."""
+    """Not checked yet."""
     ABSENT = auto()
     PRESENT = auto()
 
@@ -169,32 +173,32 @@ class FormerLife(Enum):
 class Joins:
     asked: InFlight[JoinRequest]
     reported: Subscribe
-    """What the join reports."""
+    """The worker state that the join reports."""
     former_life: FormerLife
-    """``Member.former_life`` as it was before this join was sent."""
+    """The value of ``Member.former_life`` before this join was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computes:
-    """This member leads the generation, and its herder computes the assignments."""
+    """This member is the leader of the generation, and its herder computes the assignments."""
 
     protocol: ConnectProtocol
-    """The group's choice in this generation; the assignments are encoded by it."""
+    """The selected protocol of this generation; the assignments are encoded for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syncs:
     asked: InFlight[SyncRequest]
     protocol: ConnectProtocol
-    """The group's choice in this generation."""
+    """The selected protocol of this generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasesAll:
-    """All jobs must stop before the next join: the place is lost, or (in the group) the group speaks eager."""
+    """All jobs must stop before the next join: the membership is lost, or (in the group) the group uses eager."""
 
     until_ms: int | None = None
-    """When the back-off ends, if the place was lost by a failure; None: there is none."""
+    """When the back-off ends, if the membership was lost by a failure; None: there is no back-off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +206,7 @@ class Settled:
     """The assignment of the generation was received; the next join needs a ``Member.rejoin_reason``."""
 
     hold_join_until_ms: int = 0
-    """Until when the next join waits while a job that the assignment revoked is still owned."""
+    """Until then the next join waits while a job that the assignment revoked is still owned."""
 
 
 AwaitsAnswer: TypeAlias = AsksWhetherKnown | Joins | Syncs
@@ -214,14 +218,14 @@ Round: TypeAlias = NotSubscribed | WaitsToJoin | AwaitsAnswer | Computes | Relea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The group never accepts this worker with its present settings. Heartbeats go on; no further join is sent."""
+    """The group cannot accept this worker with its current settings. Heartbeats continue; no further join is sent."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A LeaveGroup request was sent; nothing but its answer or its timer counts any more."""
+    """A LeaveGroup request was sent; only its response or its timer has an effect now."""
 
     asked: InFlight[LeaveRequest]
 
@@ -235,10 +239,10 @@ Ending: TypeAlias = Refused | Leaving | HasLeft
 
 
 class Member:
-    """All of it is soft: a worker that starts again is another member."""
+    """The state of one member. Nothing of it is stored durably: a worker that starts again is another member."""
 
     def __init__(self, settings: MemberSettings, place: PlaceHandover | None = None) -> None:
-        """``place`` is what a former life of this process has handed on: heartbeats go on in it."""
+        """``place`` is the membership that the previous process passed on: heartbeats continue in it."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
@@ -247,22 +251,24 @@ class Member:
         self.ending: Ending | None = None
 
         self.subscription = Subscribe(config_offset=ConfigOffset(-1), owned=NO_JOBS)
-        """What the next join reports: the last order of the herder, with ``assigned_unconfirmed``."""
+        """The worker state that the next join reports: the last ``Subscribe`` of the herder, with
+        ``assigned_unconfirmed`` added to its ``owned``."""
         self.assigned_unconfirmed: Jobs = NO_JOBS
-        """Assigned, and not in a ``Subscribe`` of the herder yet: such an order may be older than the assignment, so
-        these jobs are added to what it owns."""
+        """Assigned jobs that no ``Subscribe`` of the herder contains yet. A ``Subscribe`` may be older than the
+        assignment, so these jobs are added to its ``owned``."""
         self.rejoin_reason: str | None = None
-        """Why another round is wanted; None when none is. May be set in any round: the next join sends it."""
+        """Why another round is requested; None when none is. May be set during any round: the next join sends it."""
         self.former_life = FormerLife.UNASKED
-        """No part of the place, as a loss before the next assignment does not change it."""
+        """Not a field of ``place``, because a loss before the next assignment does not change it."""
         self.retries = 0
         """Retries since the last assignment; they set the back-off."""
         self.malformed_assignments = 0
-        """Assignments in a row that could not be decoded. Not reset by a loss: each join must differ from the last."""
+        """How many assignments in a row could not be decoded. Not reset by a loss: each join must differ from the
+        last."""
         self.troubles: dict[str, Trouble] = {}
-        """Reasons why requests currently fail, by message; empty after an answer that proves the place."""
+        """Reasons why requests currently fail, by message; cleared when a response renews the lease."""
         self.announced: ConnectProtocol | None = None
-        """The group's protocol as last logged."""
+        """The group's protocol that was logged last."""
         if place is not None:
             self._go_on_in(place)
 
@@ -272,12 +278,12 @@ class Member:
 
     @property
     def owned(self) -> Jobs:
-        """What runs here, or is assigned and may be about to start."""
+        """The jobs that run here, or that are assigned and may be about to start."""
         return self.subscription.owned
 
     @property
     def revoked_unreleased(self) -> Jobs:
-        """What the last assignment revoked and still runs here."""
+        """The jobs that the last assignment revoked and that still run here."""
         match self.place:
             case InGroup(assignment=WorkerAssignment(revoked=revoked)):
                 return revoked & self.owned
@@ -299,20 +305,22 @@ class Member:
 
 
 def check(member: Member) -> None:
-    """What holds after every step beyond what the unions state."""
+    """Assert the invariants that hold after every step, besides those that the types of the unions guarantee."""
     if isinstance(member.ending, Refused):
         assert isinstance(member.round, NotSubscribed | WaitsToJoin | ReleasesAll), "a refused member is in no round"
     if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
-        assert member.place.heartbeat.request.member_id == member.place.member_id, "a heartbeat is of this place"
+        assert member.place.heartbeat.request.member_id == member.place.member_id, "a heartbeat has this member's id"
     match member.place, member.round:
         case InGroup(protocol=protocol), Computes(protocol=of_round):
             assert protocol is of_round, "the round has the protocol of the last join"
         case InGroup(generation=generation, protocol=protocol), Syncs(asked=asked, protocol=of_round):
-            assert asked.request.generation == generation, "a sync is of the last join"
+            assert asked.request.generation == generation, "a sync has the generation of the last join"
             assert protocol is of_round, "the round has the protocol of the last join"
         case InGroup(protocol=protocol), ReleasesAll():
-            assert protocol is ConnectProtocol.EAGER, "in the group only an eager vote stops everything"
+            assert protocol is ConnectProtocol.EAGER, "in the group all jobs stop only if the protocol is eager"
         case InGroup(), round_:
-            assert not isinstance(round_, NotSubscribed | AsksWhetherKnown), "only a worker outside asks who it is"
+            assert not isinstance(round_, NotSubscribed | AsksWhetherKnown), (
+                "only a worker outside the group checks for a prior member"
+            )
         case NeverIn() | WasIn(), round_:
-            assert not isinstance(round_, Computes | Syncs | Settled), "a round is of a generation"
+            assert not isinstance(round_, Computes | Syncs | Settled), "a worker outside the group has no generation"

@@ -1,4 +1,4 @@
-"""One step's working set."""
+"""The working set of one step: the member, the time, and the effects so far."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -11,7 +11,7 @@ RequestT = TypeVar("RequestT", bound=Request)
 
 SAY_AGAIN_MS = 30_000
 TROUBLES_MAX = 8
-"""How many are kept: the messages of a broken network are unbounded."""
+"""How many failures are stored: the number of different messages of a broken network is unbounded."""
 
 
 class Turn:
@@ -24,8 +24,8 @@ class Turn:
         self.effects.append(effect)
 
     def say_trouble(self, text: str) -> None:
-        """Log a new trouble at once and a lasting one every ``SAY_AGAIN_MS``; several may alternate, as when both
-        heartbeats and joins fail."""
+        """Log a new failure at once, and a continuing failure every ``SAY_AGAIN_MS``. Several failures may alternate,
+        for instance when both heartbeats and joins fail."""
         troubles, now_ms = self.member.troubles, self.now_ms
         trouble = troubles.get(text)
         if trouble is None:
@@ -34,7 +34,7 @@ class Turn:
                 del troubles[min(troubles, key=lambda known: troubles[known].said_at_ms)]
             troubles[text] = Trouble(since_ms=now_ms, said_at_ms=now_ms)
         elif now_ms - trouble.said_at_ms >= SAY_AGAIN_MS:
-            self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; asking on)"))
+            self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; retrying)"))
             troubles[text] = replace(trouble, said_at_ms=now_ms)
 
     def send(self, request: RequestT) -> InFlight[RequestT]:

@@ -1,4 +1,4 @@
-"""Which protocols a member offers its group, and what the group chose."""
+"""Which protocols a member offers to its group, and which protocol the group selected."""
 
 from coterie.member.classic.state import InGroup, Member
 from coterie.member.classic.turn import Turn
@@ -7,14 +7,15 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def what_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
-    """All protocols; but not eager while this worker runs jobs and may have missed a vote for eager.
+    """The protocols that JoinGroup lists: all protocols of the settings, but not eager while this worker runs jobs and
+    may have missed that the group has selected eager.
 
-    The leader of an eager group assumes that each member of the last round received the vote and stops everything
-    before it joins the next round. A member that did not receive the vote (the answer to its join was lost; or it is a
-    static member, which a group leaves out of a round after the rebalance timeout) would still run jobs that other
-    members are assigned. So such a member offers the other protocols only. A group that needs eager refuses this join,
-    and the member stops everything before it joins again; any other group accepts it, and the member offers eager
-    again in a further round.
+    The leader of an eager group assumes that each member of the last rebalance received the selected protocol and stops
+    all jobs before it joins the next rebalance. A member may not have received it: because the response to its join was
+    lost, or because it is a static member, which a group leaves out of a rebalance after the rebalance timeout. Such a
+    member could still run jobs that are assigned to other members. So it offers only the other protocols. A group that
+    needs eager refuses this join, and the member stops all jobs before it joins again. Any other group accepts the
+    join, and the member offers eager again in a further rebalance.
     """
     place, settings = turn.member.place, turn.member.settings
     if not (isinstance(place, InGroup) and turn.member.owned):
@@ -28,7 +29,7 @@ def what_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
 
 
 def spoken(member: Member, wire_name: str) -> ConnectProtocol | None:
-    """The protocol of that name, if this worker offers it."""
+    """The protocol of that name; None if this worker does not offer it."""
     return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)
 
 
@@ -40,9 +41,12 @@ def announce(turn: Turn, protocol: ConnectProtocol) -> None:
     member.announced = protocol
     newest = member.settings.protocols[0]
     if protocol is newest:
-        turn.order(Say(text=f"The group speaks {protocol.setting}"))
+        turn.order(Say(text=f"The group uses connect.protocol {protocol.setting}"))
         return
-    text = f"The group speaks {protocol.setting}, not {newest.setting}: a member's connect.protocol is that old"
+    text = (
+        f"The group uses connect.protocol {protocol.setting}, not {newest.setting}, because at least one member "
+        "supports no newer version"
+    )
     if protocol is ConnectProtocol.EAGER:
         text += "; so each rebalance stops all tasks"
     if member.settings.claims is not None and protocol < ConnectProtocol.STATIC:
