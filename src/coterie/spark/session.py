@@ -61,7 +61,7 @@ FAST = {
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 THREADS_PER_CORE = 4
-"""Number of Spark's executor threads for each core. A Spark partition of a backlog occupies its thread for seconds. With
+"""Number of Spark's executor threads for each core. A Spark partition of a backlog keeps its thread for seconds. With
 four threads a core other tasks still get a thread, and the operating system divides the cores between the threads."""
 
 _launching = threading.Lock()
