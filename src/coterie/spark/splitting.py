@@ -212,7 +212,7 @@ class Splitter:
             self._session()
             raise SplitEndedError(f"The split of connector {connector} was ended here; it is tried again") from error
         except OvertakenError as error:
-            raise SplitEndedError(f"{error}: connector {connector} is split again") from error
+            raise SplitEndedError(f"{error}; the split of connector {connector} is tried again") from error
         finally:
             with self._lock:
                 del self._fences[fence]
@@ -309,7 +309,7 @@ class Splitter:
             raise
         except (PySparkException, Py4JError, CoterieError, OSError) as error:
             if is_taken(held.path):
-                raise OvertakenError(f"{held.path} was taken by another finisher") from error
+                raise OvertakenError(f"{held.path} was taken over by a re-split of another worker") from error
             if isinstance(error, UnreachableError):
                 sentence = f"{batch} finished first, and a server cannot be reached: {first_sentence(error)}"
                 raise UnreachableError(sentence) from error
@@ -319,5 +319,5 @@ class Splitter:
             ) from error
         if batch_in_flight(held.path) is not None:
             if is_taken(held.path):
-                raise OvertakenError(f"{held.path} was taken by another finisher")
+                raise OvertakenError(f"{held.path} was taken over by a re-split of another worker")
             raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} was not committed")
