@@ -224,8 +224,8 @@ def sweep(path: Path) -> None:
 def _claim(folder: Path) -> Path:
     """Create a plain file under a number that no other start has had.
 
-    A reservation file that contains only the number in its name prevents that two starts get the same number. It is
-    removed once the plain file exists. After a crash a reservation file can remain; its number is then never used.
+    The file ``.<number>`` first reserves the number, so that two starts cannot get the same number. The reservation is
+    removed once the plain file exists. A reservation that remains after a crash only makes its number unusable.
     """
     number = 0
     while True:

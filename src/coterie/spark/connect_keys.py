@@ -31,7 +31,7 @@ JDBC_SINK: Mapping[str, NoCounterpart] = {
         without_effect=("utc", "etc/utc"),
     ),
     "date.timezone": NoCounterpart(
-        instead="a date is written as it is, in no time zone; convert it by the transform Sql",
+        instead="a date is written unchanged, without a time zone; convert it by the transform Sql",
         without_effect=("utc", "db_timezone"),
     ),
     "dialect.name": NoCounterpart(

@@ -27,7 +27,7 @@ exec {java} "$@"
 """
 
 _DEAF = """#!/bin/sh
-# A service manager, timeout and a terminal signal the worker's whole group; only the worker ends Spark.
+# Service managers, timeout and terminals send signals to the worker's process group. Only the worker ends Spark.
 trap '' HUP INT TERM
 export JAVA_HOME={java_home}
 exec {program} "$@"

@@ -60,7 +60,7 @@ class Patience:
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> "Patience":
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         limit_ms = Definition((BATCH_TIMEOUT,)).read(config, BATCH_TIMEOUT.name, int)
         return cls(
             retry_timeout_ms=bad_records.DEFINITION.read(config, "errors.retry.timeout", int),

@@ -76,7 +76,7 @@ class TaskQuery:
             return self._begin_with(trigger)
         except BaseException as error:
             self.is_server_away = isinstance(error, UnreachableError)
-            # No stop follows a start that was fenced.
+            # Close the sinks here: stop() is not called after a start that was fenced.
             self._close_sinks()
             raise
 
@@ -198,8 +198,8 @@ class TaskQuery:
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
             log.debug("%s: the query did not stop at a batch boundary: %s", self.task, error)
         finally:
-            # A commit may wait for a server: closing the sink ends that wait. Or it waits for Spark to compute the
-            # batch's rows: it is interrupted and awaited.
+            # The batch function may wait for a server: closing the sink ends that wait. Or it may wait for Spark to
+            # compute the batch's rows: then it is interrupted and awaited.
             self.fence.shut()
             self._close_sinks()
             self._interrupt()

@@ -102,7 +102,7 @@ class QueryFailed:
 class QueryWaiting:
     query: TaskQuery
     restarts_at: float
-    """The monotonic second."""
+    """The monotonic second of the next restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

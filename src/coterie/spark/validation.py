@@ -243,7 +243,7 @@ def _kept_columns(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) 
 def _unfit_tolerance(
     spark: SparkSession, config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
 ) -> dict[str, list[str]]:
-    """Errors of the keys of bad records that depend on the source and the sink."""
+    """Errors in the keys for bad records that depend on the source and the sink."""
     try:
         tolerance = bad_records.tolerance_of(config)
     except ConfigError as error:
@@ -255,7 +255,7 @@ def _unfit_tolerance(
         name = source.plugin.__name__
         return {key: [f"{key}=all: {name} does not report bad records; KafkaSource and FileSource do. Set none"]}
     holds = isinstance(tolerance.letters, sink.plugin.holds)
-    # The queue of bad records reads producer.override.* with the prefix `sink.` and without it.
+    # The dead letter queue reads producer.override.* with the prefix `sink.` and without it.
     writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)
     if (
         isinstance(tolerance.letters, bad_records.ToTopic)
@@ -299,7 +299,7 @@ def _reads(source: SourceEnd, topic: str) -> bool:
     pattern = config.get(source.config.key("topics.regex"), "")
     try:
         matches = bool(pattern) and re.fullmatch(pattern, topic) is not None
-    except re.error:  # The expression is Java's.
+    except re.error:  # Java accepts expressions that Python does not.
         matches = False
     return matches or topic in as_list(config.get(source.config.key("topics"), ""))
 
@@ -353,7 +353,7 @@ def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
     after = transforms.transform(rows, transforms.parsed(source.config.config))
     name = "topic" if "topic" in after.columns else Part.TOPIC.value
     if name == "topic" and name not in reader.columns:
-        return False  # It is a column of the value.
+        return False  # The topic is a column of the record's value.
     return column_ids(rows)[name] == column_ids(after)[name]
 
 
@@ -391,7 +391,7 @@ def slips(config: Mapping[str, str]) -> Mapping[str, str]:
 def _is_one_edit(word: str, other: str) -> bool:
     """Whether ``word`` becomes ``other`` by changing, removing or adding one letter, or by swapping two neighbours."""
     same = next((at for at, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]), None)
-    if same is None:  # One begins with the other.
+    if same is None:  # One word is a prefix of the other.
         return abs(len(word) - len(other)) == 1
     rest, other_rest = word[same:], other[same:]
     return (

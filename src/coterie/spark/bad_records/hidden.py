@@ -44,7 +44,7 @@ FAULT = StructType(
 )
 """The type of :data:`ERROR`: Connect's name of the stage, the converter's or transform's class, and a message."""
 BAD_ROW = StructType([*RECORD.fields, *FAULT.fields])
-"""The columns of a bad row."""
+"""The type of :data:`BAD`: the columns of a bad row."""
 
 POLL = "TASK_POLL"
 TRANSFORMATION = "TRANSFORMATION"

@@ -271,7 +271,7 @@ class Finisher:
 
 
 def lineages(generation: Path, manifest: Manifest) -> dict[int, str]:
-    """The lineages of the checkpoints of a closed generation, by task."""
+    """The lineages of the checkpoints of a closed generation, by task number."""
     found: dict[int, str] = {}
     for task in range(len(manifest.split.tasks)):
         for folder in (generation / CLOSING / str(task), generation / str(task)):
