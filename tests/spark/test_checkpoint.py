@@ -130,7 +130,7 @@ def test_a_folder_whose_directory_was_deleted_is_refused_with_what_to_do(
     (held.path / "lineage").unlink()
     held.path.rmdir()
     monkeypatch.setattr(checkpoint, "PATIENCE_MS", 50)
-    with pytest.raises(WorldError, match="see whether files were removed"):
+    with pytest.raises(WorldError, match="check whether files were removed"):
         take_over(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_a_runtime_that_is_closed_beneath_a_stop_says_so_in_one_line(tmp_path: P
     life = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=170, check=False)
     assert life.returncode == 0, life.stderr
     (line,) = life.stderr.splitlines()
-    assert "c-0: the query did not stop in order; it is fenced" in line
+    assert "c-0: stopping the query failed; its further commits are rejected" in line
 
 
 async def test_without_java_opening_says_what_to_install_and_closing_works(

@@ -178,9 +178,9 @@ async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_le
     await tasks.start()
     await rig.end_of(tasks.running[0])
     await tasks.stop()
-    with pytest.raises(WorldError, match="batch 0 of task 0 has to be finished first, and fails"):
+    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and it fails"):
         await tasks.split({**config, **bad, "tasks.max": "2"})
-    with pytest.raises(WorldError, match="batch 0 of task 0 has to be finished first, and fails"):
+    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and it fails"):
         await tasks.split({**config, **bad, "tasks.max": "2"})
     await tasks.split({**config, "tasks.max": "2"})
     assert rows_of(tmp_path / "out") == [0, 1, 2]
@@ -221,7 +221,9 @@ async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_me
             await tasks.split(changed)
         mended = {**changed, "sink.connection.password": "second"}
         server.stop()
-        with pytest.raises(UnreachableError, match="batch 1 of task 0 has to be finished first, and a server is away"):
+        with pytest.raises(
+            UnreachableError, match="batch 1 of task 0 must be finished first, and a server cannot be reached"
+        ):
             await tasks.split(mended)
         server.start()
         await tasks.split(mended)
@@ -291,9 +293,9 @@ async def test_a_generation_that_is_not_on_this_workers_disk_fails_the_task(
     tasks = Tasks(rig, "absent")
     await tasks.split(rig.config(tmp_path))
     tasks.folder.rename(tasks.folder.with_name("moved"))
-    with pytest.raises(WorldError, match=r"do all workers share checkpoint\.location"):
+    with pytest.raises(WorldError, match=r"check that all workers share checkpoint\.location"):
         await tasks.start()
-    with pytest.raises(WorldError, match=r"do all workers share checkpoint\.location"):
+    with pytest.raises(WorldError, match=r"check that all workers share checkpoint\.location"):
         await tasks.split(rig.config(tmp_path))
 
 

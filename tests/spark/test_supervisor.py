@@ -86,8 +86,8 @@ async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connecto
                     said[event.task] = event.trace
         assert said == dict.fromkeys(
             tasks,
-            "A server is away, and the task is started again as errors.retry.timeout says: The query did not start: "
-            "the server is away",
+            "A server cannot be reached; the task is restarted until errors.retry.timeout is over: "
+            "The query did not start: the server is away",
         )
         write_file(tmp_path / "healthy" / "in", "a.csv", [(7, 1.0, 1)])
         healthy = await asyncio.wait_for(rig.start(rig.config(tmp_path / "healthy"), "healthy"), 60)

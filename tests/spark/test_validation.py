@@ -102,12 +102,12 @@ async def test_another_number_of_tasks_is_refused_where_positions_cannot_be_spli
     changed = {**config, "tasks.max": "3"}
     sentence = (
         "Invalid value 3 for configuration tasks.max: the connector has checkpoints of 2 task(s), made with "
-        "tasks.max=2, and 3 task(s) would lose rows and double others on them. Keep tasks.max=2; or create a connector "
-        "under another name; or delete this one and create it again. A new connector reads everything from the "
-        "beginning, into other folders"
+        "tasks.max=2; 3 task(s) with these checkpoints would lose rows and duplicate others. Keep tasks.max=2; or "
+        "create a connector under another name; or delete this one and create it again. A new connector reads "
+        "everything from the beginning, into other folders"
     )
     assert await rig.runtime.validate(changed, tasks) == {"tasks.max": [sentence]}
-    with pytest.raises(ConfigError, match="would lose rows and double others"):
+    with pytest.raises(ConfigError, match="would lose rows and duplicate others"):
         await rig.runtime.split(name, incarnation, changed, tasks)
     without = {key: value for key, value in config.items() if key != "tasks.max"}
     assert "Invalid value 1 for" in (await rig.runtime.validate(without, tasks))["tasks.max"][0]
@@ -128,9 +128,9 @@ async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, t
     assert errors == {
         "connector.class": [
             "Invalid value RateSource for configuration connector.class: the connector has checkpoints, made with "
-            "FileSource, and no other source can go on from them. Keep FileSource; or create a connector under another "
-            "name; or delete this one and create it again. A new connector reads everything from the beginning, into "
-            "other folders"
+            "FileSource, and another source cannot resume from them. Keep FileSource; or create a connector under "
+            "another name; or delete this one and create it again. A new connector reads everything from the "
+            "beginning, into other folders"
         ]
     }
     by_sink = {"connector.class": "FileSink", "format": "json", "path": out["sink.path"]}

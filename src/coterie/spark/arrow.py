@@ -1,4 +1,4 @@
-"""The rows of a batch as Arrow record batches on the driver, in pieces of bounded size."""
+"""Reads the rows of a batch to the driver as Arrow record batches of bounded size."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +13,10 @@ PIECE_ROWS = 10_000
 
 
 def pieces(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:
-    """The rows in their order, at most :data:`PIECE_ROWS` each.
+    """The rows in their order, as Arrow record batches of at most :data:`PIECE_ROWS` rows.
 
-    A small batch is collected whole. Of another one the driver holds the rows of two of Spark's partitions at a time:
-    the one that is read and the next, which Spark computes meanwhile.
+    ``is_small``: collect all rows at once. Otherwise the driver holds the rows of two Spark partitions at a time: the
+    one that is read and the next one, which Spark computes at the same time.
 
     :raises PySparkException, Py4JError: when Spark cannot compute the rows.
     """
@@ -24,8 +24,8 @@ def pieces(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:
         yield from rows.toArrow().to_batches(PIECE_ROWS)
         return
     session: Any = rows.sparkSession
-    # Spark's public methods bring all rows at once as Arrow, or partition by partition as pickled rows: 20 times the
-    # CPU. These two are what its own toArrow and toLocalIterator call.
+    # Spark's public methods return either all rows at once as Arrow, or the rows of one partition after the other
+    # pickled, which takes 20 times the CPU time. These are the two internal methods of toArrow and toLocalIterator.
     arrow = rows._jdf.toArrowBatchRdd(PIECE_ROWS, "UTC", True, False)
     served = session._jvm.PythonRDD.toLocalIteratorAndServe(arrow, True)
     schema = to_arrow_schema(rows.schema, timezone="UTC")
@@ -34,7 +34,7 @@ def pieces(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:
 
 
 class FramedBytes(FramedSerializer):
-    """Messages as they are, each after its length."""
+    """Serializes messages unchanged, each after its length."""
 
     def dumps(self, obj: Any) -> bytes:
         return bytes(obj)

@@ -1,21 +1,24 @@
-"""Who holds a task's checkpoint: taken over by one atomic step on the file system, asked for by one look at a path.
+"""Ownership of a task's checkpoint: one atomic file system operation takes it over, one path lookup tests it.
 
-Theory of operation. A task's folder, ``LOCATION/<connector>-<incarnation>/<task>/``, holds one directory, the
-checkpoint, and for every start that ever was a plain file or that directory, named ``<number>-<fresh id>``. To take
-over, a contender puts a plain file there under the next free number, finds the directory and *exchanges* the two names
-in one system call. It holds the checkpoint if its own name is a directory now; otherwise another was quicker, and it
-looks again.
+Theory of operation. A task's folder, ``LOCATION/<connector>-<incarnation>/<task>/``, contains one entry for each start
+of the task, named ``<number>-<fresh id>``. One entry is a directory, the checkpoint; all others are plain files. To
+take over, a start creates a plain file under the next free number, finds the directory and *exchanges* the two names
+in one system call. It holds the checkpoint if its own name is now the directory. Otherwise another start took the
+checkpoint first, and this start tries again.
 
-Why an exchange and not a rename: a query that finds nothing at its path makes the folder anew and runs on for ever. A
-plain file at its path stops it at its next write, whatever it wants to write, and stays there.
+Why an exchange and not a rename: a query that finds nothing at its path creates the folder again and continues without
+end. A plain file at the path makes the next write of the query fail, and no query removes that file.
 
-Why this is safe: only a contender itself ever calls with its own name in first place, and always while a plain file
-stands there. So a name turns into a directory by its owner's call alone, at most once after the owner has last looked,
-and what was taken from a name never comes back to it.
+Why this is safe: only the start that owns a name passes this name to the system call as the first one, and only while
+the name is a plain file. So a name becomes a directory only by a call of its owner, at most once after the owner last
+checked it, and a directory that was taken from a name never returns to this name.
 
-The directory is known from impostors by the file ``lineage`` inside it: the id of the checkpoint's life, made with it.
-Where a file system has no exchange, a rename and a plain file at the old path take its place. An old query can make its
-folder anew between the two; what it wrote there is taken in, and the file is put there again until it stands.
+Checkpoint lineage: the id of a checkpoint directory's contents; batch ids are unique in it. The file ``lineage`` in
+the directory contains it. A directory without this file is not the checkpoint.
+
+Where a file system has no exchange, a rename and the creation of a plain file at the old path replace it. An old query
+can create its folder again between the two steps. Its files are then moved into the checkpoint, and the plain file is
+created again, until a plain file is at the old path.
 """
 
 import ctypes
@@ -36,9 +39,9 @@ from coterie.nouns.jobs import TASKS_MAX
 
 LINEAGE = "lineage"
 GENESIS = "0-genesis"
-"""Where the first directory of a task is put; every holder has taken it from somewhere, the first one from here."""
+"""Name of a task's first checkpoint directory: the first start takes the checkpoint over from this name."""
 PATIENCE_MS = 30_000
-"""How long a contender looks for a directory that is on its way between two names."""
+"""Time limit of a take-over for finding the directory, which has neither name while another start renames it."""
 
 _NAME = re.compile(r"(\d+)-[0-9a-z]+")
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EPERM}
@@ -48,26 +51,26 @@ _RENAME_EXCHANGE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCheckpoint:
-    """A checkpoint that was just taken over."""
+    """A checkpoint that this worker has taken over."""
 
     path: Path
-    """The directory; the query of this start writes here and nowhere else."""
+    """The directory, and the only one to which the query of this start writes."""
     starts: int
-    """Which start of the task this is, from 1; it counts over all workers."""
+    """The number of this start of the task, from 1, counted over all workers."""
     lineage: str
-    """The id of this checkpoint's life: another one has never seen its batch numbers."""
+    """The checkpoint lineage: the id of the directory's contents; batch ids are unique in it."""
     batch_in_flight: int | None
-    """The batch that was planned and not committed when the checkpoint was taken: the first one to run now."""
+    """The batch that was planned and not committed in the checkpoint at the take-over: the first batch to run."""
 
 
 class NoExchangeError(CoterieError):
-    """This file system cannot exchange two names."""
+    """The kernel or the file system cannot exchange two names."""
 
 
 def check_location(location: Path) -> None:
-    """Make the folder of all checkpoints where it is missing, and write and rename a file in it.
+    """Create the folder of all checkpoints where it is missing, and write and rename a file in it.
 
-    :raises WorldError: when that fails; names the key and the folder.
+    :raises WorldError: when an operation fails; the message names the config key and the folder.
     """
     probe = location / f".check-{uuid.uuid4().hex}"
     renamed = probe.with_suffix(".renamed")
@@ -87,18 +90,19 @@ def check_location(location: Path) -> None:
 
 
 NAME_BYTES_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
-"""How long a connector's :func:`safe_name` may be. File systems take names of 255 bytes, and the longest name that is
-made of a connector's is that of a folder in which a sink stages: task number, lineage and a fresh id follow."""
+"""The longest :func:`safe_name` of a connector, in bytes. File systems accept names of 255 bytes. The longest name that
+contains the connector's name is a staging folder of a sink: connector, task number, lineage and a fresh id."""
 
 
 def safe_name(text: str) -> str:
-    """``text`` as the name of a visible file that no one reads as a path, a pattern or a partition (``a=b``)."""
+    """``text``, quoted as a file name that is not hidden, and that no program reads as a path, a pattern or a partition
+    (``a=b``)."""
     quoted = quote(text, safe=" ").replace(" ", "%20").replace("~", "%7E")
     return "%" + f"{ord(quoted[0]):02X}" + quoted[1:] if quoted[:1] in (".", "_") else quoted
 
 
 def make_first(folder: Path) -> None:
-    """Make a task's folder and its first directory, whole and at most once: that name never becomes free again."""
+    """Create a task's folder and its first directory, atomically and at most once: its name is never free again."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(_NAME.fullmatch(name) for name in os.listdir(folder)):
         return
@@ -109,7 +113,7 @@ def make_first(folder: Path) -> None:
         unborn.rename(folder / GENESIS)
     except OSError as error:
         shutil.rmtree(unborn)
-        # Another made it (a directory with something in it), and perhaps it is taken already (a plain file).
+        # Another worker has created it: a directory that is not empty, or a plain file after a take-over.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
 
@@ -117,11 +121,11 @@ def make_first(folder: Path) -> None:
 def take_over(
     folder: Path, *, check: Callable[[], None] = lambda: None, exchange_allowed: bool = True
 ) -> HeldCheckpoint:
-    """Take the checkpoint in ``folder`` from the worker that holds it. Nothing is made where there is none.
+    """Take over the checkpoint in ``folder`` from its holder. Creates no checkpoint.
 
-    ``check`` is called before each look for the checkpoint; what it raises ends the search.
+    ``check`` is called before each search for the checkpoint; an exception that it raises ends the take-over.
 
-    :raises WorldError: when the folder cannot be used, or holds no checkpoint.
+    :raises WorldError: when the folder cannot be used, or contains no checkpoint.
     """
     try:
         mine = _claim(folder)
@@ -134,9 +138,9 @@ def take_over(
 
 
 def take_once(folder: Path) -> Path | None:
-    """Exchange a fresh name with the checkpoint that stands in ``folder`` now; None when there is none.
+    """Exchange a fresh name with the checkpoint in ``folder``, and return that name; None when no checkpoint was found.
 
-    The name that is returned holds the checkpoint, unless another contender was quicker.
+    The returned name holds the checkpoint, unless another start took it first; :func:`look` tests that.
     """
     holder = _find_directory(folder)
     if holder is None:
@@ -152,7 +156,7 @@ def take_once(folder: Path) -> Path | None:
 
 
 def look(mine: Path) -> HeldCheckpoint | None:
-    """What stands at a name of ours, swept; None when it is no checkpoint, or was taken already."""
+    """The checkpoint at the name ``mine``, after :func:`sweep`; None when the name holds no checkpoint (any more)."""
     if is_taken(mine):
         return None
     try:
@@ -170,21 +174,21 @@ def look(mine: Path) -> HeldCheckpoint | None:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether another has taken the checkpoint that was held at ``path``.
+    """Whether another start has taken over the checkpoint that was held at ``path``.
 
-    A file there means taken. So does nothing, or a directory without a lineage: both are moments of a take-over on a
-    file system that has no exchange.
+    True when ``path`` is a plain file. Also true when nothing is at ``path``, or a directory without a lineage: both
+    occur during a take-over on a file system that has no exchange.
     """
     return not (path / LINEAGE).is_file()
 
 
 def starts_of(path: Path) -> int:
-    """The number in a checkpoint's name: which start of the task it belongs to."""
+    """The number in a checkpoint's name: the number of the task's start that created the name."""
     return int(path.name.partition("-")[0])
 
 
 def was_started(folder: Path) -> bool:
-    """Whether a start has ever taken the checkpoint in a task's folder."""
+    """Whether a start has ever taken over the checkpoint in a task's folder."""
     try:
         return any(number > 0 for number in _starts(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +196,8 @@ def was_started(folder: Path) -> bool:
 
 
 def last_batch(log: Path) -> int | None:
-    """The highest batch number in a checkpoint's ``offsets`` or ``commits``, None when there is none (any more)."""
+    """The highest batch number in ``log``, a checkpoint's folder ``offsets`` or ``commits``; None when the folder is
+    empty or missing."""
     try:
         return max((int(name) for name in os.listdir(log) if name.isdigit()), default=None)
     except (FileNotFoundError, NotADirectoryError):
@@ -200,13 +205,13 @@ def last_batch(log: Path) -> int | None:
 
 
 def batch_in_flight(path: Path) -> int | None:
-    """The batch that stands in ``offsets`` and not in ``commits``."""
+    """The number of the batch that is in ``offsets`` and not in ``commits``; None when there is none."""
     planned = last_batch(path / "offsets")
     return None if planned == last_batch(path / "commits") else planned
 
 
 def sweep(path: Path) -> None:
-    """Remove what a writer left half-written in the checkpoint: its temporary names start with a dot."""
+    """Remove incomplete files from the checkpoint: the names of Spark's temporary files start with a dot."""
     for parent, _, names in os.walk(path):
         for name in names:
             if name.startswith("."):
@@ -217,10 +222,10 @@ def sweep(path: Path) -> None:
 
 
 def _claim(folder: Path) -> Path:
-    """A plain file under a number that no other start ever had.
+    """Create a plain file under a number that no other start has had.
 
-    The number is reserved under a name that holds nothing else, so that two contenders cannot both have it; the
-    reservation goes once the claim itself stands. One that a crash left behind costs its number, no more.
+    The file ``.<number>`` first reserves the number, so that two starts cannot get the same number. The reservation is
+    removed once the plain file exists. A reservation that remains after a crash only makes its number unusable.
     """
     number = 0
     while True:
@@ -256,7 +261,7 @@ def _exchange_until_held(folder: Path, mine: Path, *, check: Callable[[], None],
             if not is_taken(mine):
                 return
         elif time.monotonic() > deadline:
-            raise WorldError(f"{folder} holds no checkpoint directory: see whether files were removed there")
+            raise WorldError(f"{folder} contains no checkpoint directory: check whether files were removed there")
         else:
             time.sleep(0.001)
 
@@ -274,9 +279,9 @@ def _find_directory(folder: Path) -> Path | None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange what stands under two names, in one step (Linux ``renameat2``).
+    """Exchange the entries of two names in one atomic step (Linux ``renameat2``).
 
-    :raises NoExchangeError: where the kernel or the file system cannot.
+    :raises NoExchangeError: where the kernel or the file system does not support it.
     """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
@@ -293,11 +298,12 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def _rename_instead(folder: Path, mine: Path) -> None:
-    """Rename the directory, then put a plain file at its old path until it stands.
+    """Rename the directory to ``mine``, then create a plain file at its old path.
 
-    Contenders do this one at a time, under a lock that the kernel gives back when its process dies. The order to close
-    the old path is written down first: whoever comes after a contender that died in between closes it in its stead.
-    For a moment our own name is free, so that here two starts at once can get the same number; their ids still differ.
+    A lock, which the kernel releases when its process ends, lets one start at a time do this. A file ``.close-<name>``
+    is created before the rename: when a process ends between the two steps, the next start closes the old path.
+    Between ``unlink`` and ``rename`` the name ``mine`` is free, so that two concurrent starts can get the same number;
+    their ids still differ.
     """
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -326,7 +332,7 @@ def _close(path: Path, *, into: Path) -> None:
 
 
 def _take_in(aside: Path, into: Path) -> None:
-    """Move what an old query wrote after the rename to where it would have stood."""
+    """Move the files that an old query wrote after the rename to the same relative paths in ``into``."""
     for parent, _, names in os.walk(aside):
         for name in names:
             there = into / Path(parent).relative_to(aside) / name

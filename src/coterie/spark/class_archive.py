@@ -1,9 +1,9 @@
-"""Archives of Spark's classes, from which Java starts Spark in half the processor time, so a worker is ready sooner.
+"""Archives of Spark's classes, with which Java starts Spark in half the CPU time, so that a worker is ready sooner.
 
-Java calls this application class-data sharing. ``coterie jars archive`` writes an archive for the Java of the machine
-and for the class path that workers have there; every worker looks for that archive when it starts Spark. The name of an
-archive is made of that Java and of the jars, with their sizes and times. Java compares the class path again, and does
-not use an archive that does not fit.
+Java calls this application class-data sharing. ``coterie jars archive`` writes an archive for the machine's Java and
+for the class path of the machine's workers. Each worker uses this archive, if it exists, when it starts Spark. The
+archive's name is a digest of that Java and of the jars with their sizes and times. Java compares the class path again,
+and does not use an archive that does not match.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 
 
 def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Path:
-    """Where the archive is, or would be, for a session with these ``spark.*`` settings.
+    """The path of the archive for a session with these ``spark.*`` settings; the archive need not exist.
 
     :raises WorldError: when the user has no home folder.
     """
     digest = hashlib.sha256()
-    # Not by its path: a wrapper of Java is written anew for each worker.
+    # The contents and not the path: each worker writes its own Java wrapper to another path.
     for file in (java_home / "bin" / "java", java_home / "release"):
         digest.update(file.read_bytes() if file.exists() else b"")
     added = settings.get("spark.driver.extraClassPath", "")
@@ -38,7 +38,7 @@ def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapp
 
 
 def with_archive(settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """``settings``, and the archive for them where there is one and the user has not set :data:`JAVA_OPTIONS`."""
+    """``settings`` plus :data:`JAVA_OPTIONS` with the archive, if it exists and the user has not set that option."""
     try:
         archive = archive_path(java_home, settings, environment)
         usable = os.access(archive, os.R_OK)
@@ -49,6 +49,6 @@ def with_archive(settings: Mapping[str, str], java_home: Path, environment: Mapp
 
 
 def option(name: str, path: Path) -> str:
-    """``-XX:name=path`` as Spark reads a list of options: in quotes, since the path can have spaces."""
+    """``-XX:name=path``, quoted for a list of Java options in Spark's settings, because the path can contain spaces."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"-XX:{name}={escaped}"'

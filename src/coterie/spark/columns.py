@@ -1,4 +1,4 @@
-"""Columns as users write them, as in CREATE TABLE; and as Spark's plans number them."""
+"""Column definitions as in CREATE TABLE, and the ids of columns in Spark's plans."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from pyspark.sql.types import StructType
 
 
 def ddl_of(spark: SparkSession, columns: StructType) -> str:
-    """``columns`` as in CREATE TABLE; PySpark itself has no such function."""
+    """``columns`` as in CREATE TABLE. PySpark has no such function."""
     java: Any = spark._jvm
     return str(java.org.apache.spark.sql.types.DataType.fromJson(columns.json()).toDDL())
 
 
 def column_ids(rows: DataFrame) -> dict[str, int]:
-    """Spark's number of each column, by name. A projection that hands a column on keeps its number."""
+    """Spark's id of each column (``exprId``), by column name. A projection that keeps a column keeps its id."""
     frame: Any = rows
     output = frame._jdf.queryExecution().analyzed().output()
     attributes = [output.apply(index) for index in range(output.length())]

@@ -1,8 +1,8 @@
-"""Keys of Connect's JDBC and S3 sinks that have an effect there and none here: a config that sets one is refused.
+"""Keys of Connect's JDBC and S3 sinks that have no effect in Coterie: a config that sets one of them is not valid.
 
-A config of Connect runs here with another class, and keys that no plug-in has are ignored, as in Connect. Without the
-keys of this module the connector would write other columns, other values or other files than in Connect, or connect to
-the database in another way. docs/connect-keys.md lists every key of these sinks.
+A config of Connect runs in Coterie with another class, and keys that no plug-in defines are ignored, as in Connect. If
+the keys of this module were ignored, the connector would write other columns, other values or other files than in
+Connect, or connect to the database in another way. docs/connect-keys.md lists every key of these sinks.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from coterie.spark.sources.kafka import KafkaSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCounterpart:
-    """What a user has to know who sets the key."""
+    """A key of Connect without effect in Coterie: what to set instead."""
 
     instead: str
     """Why the key has no effect, and what to set instead."""
     without_effect: tuple[str, ...] = ("",)
-    """Values that ask for what happens here anyway, in lower case."""
+    """Values that request Coterie's only behaviour and are therefore accepted, in lower case."""
 
 
 _PARTITIONERS = "io.confluent.connect.storage.partitioner."
@@ -31,7 +31,7 @@ JDBC_SINK: Mapping[str, NoCounterpart] = {
         without_effect=("utc", "etc/utc"),
     ),
     "date.timezone": NoCounterpart(
-        instead="a date is written as it is, in no time zone; convert it by the transform Sql",
+        instead="a date is written unchanged, without a time zone; convert it by the transform Sql",
         without_effect=("utc", "db_timezone"),
     ),
     "dialect.name": NoCounterpart(
@@ -39,7 +39,7 @@ JDBC_SINK: Mapping[str, NoCounterpart] = {
     ),
     "fields.whitelist": NoCounterpart(instead="keep these columns by the transform ReplaceField, with include"),
     "quote.sql.identifiers": NoCounterpart(
-        instead="names of tables and columns are always quoted; write them as PostgreSQL has them",
+        instead="names of tables and columns are always quoted; write them exactly as PostgreSQL stores them",
         without_effect=("always",),
     ),
     "string.output.value.column.name": NoCounterpart(
@@ -53,7 +53,7 @@ JDBC_SINK: Mapping[str, NoCounterpart] = {
 }
 JDBC_PREFIXES: Mapping[str, NoCounterpart] = {
     "connection.": NoCounterpart(
-        instead="properties of a JDBC driver have no effect; what PostgresSink takes of them, such as sslmode, are "
+        instead="properties of a JDBC driver have no effect; set those that PostgresSink supports, such as sslmode, as "
         "parameters of connection.url",
         without_effect=(),
     ),
@@ -62,9 +62,10 @@ JDBC_PREFIXES: Mapping[str, NoCounterpart] = {
         without_effect=("io.confluent.connect.jdbc.util.defaultjdbccredentialsprovider",),
     ),
 }
-"""What keys of the JDBC sink without a fixed name start with."""
+"""Prefixes of those keys of the JDBC sink that have no fixed name."""
 JDBC_UNREAD = ("connection.attempts", "connection.backoff.ms")
-"""Keys with such a start that say nothing about what is written: max.retries and retry.backoff.ms replace them."""
+"""Keys with such a prefix that do not affect the written data and are ignored: max.retries and retry.backoff.ms replace
+them."""
 S3_SINK: Mapping[str, NoCounterpart] = {
     "behavior.on.null.values": NoCounterpart(
         instead="a record with a null value is written as a row of nulls; drop such records by the transform Filter "
@@ -89,8 +90,8 @@ S3_SINK: Mapping[str, NoCounterpart] = {
 
 
 def errors_of(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
-    """An error for each key of Connect's sink that would have no effect here, in the config of a connector that reads
-    topics and names its sink's keys without a prefix, as in Connect."""
+    """An error, by key, for each key of Connect's sink that would have no effect. Only configs are checked that read
+    topics and have the sink's keys without a prefix, as in Connect."""
     if source.plugin is not KafkaSource or not sink.config.is_prefix_optional:
         return {}
     known = {key.name for end in (source, sink) for key in end.definition.keys}
@@ -105,7 +106,7 @@ def errors_of(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
 
 
 def no_counterpart(sink: SinkEnd, key: str) -> NoCounterpart | None:
-    """What to tell of a key that ``sink`` does not have; None for a key that nobody misses."""
+    """The entry of a key that ``sink`` does not define; None for a key that may be ignored."""
     if sink.plugin is FileSink:
         return S3_SINK.get(key)
     if sink.plugin is not PostgresSink:

@@ -1,4 +1,4 @@
-"""Converters: how the bytes of a Kafka record's key or value become columns, by the names of Connect's converters."""
+"""Converters from the bytes of a Kafka record's key or value to columns, named like Connect's converters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from coterie.spark.transforms import first_sentence
 
 
 class Format(Enum):
-    """What a converter takes the bytes for."""
+    """The format that a converter expects of the bytes; the value is Connect's class name."""
 
     JSON = "org.apache.kafka.connect.json.JsonConverter"
     STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -38,10 +38,10 @@ class Format(Enum):
 FORMATS: Mapping[str, Format] = {
     name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
 }
-"""Every converter by Connect's class name, and by the name of the class without its package."""
+"""Each format by Connect's class name, with and without the package."""
 
 _FLAT, _ITEMS, _CORRUPT = "coterie_flat_", "coterie_items_", "coterie_corrupt"
-"""Names of columns, the first two before a side of the record, that exist only while JSON is parsed."""
+"""Names of columns that exist only while JSON is parsed. The first two are prefixes: ``key`` or ``value`` follows."""
 
 
 def definition(config: EndConfig, side: str) -> Definition:
@@ -50,7 +50,7 @@ def definition(config: EndConfig, side: str) -> Definition:
         Key(
             name=f"{side}.converter",
             type=Type.CLASS,
-            documentation=f"What the {side} of a record is, by the name of Connect's converter.",
+            documentation=f"Format of a record's {side}: the name of Connect's converter.",
             default=Format.BYTES.value,
             importance=Importance.HIGH,
             check=one_of(FORMATS),
@@ -71,8 +71,8 @@ def _json_keys(side: str) -> list[Key]:
             name=f"{side}.schema",
             type=Type.STRING,
             documentation=(
-                f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ... By default those "
-                "of the newest records that are there when the connector is created."
+                f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ... By default they "
+                "are inferred from the newest records when the connector is created."
             ),
             optional=True,
             importance=Importance.HIGH,
@@ -84,7 +84,7 @@ def _json_keys(side: str) -> list[Key]:
         Key(
             name=f"{side}.converter.schemas.enable",
             type=Type.BOOLEAN,
-            documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; the payload is read.',
+            documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; only the payload is read.',
             default="true",
             group=SOURCE_GROUP,
             width=Width.SHORT,
@@ -95,18 +95,19 @@ def _json_keys(side: str) -> list[Key]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converter:
-    """Converts the column ``side`` of records that have the columns ``topic``, ``partition`` and ``offset`` too."""
+    """Converts the column ``side`` of records that also have the columns ``topic``, ``partition`` and ``offset``."""
 
     side: str
+    """``key`` or ``value``."""
     format: Format
     columns: str = ""
-    """Of JSON: the columns, as in CREATE TABLE."""
+    """For JSON: the columns, as in CREATE TABLE."""
     has_envelope: bool = False
-    """Of JSON: whether the columns are those of a ``payload``, beside a ``schema``."""
+    """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 
     @classmethod
     def of(cls, config: EndConfig, side: str) -> Self:
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         own = definition(config, side)
         format_ = FORMATS[config.read(own, f"{side}.converter", str)]
         if format_ is not Format.JSON:
@@ -119,9 +120,9 @@ class Converter:
         )
 
     def check(self, config: EndConfig) -> None:
-        """Have Spark look at the columns; needs a running Spark.
+        """Parse the columns with Spark, which must be running.
 
-        :raises ConfigError: when Spark does not understand them.
+        :raises ConfigError: when Spark cannot parse them.
         """
         try:
             self.data_type()
@@ -129,7 +130,7 @@ class Converter:
             raise config.refused(f"{self.side}.schema", first_sentence(error)) from error
 
     def data_type(self) -> DataType:
-        """The type of the converted column: of JSON a struct, whose fields may all be null."""
+        """The type of the converted column: for JSON a struct, whose fields are all nullable."""
         match self.format:
             case Format.JSON:
                 named = cast(StructType, StructType.fromDDL(self.columns))
@@ -140,26 +141,26 @@ class Converter:
                 return BinaryType()
 
     def convert(self, records: DataFrame) -> DataFrame:
-        """``records`` with the column converted. Of a null the columns are null.
+        """``records`` with the column converted. A null becomes nulls.
 
-        A record that does not convert gets an error where ``records`` have the hidden columns of bad records. Elsewhere
-        it fails the batch with its topic, partition and offset.
+        If ``records`` have the error columns, a record that does not convert gets an error. Otherwise that record fails
+        the batch, with a message that contains its topic, partition and offset.
         """
         match self.format:
             case Format.JSON:
                 return self._parsed(records)
             case Format.STRING:
-                # As Java decodes it: what is no UTF-8 is replaced.
+                # As Java decodes it: bytes that are not valid UTF-8 are replaced.
                 return records.withColumn(self.side, F.make_valid_utf8(F.col(self.side).cast("string")))
             case Format.BYTES:
                 return records
 
     def _parsed(self, records: DataFrame) -> DataFrame:
-        """Parse the text as the only item of an array that something else follows.
+        """Parse the text as the only item of an array in an object that has another field after the array.
 
-        Parsed alone, a text is taken for good up to the end of its first value: text after that would be dropped, and
-        an empty text would be a null. Where its only closing brace is its last character, an object is the whole text:
-        it is parsed alone, which is faster by a third.
+        Spark parses a text only up to the end of its first JSON value: it would drop text after that value, and an
+        empty text would become a null. If the only closing brace of a text is its last character, no text can follow
+        an object: such a text is parsed alone, which is faster by a third.
         """
         text = F.col(self.side).cast("string")
         item = self.data_type()
@@ -167,14 +168,14 @@ class Converter:
             item = StructType([StructField("schema", StringType()), StructField("payload", item)])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         corrupt = StructField(_CORRUPT, StringType())
-        # Spark moves a filter of the user below what it filters, and would parse each text once more for each use of
-        # it in the filter. It moves nothing below an expression that is not deterministic.
+        # Spark pushes a filter of the user below the parsing, and would parse each text again for each use in the
+        # filter. Spark pushes no filter below an expression that is not deterministic.
         stays = F.spark_partition_id() >= 0
         is_flat = F.instr(text, "}") == F.length(text)
         flat_type = StructType([*cast(StructType, item).fields, corrupt])
         wrapped = F.concat(F.lit('{"items":['), text, F.lit('],"end":true}'))
         items_type = StructType([StructField("items", ArrayType(item)), StructField("end", BooleanType()), corrupt])
-        # Two steps: in one, the text would be parsed again for each use of what was parsed.
+        # Two steps: in one step the text would be parsed again for each use of the parsed value.
         rows = records.withColumns(
             {
                 _FLAT + self.side: F.when(stays & is_flat, F.from_json(text, flat_type, options)),
@@ -187,7 +188,7 @@ class Converter:
         flat_value = F.struct(*(flat[field.name].alias(field.name) for field in cast(StructType, item).fields))
         value = F.when(flat.isNotNull(), flat_value).otherwise(items["items"][0])
         if self.has_envelope:
-            # Without payload and schema the record is no envelope, and not a null.
+            # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
             is_good &= value.isNull() | value["payload"].isNotNull() | _has_keys(text, ("schema", "payload"))
             value = value["payload"]
         is_null = F.col(self.side).isNull()
@@ -220,7 +221,7 @@ class Converter:
 
     @property
     def _fault(self) -> str:
-        """What is wrong with a record that does not convert."""
+        """The error message for a record that does not convert."""
         envelope = ' in {"schema": ..., "payload": ...}' if self.has_envelope else ""
         return f"the record's {self.side} is not JSON with the columns of {self.side}.schema{envelope}"
 
@@ -234,15 +235,15 @@ def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
 
 
 def open_keys(config: EndConfig, side: str) -> list[str]:
-    """The key of the columns of ``side``, where the converter needs columns and the config does not name them."""
+    """The schema key of ``side`` if its converter needs columns and the config does not set the key, else empty."""
     own, key = definition(config, side), f"{side}.schema"
     return [key] if any(one.name == key for one in own.keys) and config.find(own, key, str) is None else []
 
 
 def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
-    """The columns, as in CREATE TABLE, of the JSON in the column ``side`` of ``records``, as Spark infers them.
+    """The columns of the JSON in the column ``side`` of ``records``, inferred by Spark, as in CREATE TABLE.
 
-    :raises ConfigError: when there is no record, or none is a JSON object.
+    :raises ConfigError: when there is no record, or no record is a JSON object with columns.
     :raises PySparkException, Py4JJavaError: when Spark cannot read the records.
     """
     key, spark = config.key(f"{side}.schema"), records.sparkSession
@@ -265,13 +266,13 @@ def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
 
 
 def _stated(own: Definition, side: str) -> Definition:
-    """The key of the columns, once they were inferred where the config leaves them out."""
+    """The schema key as required: if the user did not set it, its columns were inferred before."""
     return Definition((replace(own[f"{side}.schema"], optional=False),))
 
 
 def checked(config: EndConfig, side: str) -> dict[str, list[str]]:
-    """Errors by key of what only Spark can tell of a converter whose keys are well-formed; of columns that are still to
-    be inferred none."""
+    """Errors, by key, that only Spark detects in a converter whose keys are well-formed. Empty while the columns still
+    have to be inferred."""
     if open_keys(config, side):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What a runtime has to tell, from many threads to one reader on the event loop."""
+"""Queue of the events that a runtime reports, from many threads to one reader on the event loop."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ class Events:
         self._filled = asyncio.Event()
 
     def bind(self) -> None:
-        """Deliver on the loop that runs now."""
+        """Deliver the events on the running event loop, which calls this method."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
@@ -33,7 +33,7 @@ class Events:
             self._loop.call_soon_threadsafe(self._filled.set)
 
     def forget(self, task: ConnectorTaskId) -> None:
-        """Drop what an ended run of ``task`` has left unread."""
+        """Drop the unread events of an ended run of ``task``."""
         with self._lock:
             self._waiting = deque(event for event in self._waiting if _task_of(event) != task)
 

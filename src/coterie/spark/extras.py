@@ -4,14 +4,14 @@ import importlib
 from collections.abc import Mapping
 
 MODULES: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg", "python": "pandas"}
-"""What each extra installs."""
+"""The module that shows whether an extra is installed, by extra."""
 
 
 def missing_extra(extra: str) -> str | None:
-    """Why this worker cannot use what ``extra`` installs, and what to do; None when it can."""
+    """The message why this worker cannot use the module of ``extra``, and what to do; None when it can."""
     module = MODULES[extra]
     try:
-        # Imported, not looked for: psycopg without PostgreSQL's library is there and does not work.
+        # Import the module: psycopg can be found but fails on import when PostgreSQL's library is missing.
         importlib.import_module(module)
     except ImportError as error:
         return (

@@ -1,4 +1,4 @@
-"""The trace of a failed query: its cause in one line, then the stack."""
+"""Error texts of a failed query: its cause in one line, then the stack trace."""
 
 import re
 import traceback
@@ -16,18 +16,18 @@ _ENDED = "Python worker exited unexpectedly"
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?=\n\n|\n\s*at |\Z)", re.DOTALL)
 _PLACE = re.compile(r' +File "(.+)", line (\d+), in (\S+)')
 _CAUSES_MAX = 3
-"""The outermost exceptions with a message of their own: which file, what is wrong with it, with which value."""
+"""Number of messages of outer exceptions in one text; they name the file, the error in it and the value."""
 
 
 def trace_of(error: BaseException) -> str:
-    """The cause in one line, and the stack below it unless the error is one of ours."""
+    """The cause in one line, followed by the stack trace unless ``error`` is a :class:`CoterieError`."""
     if isinstance(error, CoterieError):
         return str(error)
     return f"{sentence_of(error)}\n\n{''.join(traceback.format_exception(error))}"
 
 
 def sentence_of(error: BaseException) -> str:
-    """What is wrong, in one line: of an error of Spark the messages of its causes."""
+    """The message of ``error`` in one line; for an error of Spark the messages of its Java causes."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     if (throwable := throwable_of(error)) is not None:
@@ -36,7 +36,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 def sentence_of_java(throwable: Any) -> str:
-    """The messages of a Java exception and of what caused it, in one line."""
+    """The messages of a Java exception and of its causes, in one line."""
     messages: list[str] = []
     while throwable is not None and len(messages) < _CAUSES_MAX:
         whole = throwable.getMessage() or ""
@@ -50,7 +50,8 @@ def sentence_of_java(throwable: Any) -> str:
 
 
 def _python_sentence(message: str) -> str | None:
-    """What a function of a user raised and where, or that its process ended; None when ``message`` is of neither."""
+    """The exception of a user's function with its position, or that the function's process ended; None when ``message``
+    contains neither."""
     if _ENDED in message:
         return (
             "A function's Python process ended before the function had returned: it called os._exit, crashed, or was "
@@ -68,20 +69,20 @@ def _python_sentence(message: str) -> str | None:
 
 
 def raised_sentence(error: BaseException) -> str | None:
-    """What ``raise_error`` says in an expression of a query, if ``error`` comes of that; a restart would not help."""
+    """The message of ``raise_error`` in an expression of a query, if that is the cause: a restart would not help."""
     found = _RAISED.search(str(error))
     return None if found is None else found[1]
 
 
 def throwable_of(error: BaseException) -> Any | None:
-    """The Java exception of which an exception of PySpark tells."""
+    """The Java exception that an exception of PySpark or Py4J wraps, else None."""
     if isinstance(error, Py4JJavaError):
         return error.java_exception
     return getattr(error, "_origin", None) if isinstance(error, PySparkException) else None
 
 
 def _one_line(message: str) -> str:
-    """Without the stack that Spark puts into some of its messages."""
+    """``message`` in one line, without the stack trace that some of Spark's messages contain."""
     text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", message)[0].split())
     text = re.sub(r" SQLSTATE: \w+$", "", text)
     return text if len(text) <= _MESSAGE_MAX else f"{text[:_MESSAGE_MAX]}…"

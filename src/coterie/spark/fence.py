@@ -1,4 +1,4 @@
-"""The fence between one run of a task and what its sink shows to readers."""
+"""The fence of one run of a task: a closed fence prevents that the run commits another batch in its sink."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from coterie.nouns.errors import CoterieError
 
 
 class FencedError(CoterieError):
-    """The run was stopped here, or another owner has taken over in the sink: its batch must not be shown."""
+    """The run was stopped here, or another owner has taken over in the sink: its batch must not be committed."""
 
 
 class Fence:
@@ -19,12 +19,14 @@ class Fence:
         self._closed = False
 
     def shut(self) -> None:
-        """Let no further effect begin; one may still be under way. Never waits."""
+        """Reject further commits. A commit that has begun may still be running. Never waits."""
         self._closed = True
 
     def close(self, *, within_s: float | None = None) -> bool:
-        """Shut, and wait for the effect that is under way, at most ``within_s`` seconds: when this returns True, none
-        is, and none will be."""
+        """Shut, and wait at most ``within_s`` seconds for a commit that is running (None: without limit).
+
+        True means: no commit is running, and none will begin.
+        """
         self.shut()
         is_free = self._lock.acquire(timeout=-1 if within_s is None else within_s)
         if is_free:
@@ -37,7 +39,7 @@ class Fence:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Hold the fence open for one effect.
+        """Keep the fence open during one commit.
 
         :raises FencedError: when the fence is closed.
         """

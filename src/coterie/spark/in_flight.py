@@ -1,8 +1,8 @@
-"""The config with which the batch in flight of a closed generation of checkpoints is run.
+"""The config with which the batch in flight of a closed checkpoint generation is run.
 
-The batch has to be read and written as its own generation did it: from the same parts, to the same place. All else is
-taken from the newest config, because the batch may have failed of it: a password, a time limit, a converter, a
-transform, ``errors.tolerance``.
+The batch must be read from and written to the same places as in its own checkpoint generation: the same source
+partitions, the same place in the sink. All other values are taken from the newest config, because they may be the
+reason why the batch failed: a password, a time limit, a converter, a transform, ``errors.tolerance``.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ _CLASSES = frozenset(("connector.class", "source.class", "sink.class"))
 def config_in_flight(
     newest: Mapping[str, str], former: Manifest, parts: frozenset[str], worker: Mapping[str, str]
 ) -> dict[str, str]:
-    """The config for a batch in flight of the generation ``former``; ``parts`` are those of the ``newest`` config.
+    """The config for a batch in flight of the checkpoint generation ``former``.
 
-    ``worker``: see :attr:`EndConfig.worker`.
+    ``parts``: the source partitions of the ``newest`` config. ``worker``: see :attr:`EndConfig.worker`.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when a value is not valid; the error names the key.
     """
     source = _Ends(newest=source_end(newest, worker), former=source_end(former.config, worker), prefix=SOURCE)
     sink = _Ends(newest=sink_end(newest, worker), former=sink_end(former.config, worker), prefix=SINK)
@@ -41,7 +41,7 @@ def config_in_flight(
     }
     to = _letters(letters)
     if isinstance(to, ToTopic) and not isinstance(to, sink.former.plugin.holds):
-        # The queue has these keys from the whole config, whatever the sink is.
+        # The dead letter queue reads these keys from the complete config, whatever the class of the sink is.
         made = {key: value for key, value in made.items() if key != LEDGER and not key.startswith(OVERRIDE)}
         made |= topic_keys(newest) if has_newest_letters else _former_topic_keys(newest, former.config)
     return {
@@ -58,7 +58,7 @@ EndT = TypeVar("EndT", SourceEnd, SinkEnd)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends(Generic[EndT]):
-    """One end of a connector, as its newest config says it and as a former generation had it."""
+    """One end of a connector, by its newest config and by the config of a former checkpoint generation."""
 
     newest: EndT
     former: EndT
@@ -69,18 +69,18 @@ class _Ends(Generic[EndT]):
         return self.newest.plugin is self.former.plugin
 
     def owns(self, key: str) -> bool:
-        """Whether a key of the newest config may say something of this end; :meth:`keys` has what it says."""
+        """Whether a key of the newest config may belong to this end; :meth:`keys` returns the values of this end."""
         if key in _CLASSES or key.startswith(self.prefix):
             return True
         names = {known.name for end in (self.newest, self.former) for known in _definition(end).keys}
         starts = tuple(start for end in (self.newest, self.former) for start in end.plugin.free_prefixes if start)
-        # The source is the end that connector.class names in the config that is made here.
+        # In the config that this module returns, connector.class names the source.
         may_lack_prefix = self.prefix == SOURCE or self.newest.config.is_prefix_optional
         return may_lack_prefix and (key in names or key.startswith(starts))
 
     def keys(self, *, is_same_place: bool) -> dict[str, str]:
-        """The newest keys, and over them the former identity; or all former keys, where the newest ones lead to another
-        place, with a password of that place. All with the prefix."""
+        """The keys of this end, with the prefix: the newest keys with the former values of the identity keys; or all
+        former keys, if the newest keys name another place, because their password belongs to that place."""
         keys = _set(self.former)
         if self.is_same_plugin and (is_same_place or _access(self.former) == _access(self.newest)):
             before, now = _identity(self.former), _identity(self.newest)
@@ -91,7 +91,7 @@ class _Ends(Generic[EndT]):
 
 
 def _definition(end: SourceEnd | SinkEnd) -> Definition:
-    """The keys of an end without a prefix."""
+    """The definition of an end's keys, with names without the prefix."""
     return end.plugin.definition(end.config)
 
 
@@ -104,12 +104,12 @@ def _access(end: SourceEnd | SinkEnd) -> dict[str, str | None]:
 
 
 def _set(end: SourceEnd | SinkEnd) -> dict[str, str]:
-    """The keys of an end that its config sets, without a prefix."""
+    """The values that the config sets for an end, by name without the prefix."""
     config = end.config.config
     keys = {known.name: end.config.key(known.name) for known in _definition(end).keys}
     found = {name: config[key] for name, key in keys.items() if key in config}
     for start in end.plugin.free_prefixes:
-        if start:  # PythonSource, which no re-split concerns, takes any key.
+        if start:  # PythonSource, which is never re-split, accepts any key.
             found |= {start + rest: value for rest, value in end.config.under(start).items()}
     return found
 
@@ -119,17 +119,19 @@ def _is_letters(key: str) -> bool:
 
 
 def _may_take_newest_letters(newest: Mapping[str, str], former: Mapping[str, str], sink: _Ends[SinkEnd]) -> bool:
-    """Whether bad rows of the batch may go where the newest config says: none of them can stand elsewhere."""
+    """Whether bad rows of the batch may be written to the destination of the newest config: only when none of them can
+    have been written to another destination before."""
     there, wanted = _letters(former), _letters(newest)
     if isinstance(there, Dropped):
         return sink.is_same_plugin or not isinstance(wanted, ToTable)
-    # What the sink holds is where the good rows are, or not at all.
+    # A sink that writes the dead letters in the same transaction has written good and bad rows together, or neither.
     are_held = all(isinstance(one, sink.former.plugin.holds) for one in (there, wanted))
     return sink.is_same_plugin and (are_held or place_of(there, former) == place_of(wanted, newest))
 
 
 def _former_topic_keys(newest: Mapping[str, str], former: Mapping[str, str]) -> dict[str, str]:
-    """How the queue writes to the former topic: with a newer password, unless that is for another cluster or place."""
+    """The keys with which the dead letter queue writes to the former topic: the newest ones, which may have a newer
+    password, unless they are for another cluster or the newest destination is not a topic."""
     before, now = topic_keys(former), topic_keys(newest)
     is_same_cluster = before.get(OVERRIDE + SERVERS) == now.get(OVERRIDE + SERVERS)
     return {**now, LEDGER: before[LEDGER]} if is_same_cluster and isinstance(_letters(newest), ToTopic) else before

@@ -1,8 +1,8 @@
 """Fetches pinned jars from a Maven repository into a folder that workers read.
 
-A jar is written to a file of its own, compared with its SHA-256, and renamed into place: a file with a jar's name is
-whole, whenever a fetch is killed. Several fetches into one folder disturb each other in nothing; what they fetch
-twice, they fetch for nothing. Each holds a lock on the file that it writes, and removes those that are not locked.
+A jar is written to a temporary file, compared with its pinned SHA-256, and renamed: a file with a jar's name is always
+complete, also when a fetch is killed. Several fetches into one folder at the same time are safe; a jar may then be
+fetched twice. Each fetch holds a lock on the temporary file that it writes, and removes temporary files without a lock.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.jars import Jar
 
 TIMEOUT = httpx.Timeout(30, connect=15)
-"""Of each step: to connect, and to wait for the next bytes."""
+"""Limits for each step: to connect, and to wait for the next bytes."""
 _PART = ".part"
 
 
 def is_whole(jar: Jar, folder: Path) -> bool | None:
-    """Whether the file of ``jar`` in ``folder`` is the pinned one; None when there is no such file.
+    """Whether the file of ``jar`` in ``folder`` has the pinned digest; None when there is no such file.
 
-    :raises WorldError: when it cannot be read.
+    :raises WorldError: when the file cannot be read.
     """
     try:
         with (folder / jar.file_name).open("rb") as file:
@@ -48,12 +48,12 @@ def fetch(
     mirror: str = MAVEN_CENTRAL,
     on_bytes: Callable[[Jar, int], None] = lambda jar, count: None,
 ) -> None:
-    """Put each of ``jars`` into ``folder``, which is made; one that has a damaged file there gets a new one.
+    """Fetch each of ``jars`` into ``folder``, which is created if missing; existing files are replaced.
 
-    ``on_bytes`` is called with each piece's size. What it raises ends the fetch.
+    ``on_bytes`` is called with the size of each received piece. An exception that it raises ends the fetch.
 
-    :raises WorldError: when the folder cannot be written, the mirror does not answer, or a file is not the pinned one.
-        Jars that were fetched before it stay.
+    :raises WorldError: when the folder cannot be written, the mirror does not respond, or a file does not have the
+        pinned digest. Jars that were fetched before remain.
     """
     with _client() as client:
         try:
@@ -84,7 +84,7 @@ def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_byt
         try:
             with client.stream("GET", f"{mirror}/{jar.path}") as response:
                 if response.status_code != httpx.codes.OK:
-                    reason = f"it answered {response.status_code} {response.reason_phrase} for {jar.path}".rstrip()
+                    reason = f"it returned {response.status_code} {response.reason_phrase} for {jar.path}".rstrip()
                     raise WorldError(_not_fetched(jar, folder, shown, reason))
                 for piece in response.iter_bytes():
                     size_bytes += len(piece)
@@ -105,7 +105,7 @@ def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_byt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A jar while it is fetched."""
+    """The temporary file of a jar while it is fetched."""
 
     file: BinaryIO
     path: Path
@@ -113,13 +113,13 @@ class Part:
 
 @contextmanager
 def _part(folder: Path, jar: Jar) -> Iterator[Part]:
-    """A new file beside the jar's, locked; gone afterwards unless it was renamed."""
+    """A new, locked temporary file in the jar's folder. It is removed afterwards unless it was renamed."""
     while True:
         number, name = tempfile.mkstemp(dir=folder, prefix=f".{jar.file_name}.", suffix=_PART)
         try:
             with open(number, "wb") as part:
                 fcntl.flock(part, fcntl.LOCK_EX)
-                # Another fetch that swept just before the lock was taken has removed the file.
+                # Another fetch may have removed the file before this one took the lock.
                 if os.fstat(number).st_nlink == 0:
                     continue
                 os.fchmod(number, 0o644)
@@ -148,7 +148,7 @@ def _not_fetched(jar: Jar, folder: Path, mirror: str, reason: str) -> str:
 
 def _not_pinned(jar: Jar, mirror: str, difference: str) -> str:
     return (
-        f"{mirror} has another {jar.file_name} than the one that Coterie was tested with: {difference}. The file was "
+        f"The file {jar.file_name} at {mirror} is not the one that Coterie was tested with: {difference}. The file was "
         "not kept; fetch from another mirror (coterie jars fetch --mirror URL, jars.mirror in a worker's file)"
     )
 

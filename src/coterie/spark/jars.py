@@ -1,4 +1,4 @@
-"""Which jars connectors need beside PySpark's own, and whether a JVM has them.
+"""The jars that connectors need in addition to PySpark's own, and the check whether a JVM has them.
 
 A JVM's class path is fixed at its start, so jars belong to a worker, not to a connector. ``jars.toml`` pins each jar.
 """
@@ -20,7 +20,7 @@ from coterie.config.worker import JARS_OF_USER
 from coterie.nouns.errors import WorldError
 
 if TYPE_CHECKING:
-    # `coterie jars` starts at once: it needs no Spark.
+    # `coterie jars` needs no Spark: without this import at run time it starts fast.
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ class Jar:
     size_bytes: int
     sha256: str
     class_name: str | None
-    """A class that only this jar has; None where the other jars of the package are proof enough."""
+    """A class that only this jar contains, by which a JVM is checked; None where the check of the package's other jars
+    is sufficient."""
 
     @property
     def coordinates(self) -> str:
@@ -48,20 +49,20 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Its path in a Maven repository."""
+        """The path of the jar in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """The jars that ``coterie jars fetch NAME`` brings."""
+    """The jars that ``coterie jars fetch NAME`` fetches."""
 
     name: str
     serves: str
-    """What a worker can do with these jars."""
+    """The features of a worker that need these jars."""
     jars: tuple[Jar, ...]
     settings: Mapping[str, str]
-    """Settings that a session with these jars needs."""
+    """Spark settings that a session with these jars needs."""
 
 
 @cache
@@ -114,15 +115,15 @@ class FoundJars:
     """The jars in a folder."""
 
     used: tuple[Path, ...]
-    """Those that a session gets."""
+    """The jars that are added to a session."""
     unused: tuple[Path, ...]
-    """Other versions of a pinned jar that is there: two versions of one jar do not go together."""
+    """Other versions of a pinned jar in the folder, which are not added: two versions of one jar conflict."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> "FoundJars":
-        """Every jar in ``folder``, pinned or not; none when there is no such folder.
+        """All jars in ``folder``, pinned or not; empty when the folder does not exist.
 
-        :raises WorldError: when it cannot be read.
+        :raises WorldError: when the folder cannot be read.
         """
         try:
             paths = sorted(path for path in folder.iterdir() if path.suffix == ".jar")
@@ -136,17 +137,17 @@ class FoundJars:
         return cls(used=tuple(path for path in paths if path not in unused), unused=tuple(sorted(unused)))
 
     def has(self, package: Package) -> bool:
-        """Whether each jar of ``package`` is there, in any version."""
+        """Whether the used jars contain each jar of ``package``, in any version."""
         return all(any(is_version_of(jar, path) for path in self.used) for jar in package.jars)
 
 
 def is_version_of(jar: Jar, path: Path) -> bool:
-    """Whether the name of ``path`` is that of any version of ``jar``."""
+    """Whether ``path`` has the file name of ``jar`` in any version."""
     return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
 
 
 def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session that gets the jars in ``folder``; ``users`` are the settings that the user chose.
+    """The Spark settings that add the jars in ``folder`` to a session. ``users``: the settings that the user chose.
 
     :raises WorldError: when the folder cannot be read.
     """
@@ -172,9 +173,10 @@ def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing(spark: "SparkSession", name: str) -> str | None:
-    """What the JVM of ``spark`` lacks of the package ``name``, and what to do; None when it lacks nothing.
+    """The message which jars of the package ``name`` are missing in the JVM of ``spark``, and what to do; None when no
+    jar is missing.
 
-    The JVM is asked for a class of each jar, so jars that a user has put there by other means count.
+    Each jar is tested by loading a class of it, so jars that a user has added in another way are found too.
     """
     lacking = [jar for jar in packages()[name].jars if jar.class_name and not _has_class(spark, jar.class_name)]
     if not lacking:
@@ -187,14 +189,14 @@ def missing(spark: "SparkSession", name: str) -> str | None:
 
 
 def missing_packages(spark: "SparkSession") -> dict[str, str]:
-    """The sentence of :func:`missing` for each package of which the JVM of ``spark`` lacks a jar."""
+    """The message of :func:`missing`, by package, for each package with a missing jar in the JVM of ``spark``."""
     return {name: sentence for name in packages() if (sentence := missing(spark, name)) is not None}
 
 
 def _has_class(spark: "SparkSession", name: str) -> bool:
     jvm = spark._jvm
     assert jvm is not None, "a session in this process has a JVM"
-    # Spark looks for a data source by this loader; it sees spark.jars and spark.jars.packages too.
+    # Spark loads data sources with this class loader; it also covers spark.jars and spark.jars.packages.
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         jvm.java.lang.Class.forName(name, False, loader)

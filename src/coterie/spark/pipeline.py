@@ -1,4 +1,4 @@
-"""``Pipeline``: what one task runs, parsed once from its config."""
+"""``Pipeline``: the source, transforms and sink of one task, parsed from its config."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,49 +22,50 @@ TASK = Definition(
         Key(
             name="task.parts",
             type=Type.STRING,
-            documentation="The parts of the source that the task reads: a JSON list of their names.",
+            documentation="The source partitions that the task reads: a JSON list of their names.",
             default="[]",
         ),
         Key(
             name="task.split",
             type=Type.STRING,
-            documentation="How the rows of the parts are told apart by task.",
+            documentation="The function that divides the input of the source partitions between the tasks.",
             default=SplitFunction.PATH_HASH_V0.value,
             check=one_of([function.value for function in SplitFunction]),
         ),
         Key(
             name=INFERRED,
             type=Type.STRING,
-            documentation="What the generation has for keys of the source that a config leaves out: a JSON object.",
+            documentation="The checkpoint generation's values for source keys that the config omits: a JSON object.",
             default="{}",
         ),
     )
 )
-"""What a task's config has beside the connector's, ``task.class`` and the generation."""
+"""Keys of a task's config in addition to the connector's keys, ``task.class`` and :data:`GENERATION`."""
 GENERATION = "generation"
-"""In a task's config: the only generation of checkpoints in which the task may start."""
+"""Key of a task's config: the only checkpoint generation in which the task may start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One task's share of a source, what is done to its rows, and where they are written."""
+    """The source, transforms and sink of one task."""
 
     source: Source
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
     tolerance: Tolerance | None
-    """What becomes of bad records; None: the first one fails the task."""
+    """The handling of bad records; None means that the first bad record fails the task."""
     queue: DeadLetterQueue | None
-    """Writes bad records that the sink does not hold; None where it does, and where they are dropped."""
+    """Writes the bad records; None when the sink writes them in the transaction of the good rows, or when they are
+    dropped."""
     patience: Patience
     trigger_interval_ms: int
-    """How often the task looks for new input; 0 means again at once."""
+    """Interval at which the task checks for new input; 0 means without a pause."""
 
     @classmethod
     def of(cls, task_config: Mapping[str, str], worker: Mapping[str, str]) -> "Pipeline":
         """``worker``: see :attr:`EndConfig.worker`.
 
-        :raises ConfigError: when a value is not valid; names its key.
+        :raises ConfigError: when a value is not valid; the error names the key.
         """
         config = resolved(task_config)
         share = Share(
@@ -88,8 +89,8 @@ class Pipeline:
 
 
 def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) -> list[Mapping[str, str]]:
-    """The configs of the tasks of a generation that run with the connector's ``config``, references unresolved. They
-    have the values that were inferred for keys that it leaves out."""
+    """The configs of the tasks of the checkpoint generation ``manifest``, for the connector's ``config``. References to
+    secrets stay unresolved. The configs contain the inferred values of the keys that ``config`` does not set."""
     inferred = source_end(resolved(config), {}).config.named(manifest.inferred)
     return [
         {
@@ -109,7 +110,7 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
 
 
 def split_of(source: SourceEnd, parts: Sequence[str]) -> Split:
-    """How a connector's config asks for ``parts`` to be split.
+    """The split of the source partitions ``parts`` by a connector's config.
 
     :raises ConfigError: when ``tasks.max`` is not valid.
     """

@@ -1,4 +1,4 @@
-"""Which plug-ins a connector's config names: the source and the sink at the two ends of its pipeline."""
+"""Finds the plug-ins that a connector's config names: the source and the sink at the two ends of its pipeline."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,11 @@ from coterie.spark.sinks.spark import SparkSink
 from coterie.spark.sources.kafka import KafkaSource
 
 DEFAULT_SOURCE = "KafkaSource"
-"""The source of a sink connector that names none, as in Kafka Connect."""
+"""The source of a sink connector whose config names no source, as in Kafka Connect."""
 DEFAULT_SINK = "KafkaSink"
 """The sink of a source connector without a key for a sink, as in Kafka Connect."""
 ENTRY_POINTS = "coterie.connectors"
-"""The group of entry points under which a package offers its sources: alias = class."""
+"""The entry point group in which a package registers its sources: alias = class."""
 
 SINKS: Mapping[str, type[Sink]] = {
     sink.__name__: sink for sink in (DeltaSink, FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
@@ -38,12 +38,12 @@ SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
     "console": SparkSink,
     "noop": NoopSink,
 }
-"""The sink that ``sink.format`` names, where no class is named."""
+"""The sink that ``sink.format`` names, if the config names no sink class."""
 
 SINK_FORMAT = Key(
     name="sink.format",
     type=Type.STRING,
-    documentation="Format of the files that are written; console prints the rows, noop writes nothing.",
+    documentation="Format of the output files; console prints the rows, noop writes nothing.",
     importance=Importance.HIGH,
     check=one_of(SINK_BY_FORMAT),
     group=SINK_GROUP,
@@ -54,7 +54,7 @@ SINK_FORMAT = Key(
 
 @cache
 def source_class() -> Key:
-    """``source.class``, of a sink connector."""
+    """The key ``source.class`` of a sink connector."""
     return replace(
         _class_key("source.class", "The source that a sink connector reads.", sources(), SOURCE_GROUP),
         default=DEFAULT_SOURCE,
@@ -63,7 +63,7 @@ def source_class() -> Key:
 
 @cache
 def sink_class() -> Key:
-    """``sink.class``, of a source connector."""
+    """The key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
     return replace(_class_key("sink.class", documentation, SINKS, SINK_GROUP), optional=True)
 
@@ -83,22 +83,22 @@ def _class_key(name: str, documentation: str, values: Iterable[str], group: str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEnd:
-    """The source of a connector, and how it reads the connector's config."""
+    """The class, config and keys of a connector's source."""
 
     plugin: type[Source]
     config: EndConfig
     definition: Definition
-    """Its keys as the user sees them, those that name the source among them."""
+    """The keys of the source by the names that the user has to set, including the keys that name the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkEnd:
-    """The sink of a connector, and how it reads the connector's config."""
+    """The class, config and keys of a connector's sink."""
 
     plugin: type[Sink]
     config: EndConfig
     definition: Definition
-    """Its keys as the user sees them, those that name the sink among them."""
+    """The keys of the sink by the names that the user has to set, including the keys that name the sink."""
 
 
 @cache
@@ -113,24 +113,26 @@ def sources() -> Mapping[str, type[Source]]:
 
 
 def connector_type(config: Mapping[str, str]) -> str:
-    """``source`` or ``sink``, or ``unknown`` when there is no such class."""
+    """``source`` or ``sink``; ``unknown`` when no plug-in has the name ``connector.class``."""
     name = config.get("connector.class", "").strip()
     return "source" if name in sources() else "sink" if name in SINKS else "unknown"
 
 
 def source_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: str = "connector.class") -> SourceEnd:
-    """The source of a connector, or of a task: the class that ``class_key`` names, or the one that a sink names.
+    """The source of a connector or of a task: the class that ``class_key`` names, or that ``source.class`` names if
+    ``class_key`` names a sink.
 
     ``worker``: see :attr:`EndConfig.worker`.
 
-    :raises ConfigError: when a class is missing or unknown; names its key.
+    :raises ConfigError: when a class is missing or unknown; the error names the key.
     """
     name = _class_name(config, class_key)
     is_own = name in sources()
     selectors = Definition(() if is_own else (source_class(),))
     if not is_own:
         name = selectors.read(config, "source.class", str)
-    # A sink connector of Kafka Connect names its topics without a prefix. The keys of the Kafka sink are its own.
+    # A config of Kafka Connect's sink connectors has `topics` without a prefix. Not for the Kafka sink: keys without a
+    # prefix belong to the sink there.
     is_prefix_optional = is_own or ("source.class" not in config and SINKS.get(config[class_key].strip()) != KafkaSink)
     end = EndConfig(config=config, prefix=SOURCE, is_prefix_optional=is_prefix_optional, worker=worker)
     plugin = sources()[name]
@@ -139,11 +141,12 @@ def source_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: 
 
 
 def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: str = "connector.class") -> SinkEnd:
-    """The sink of a connector, or of a task: the class that ``class_key`` names, or the one that a source names.
+    """The sink of a connector or of a task: the class that ``class_key`` names, or that ``sink.class`` or
+    ``sink.format`` names if ``class_key`` names a source.
 
     ``worker``: see :attr:`EndConfig.worker`.
 
-    :raises ConfigError: when a class or format is missing or unknown; names its key.
+    :raises ConfigError: when a class or format is missing or unknown; the error names the key.
     """
     name = _class_name(config, class_key)
     selectors: tuple[Key, ...] = ()
@@ -157,11 +160,12 @@ def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: st
     else:
         selectors = (sink_class(), SINK_FORMAT)
         plugin = SINK_BY_FORMAT[Definition(selectors).read(config, SINK_FORMAT.name, str)]
-    # A source connector of Kafka Connect names its topic without a prefix. The keys of the Kafka source are its own.
+    # A config of Kafka Connect's source connectors has `topic` without a prefix. Not for the Kafka source: keys without
+    # a prefix belong to the source there.
     is_prefix_optional = is_own or (is_implied and sources()[name] is not KafkaSource)
     end = EndConfig(config=config, prefix=SINK, is_prefix_optional=is_prefix_optional, worker=worker)
     keys = end.shown(plugin.definition(end)).keys
-    # A key of the sink's own that has a selector's name is left out: the selector has the values of all sinks.
+    # A key of the sink with a selector's name is left out: the selector lists the values of all sinks.
     taken = {key.name for key in selectors}
     return SinkEnd(
         plugin=plugin,
@@ -171,12 +175,12 @@ def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: st
 
 
 def written_to(config: Mapping[str, str], worker: Mapping[str, str]) -> Mapping[str, str | None]:
-    """Where a connector's rows are written and what they mean there: the class of the sink, the keys of its identity,
-    and the place of bad records unless the sink holds these.
+    """The identity of the place to which a connector writes: the class of the sink, the values of its identity keys,
+    and the destination of dead letters unless the sink writes these in the transaction of the good rows.
 
     ``worker``: see :attr:`EndConfig.worker`.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when a value is not valid; the error names the key.
     """
     sink = sink_end(config, worker)
     tolerance = tolerance_of(config)
@@ -189,7 +193,7 @@ def written_to(config: Mapping[str, str], worker: Mapping[str, str]) -> Mapping[
 
 
 def _numbered(keys: Iterable[Key]) -> Definition:
-    """``keys`` in the order given, which is that of a form: each group's count from 0."""
+    """``keys`` with their order in a form: the given order, numbered from 0 in each group."""
     places: Counter[str | None] = Counter()
     numbered: list[Key] = []
     for key in keys:

@@ -1,6 +1,6 @@
-"""Positions: what a task's committed batches have read, and how a checkpoint without batches is made to go on there.
+"""Positions: the input that a task's committed batches have read, and how they are written into a new checkpoint.
 
-A seeded checkpoint looks to Spark as if batches without rows had been committed on it.
+A seeded checkpoint contains positions written by Coterie. It has the same files as after batches without rows.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from coterie.spark.checkpoint import last_batch
 
 Positions: TypeAlias = Mapping[str, int]
-"""A position by what it is a position in. What both mean is the source's: for files the modification time by URI."""
+"""Positions by key. The source defines the meaning of both: for files, the modification time by URI."""
 
 _PLAN = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 _COMMIT = {"nextBatchWatermarkMs": 0}
@@ -26,13 +26,13 @@ def committed_offset(checkpoint: Path) -> str | None:
 
 
 def planned_offset(checkpoint: Path, batch_id: int) -> str | None:
-    """The source's offset at the end of a planned batch; None when the source had nothing yet."""
+    """The source's offset at the end of a planned batch; None when the source had no input yet."""
     line = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2]
     return None if line == "-" else line
 
 
 def commit_empty_batches(checkpoint: Path, offset: str, batches: int) -> None:
-    """Commit batches 0 to ``batches`` - 1 on a checkpoint that has none, all of them at the source's ``offset``."""
+    """Commit batches 0 to ``batches`` - 1, each at the source's ``offset``, in a checkpoint without batches."""
     for batch_id in range(batches):
         commit_empty_batch(checkpoint, offset, batch_id)
 
@@ -40,7 +40,7 @@ def commit_empty_batches(checkpoint: Path, offset: str, batches: int) -> None:
 def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
     """Commit the batch after the last committed one, at the source's ``offset``."""
     if batch_id == 0:
-        with suppress(FileExistsError):  # A query that planned no batch has left one.
+        with suppress(FileExistsError):  # A query that ended before its first batch has written this file.
             _write(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
     _write(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_PLAN)}\n{offset}")
     _write(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_COMMIT)}")
@@ -52,11 +52,12 @@ def write_source_log(checkpoint: Path, lines: list[str]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """:raises FileExistsError: when the checkpoint has such a file: it is not to be seeded."""
+    """:raises FileExistsError: when the file exists: this checkpoint must not be seeded."""
     path.parent.mkdir(exist_ok=True, parents=True)
     if path.exists():
         raise FileExistsError(path)
-    # A file that is there is whole. What a start that died has left begins with a dot, and is swept by the next one.
+    # A file at ``path`` is always complete. A killed process can leave only a temporary file, whose name starts with a
+    # dot; the next start removes it.
     aside = path.with_name(f".{path.name}")
     aside.write_text(text)
     aside.rename(path)

@@ -1,4 +1,4 @@
-"""One run of one task: its checkpoint taken over, its query started, stopped at a batch boundary, or fenced off."""
+"""The Spark query of a task on a checkpoint that this worker holds: start, batches, stop at a batch boundary, fence."""
 
 import logging
 import threading
@@ -31,13 +31,13 @@ from coterie.spark.transforms import transform
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1
-"""How often a thread that waits for a batch looks whether it has to go on waiting."""
+"""Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
 _OVERTAKEN = "a later start of the task has taken over in the sink"
 
 
 class TaskQuery:
-    """Runs a task on a checkpoint that it holds. All methods block: they are called on threads."""
+    """Runs a task on a checkpoint that this worker holds. All methods block: they are called on threads."""
 
     def __init__(
         self, spark: SparkSession, task: ConnectorTaskId, pipeline: Pipeline, held: HeldCheckpoint, fence: Fence
@@ -46,13 +46,14 @@ class TaskQuery:
         self.held = held
         self.fence = fence
         self.refusal: str | None = None
-        """Why a batch was refused; starting again would refuse it again."""
+        """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_away = False
         """Whether the last start or batch failed because a server could not be reached."""
         self._batch: tuple[int, float] | None = None
-        """The number of the batch that is written, and the monotonic second in which that began."""
+        """The number of the running batch, and the monotonic second in which its batch function began."""
         self._cause: str | None = None
-        """What the last batch failed of, in one line; Spark knows of it only that Python raised something."""
+        """The cause of the last batch's failure, in one line. Spark's own message contains only that Python raised an
+        exception."""
         self._spark = spark
         self._pipeline = pipeline
         self._lineage = TaskLineage(task=task, lineage=held.lineage)
@@ -61,10 +62,10 @@ class TaskQuery:
         self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Start the query, also after it has died.
+        """Start the query; also after the query has failed.
 
-        :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
-        :raises FencedError: when the task was stopped meanwhile.
+        :raises ConfigError, PySparkException, Py4JError: when Spark does not start the query.
+        :raises FencedError: when the task was stopped while the query started.
         """
         self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
@@ -75,13 +76,13 @@ class TaskQuery:
             return self._begin_with(trigger)
         except BaseException as error:
             self.is_server_away = isinstance(error, UnreachableError)
-            # No stop follows a start that was fenced.
+            # Close the sinks here: stop() is not called after a start that was fenced.
             self._close_sinks()
             raise
 
     def _begin_with(self, trigger: dict[str, Any]) -> StreamingQuery:
         pipeline = self._pipeline
-        # The query's own thread takes this over from the thread that starts it. Spark keeps a pool for each name.
+        # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
         rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
         if pipeline.tolerance is None:
@@ -90,7 +91,7 @@ class TaskQuery:
             rows = guarded(rows, pipeline.transforms, pipeline.sink)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
-        # A start that was stopped or has lost its checkpoint meanwhile must not sweep away what the next owner stages.
+        # A start that was stopped or has lost its checkpoint must not remove the batches that the next owner stages.
         if self.fence.closed:
             raise FencedError
         if not self.taken:
@@ -105,7 +106,7 @@ class TaskQuery:
             return self._query
 
     def run_once(self) -> None:
-        """Process what is there now and end.
+        """Process the input that is available now, and end.
 
         :raises PySparkException: when a batch fails.
         """
@@ -115,7 +116,7 @@ class TaskQuery:
         """Run the batch in flight, and no other.
 
         :raises FencedError: when the fence was shut, before the batch began or while it ran.
-        :raises UnreachableError: when the batch failed because a server is away.
+        :raises UnreachableError: when the batch failed because a server cannot be reached.
         :raises WorldError: when the batch failed for another reason, or took longer than ``task.batch.timeout.ms``.
         """
         try:
@@ -143,13 +144,14 @@ class TaskQuery:
         return self._pipeline.source
 
     def overdue(self) -> str | None:
-        """Why the batch that is written fails the task, when it takes longer than it may."""
+        """The message when the running batch exceeds ``task.batch.timeout.ms``, else None; sets :attr:`refusal` too."""
         batch, limit_ms = self._batch, self._pipeline.patience.batch_timeout_ms
         if batch is None or limit_ms is None or time.monotonic() - batch[1] <= limit_ms / 1000:
             return None
         self.refusal = (
             f"Batch {batch[0]} has not ended within {BATCH_TIMEOUT.name}={limit_ms}: a function or an expression of "
-            "the pipeline does not return, or a batch is too large. Mend it and restart the task, or raise the limit"
+            "the pipeline does not return, or a batch is too large. Fix it and restart the task, or raise "
+            "task.batch.timeout.ms"
         )
         return self.refusal
 
@@ -161,7 +163,7 @@ class TaskQuery:
         return self._query is not None and self._query.isActive
 
     def progress(self) -> tuple[int, int, str] | None:
-        """Batch number, rows read and moment of the last look for input; None before the first."""
+        """Batch number, number of input rows and timestamp of Spark's last progress; None before the first one."""
         if self._query is None:
             return None
         last = self._query._jsq.lastProgress()
@@ -169,11 +171,11 @@ class TaskQuery:
 
     @property
     def bad_records(self) -> int:
-        """How many bad records were left out in batches that were put in place."""
+        """Number of bad records that were left out of committed batches."""
         return 0 if self._report is None else self._report.count
 
     def trace(self) -> str:
-        """What the query died of."""
+        """The cause with which the query ended, in one line, followed by Spark's stack trace."""
         if self.refusal is not None:
             return self.refusal
         failure = self._query.exception() if self._query is not None else None
@@ -183,9 +185,9 @@ class TaskQuery:
         return f"{self._cause or sentence_of_java(self._query._jsq.exception().get())}\n\n{failure}"
 
     def stop(self, *, grace_ms: int) -> None:
-        """Let the last batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards.
+        """Let the last batch commit within ``grace_ms``, else interrupt it. Afterwards this run commits nothing.
 
-        The grace is over when the fence is shut.
+        The grace ends early when the fence is shut.
         """
         started = time.monotonic()
         deadline = started + grace_ms / 1000
@@ -194,10 +196,10 @@ class TaskQuery:
                 _end_at_boundary(self._query, self.held.path, lambda: self._is_over(deadline))
                 self._finish_batch(self._query, deadline)
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
-            log.debug("%s: no graceful end: %s", self.task, error)
+            log.debug("%s: the query did not stop at a batch boundary: %s", self.task, error)
         finally:
-            # An effect may wait for a server: closing the sink ends that wait. Or it computes the batch's rows in
-            # Spark, and waits for them: it is interrupted, then waited for.
+            # The batch function may wait for a server: closing the sink ends that wait. Or it may wait for Spark to
+            # compute the batch's rows: then it is interrupted and awaited.
             self.fence.shut()
             self._close_sinks()
             self._interrupt()
@@ -211,15 +213,15 @@ class TaskQuery:
         return self.fence.closed or time.monotonic() > deadline
 
     def _interrupt(self) -> None:
-        """End the query, also in the middle of a batch, and wait until Spark has ended it."""
+        """Stop the query, also in the middle of a batch, and wait until Spark has stopped it."""
         try:
-            # A start that is under way ends first; one that comes later finds the fence closed.
+            # A running start ends first; a later start finds the fence closed.
             with self._starting:
                 if self._query is not None:
                     self._query.stop()
         except (PySparkException, Py4JError, OSError) as error:
-            # So it is when the JVM is gone, or is ended while somebody still waits here.
-            log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
+            # Occurs when the JVM has ended, or ends while a thread waits here.
+            log.warning("%s: stopping the query failed; its further commits are rejected: %s", self.task, error)
 
     def _close_sinks(self) -> None:
         self._pipeline.sink.close()
@@ -227,20 +229,20 @@ class TaskQuery:
             self._pipeline.queue.close()
 
     def _finish_batch(self, ended: StreamingQuery, deadline: float) -> None:
-        """Spark may have planned one more batch in the moment in which it was told to end. Run that one, and no other:
-        whoever has the task next finds nothing to replay."""
+        """Run the batch that Spark planned while it was being stopped, if there is one, and no other batch: the next
+        owner of the task then has no batch to replay."""
         if self._is_over(deadline) or ended.exception() is not None or self.taken:
             return
         if batch_in_flight(self.held.path) is None:
             return
-        log.debug("%s: one more batch was planned, and is run", self.task)
+        log.debug("%s: running the batch that Spark planned during the stop", self.task)
         ended.stop()
         query = self._begin(once=True)
         while not self._is_over(deadline) and not query.awaitTermination(LOOK_EVERY_S):
             pass
 
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
-        """What foreachBatch calls: check, write aside, check again, put in place."""
+        """The function of foreachBatch: check the plan, stage the batch, check the read rows, commit in the sink."""
         self._batch = (batch_id, time.monotonic())
         try:
             self._pipeline.source.check_plan(self.held.path, batch_id)
@@ -267,7 +269,11 @@ class TaskQuery:
             self._cause = str(error)
             raise
         except FencedError:
-            log.info("%s: batch %d was not put in place: the task is no longer ours", self.task, batch_id)
+            log.info(
+                "%s: batch %d was not committed: the task was stopped here or another worker has taken it over",
+                self.task,
+                batch_id,
+            )
             raise
         except Exception as error:
             self.refusal = raised_sentence(error)
@@ -277,7 +283,7 @@ class TaskQuery:
             self._batch = None
 
     def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[Staged], Callable[[], Tally]]:
-        """What is to be put in place, in this order, and what tells of the bad rows afterwards."""
+        """The staged data in the order of their commits, and a function that returns the bad-row summary afterwards."""
         sink, tolerance = self._pipeline.sink, self._pipeline.tolerance
         if tolerance is None:
             return [self._staged(stack, sink.stage(whole))], Tally
@@ -286,7 +292,7 @@ class TaskQuery:
             batch = replace(whole, rows=good_rows(whole.rows), sifter=sifter)
             return [self._staged(stack, sink.stage(batch))], lambda: sifter.tally
         if self._pipeline.queue is None and not tolerance.logs:
-            # Only the good rows are looked at: there is no second evaluation that they have to agree with.
+            # Only the good rows are evaluated: no second evaluation exists that could give other rows.
             return [self._staged(stack, sink.stage(replace(whole, rows=good_rows(whole.rows))))], Tally
         rows = stack.enter_context(kept(whole.rows))
         tally = tally_of(rows)
@@ -303,23 +309,23 @@ class TaskQuery:
 
 
 def _end_at_boundary(query: StreamingQuery, checkpoint: Path, is_over: Callable[[], bool]) -> None:
-    """Let no further batch begin and wait for the running one until ``is_over``.
+    """Prevent further batches and wait for the running one until ``is_over``.
 
-    The only place that reaches into Spark's internals: the loop over batches goes on while its state is not TERMINATED.
+    Uses Spark's internals: Spark's loop over batches continues while its state is not TERMINATED.
     """
     inner: Any = query._jsq
     module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
     terminated = module.getField("MODULE$").get(None)
     thread = inner.streamingQuery().queryExecutionThread()
-    # A batch that is being planned would be dropped once planned: wait until it runs, or there is none.
+    # A batch that is being planned would be dropped after the planning: wait until it runs, or until there is none.
     while (status := inner.status()).isTriggerActive() and status.message() != "Processing new data":
         if is_over() or not thread.isAlive():
             return
         time.sleep(0.002)
     inner.streamingQuery().state().set(terminated)
     quiet = 0
-    # The loop ends at once, or sleeps until its next trigger. Between two moments of one batch the trigger can read as
-    # inactive: believe that only when it is said twice, and no batch is on its way.
+    # The loop ends at once, or sleeps until its next trigger. The trigger can read as inactive in the middle of a
+    # batch: accept it only after two equal reads without a batch in flight.
     while quiet < 2 and thread.isAlive() and not is_over():
         time.sleep(0.02)
         idle = not inner.status().isTriggerActive() and batch_in_flight(checkpoint) is None

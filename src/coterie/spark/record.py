@@ -1,8 +1,9 @@
-"""Which columns of a row are what of a Kafka record; the only place that says so.
+"""The columns of a row that represent a Kafka record. No other module defines them.
 
-A record's value is all visible columns: a field of the value is a column. What else a record has is in hidden columns,
-one for each :class:`Part`. Transforms change them and SQL does not see them. A sink takes what it needs of them
-(:meth:`coterie.spark.seams.Sink.shape`). The rows of a source that reads no records have no hidden columns.
+The visible columns are the fields of the record's value. Hidden metadata columns contain the key, the headers, the
+topic and so on, one column for each :class:`Part`. Transforms can change them; SQL cannot access them. A sink selects
+those that it needs (:meth:`coterie.spark.seams.Sink.shape`). Rows of a source that reads no records have no metadata
+columns.
 """
 
 from enum import Enum
@@ -12,33 +13,33 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 HIDDEN = "__coterie_"
-"""What names of hidden columns start with."""
+"""Prefix of the names of hidden columns."""
 
 
 class Part(Enum):
-    """What a record has beside its value: the name of the hidden column."""
+    """The metadata columns of a record, by name of the hidden column."""
 
     KEY = HIDDEN + "key"
     """The converted key: a struct, or a primitive value."""
     HEADERS = HIDDEN + "headers"
-    """An array of key and value; there only when a transform or a predicate of the connector uses headers."""
+    """An array of key and value. Exists only when a transform or a predicate of the connector uses headers."""
     TOPIC = HIDDEN + "topic"
     PARTITION = HIDDEN + "partition"
     OFFSET = HIDDEN + "offset"
     TIMESTAMP = HIDDEN + "timestamp"
     TOMBSTONE = HIDDEN + "tombstone"
-    """Whether the value is null. The visible columns are null then, and cannot tell that."""
+    """Whether the value is null. The visible columns are then null, as they also are for a value with null fields."""
 
     @property
     def word(self) -> str:
-        """What messages call it."""
+        """The name of the field in messages."""
         return self.value.removeprefix(HIDDEN)
 
 
 MATCHES = HIDDEN + "matches"
-"""Whether a row matches the predicate of the transform that is being applied; there only meanwhile."""
+"""Whether a row matches the predicate of a transform. Exists only while that transform is applied."""
 BEFORE = HIDDEN + "before"
-"""The row before that transform; there only meanwhile."""
+"""The row before a transform with a predicate. Exists only while that transform is applied."""
 _HIDDEN_NAMES = frozenset([*(part.value for part in Part), MATCHES, BEFORE])
 
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -49,7 +50,7 @@ def is_hidden(name: str) -> bool:
 
 
 def column(name: str) -> Column:
-    """The column with exactly this name, dots and all."""
+    """The column with exactly this name, which may contain dots."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -58,7 +59,7 @@ def has(rows: DataFrame, part: Part) -> bool:
 
 
 def part_of(rows: DataFrame, part: Part) -> Column:
-    """:raises ValueError: when the rows have no such part."""
+    """:raises ValueError: when the rows have no such metadata column."""
     if not has(rows, part):
         raise ValueError(f"the rows have no {part.word}: only records that KafkaSource reads have one")
     return column(part.value)

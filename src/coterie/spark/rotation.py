@@ -1,4 +1,4 @@
-"""``Rotation``: how long a task waits for rows before it has a batch, so that the files of a sink are few."""
+"""``Rotation``: how long a task waits for rows before it starts a batch, so that a sink writes fewer, larger files."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,8 +13,8 @@ DEFINITION = Definition(
             name="flush.size",
             type=Type.INT,
             documentation=(
-                "A task writes its rows once so many are waiting, or rotate.interval.ms is over; by default once they "
-                "fill a batch. For sources that can tell how many rows are waiting (Kafka)."
+                "Number of waiting rows at which a task writes them; it also writes when rotate.interval.ms is over. "
+                "Default: the rows of a full batch. For sources that report the number of waiting rows (Kafka)."
             ),
             optional=True,
             check=at_least(1),
@@ -26,8 +26,8 @@ DEFINITION = Definition(
             name="rotate.interval.ms",
             type=Type.LONG,
             documentation=(
-                "A task waits at most so long for flush.size rows; 0: it never waits. For sources that can tell how "
-                "many rows are waiting (Kafka)."
+                "Longest time that a task waits for flush.size rows; 0: it never waits. For sources that report the "
+                "number of waiting rows (Kafka)."
             ),
             default="30000",
             check=at_least(0),
@@ -37,22 +37,22 @@ DEFINITION = Definition(
         ),
     )
 )
-"""Keys of Connect's S3 sink, for the definition of a sink that asks for batches of many rows."""
+"""Keys of Connect's S3 sink, for the definition of a sink that benefits from batches of many rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A batch is wanted once so many rows are waiting, or so long after the one before it."""
+    """A batch starts when ``rows`` rows are waiting, or ``interval_ms`` after the previous batch."""
 
     rows: int | None
-    """None: as many as the source's largest batch has."""
+    """None: the number of rows of the source's largest batch."""
     interval_ms: int
 
     @classmethod
     def of(cls, config: EndConfig) -> Self | None:
-        """None when the config asks for every row at once.
+        """The rotation of a sink's config; None when the sink must not wait for rows.
 
-        :raises ConfigError: when a value is not valid; names its key.
+        :raises ConfigError: when a value is not valid; the error names the key.
         """
         interval_ms = config.read(DEFINITION, "rotate.interval.ms", int)
         rows = config.find(DEFINITION, "flush.size", int)
@@ -60,5 +60,5 @@ class Rotation:
 
 
 def keys(config: EndConfig) -> tuple[str, ...]:
-    """The keys of rotation as the user sees them."""
+    """The rotation keys by the names that the user has to set."""
     return tuple(config.key(known.name) for known in DEFINITION.keys)

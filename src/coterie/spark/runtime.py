@@ -1,4 +1,4 @@
-"""``SparkTaskRuntime``: the herder's task runtime on Spark; what blocks runs on threads of its own."""
+"""``SparkTaskRuntime``: the herder's task runtime on Spark; blocking work runs on separate threads."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ from coterie.spark.warmup import warm_up
 log = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE = 16
-"""How many connectors are validated or split at the same time; a plug-in may take as long as it likes."""
+"""Maximum of connectors that are validated or split at the same time; a plug-in may block without limit."""
 
 
 class SparkTaskRuntime:
@@ -49,14 +49,14 @@ class SparkTaskRuntime:
         self._lag_thread: threading.Thread | None = None
         self._supervisor = Supervisor(config, self._events, self._living, self._closing)
         self._splitter = Splitter(config, self._events, self._living)
-        # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
+        # Separate from starts and stops: a plug-in that blocks in a validation or a split must delay neither.
         self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="coterie-validate")
 
     async def open(self) -> None:
         """Start the session and warm it up.
 
-        :raises WorldError: a checkpoint location that cannot be written, no Java, no memory, a setting that Spark
-            refuses.
+        :raises WorldError: when the checkpoint location cannot be written, Java or memory is missing, or Spark rejects
+            a setting.
         """
         self._events.bind()
         await on_thread(self._questions, self._open)
@@ -117,7 +117,7 @@ class SparkTaskRuntime:
         return await self._events.get()
 
     def held(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
-        """The checkpoint on which ``task`` runs here."""
+        """The checkpoint of the run of ``task`` on this worker; None when there is no such run."""
         return self._supervisor.held(task)
 
     @property
@@ -128,7 +128,7 @@ class SparkTaskRuntime:
 
     def _open(self) -> None:
         config = self._config
-        check_location(config.checkpoint_location)  # Before Spark starts, which takes long.
+        check_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
         settings = {**user_code.settings_of(config.python), **self._jar_settings(), **config.settings}
         self._session = open_session(replace(config, settings=settings), self._died)
         if self._closing.is_set():
@@ -139,7 +139,10 @@ class SparkTaskRuntime:
             raise WorldError(f"Spark's first query failed; see {config.log_file}: {error}") from error
         self._lacks = missing_packages(self._session.spark)
         if self._lacks:
-            log.info("Connectors that need %s are refused here: `coterie jars list`", ", ".join(self._lacks))
+            log.info(
+                "This worker rejects connectors that need the jars of %s: see `coterie jars list`",
+                ", ".join(self._lacks),
+            )
         self._supervisor.watch()
         watcher = threading.Thread(
             target=self._splitter.watch_parts, args=(self._closing,), name="coterie-parts", daemon=True
@@ -150,7 +153,7 @@ class SparkTaskRuntime:
         self._lag_thread.start()
 
     def _jar_settings(self) -> Mapping[str, str]:
-        """The settings that give Spark the jars of the worker's folder, fetched before if the worker is to do so."""
+        """The settings that add the jars of the worker's folder to Spark; first fetches missing jars if configured."""
         jars, users = self._config.jars, self._config.settings
         if jars is None:
             return {}
@@ -160,7 +163,7 @@ class SparkTaskRuntime:
             if lacking:
                 log.info("Fetching %d jars into %s", len(lacking), jars.folder)
                 fetch(lacking, jars.folder, mirror=jars.mirror, on_bytes=self._check_not_closing)
-                log.info("Fetched them")
+                log.info("All missing jars were fetched")
         return session_settings(jars.folder, users)
 
     def _check_not_closing(self, *_: object) -> None:
@@ -171,14 +174,14 @@ class SparkTaskRuntime:
         self._splitter.shut()
         self._supervisor.close()
         self._questions.shutdown(wait=False, cancel_futures=True)
-        # Ending the JVM ends its queries, and whatever thread of ours still waits for one of them.
+        # The end of the JVM ends its queries, and so every thread of this worker that waits for a query.
         if self._session is not None:
             self._session.close()
         self._supervisor.join()
         self._questions.shutdown(cancel_futures=True)
         if self._lag_thread is not None:
             self._lag_thread.join()
-        # An `open` that was under way had no session yet when we looked.
+        # `open` may have created the session after the check above.
         if self._session is not None:
             self._session.close()
 
@@ -189,9 +192,9 @@ class SparkTaskRuntime:
         self._events.put(RuntimeDied(reason=reason))
 
     def _living(self) -> Session:
-        """:raises WorldError: when Spark is not running here."""
+        """:raises WorldError: when Spark is not running on this worker."""
         if self._dead is not None:
             raise WorldError(self._dead)
         if self._session is None or self._closing.is_set():
-            raise WorldError("Spark is not running here")
+            raise WorldError("Spark is not running on this worker")
         return self._session

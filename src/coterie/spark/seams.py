@@ -1,7 +1,7 @@
-"""The seams of the data plane: what a source and a sink of tasks have to offer.
+"""The interfaces of the data plane: the methods of a source and of a sink.
 
-A plug-in is a class. Its class methods answer for a connector: which keys it has, whether a config is valid, how it is
-split. An object of the class is made with ``of`` from one task's config and reads or writes for one start of that task.
+A plug-in is a class. Its class methods belong to a connector: its keys, the validation of its config, its split. ``of``
+creates an object of the class from a task's config; the object reads or writes for one start of that task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,100 +24,102 @@ from coterie.spark.positions import Positions
 from coterie.spark.rotation import Rotation
 
 PARTITION_BYTES = 32 << 20
-"""About how much input one of Spark's partitions may have: where the driver writes the rows itself, it holds those of
-two partitions at a time."""
+"""Approximate maximum of a Spark partition's input. When the driver writes the rows, it holds the rows of two Spark
+partitions at a time."""
 SMALL_BATCH_ROWS = 20_000
 SMALL_BATCH_BYTES = 8 << 20
-"""What leaves through Arrow on the driver at less CPU than through Spark's own writers (1.7 to 8 times less a batch of
-100 rows), and is no danger to its memory."""
+"""Limits of a small batch. The driver writes a small batch by Arrow with less CPU time than Spark's own writers (1.7 to
+8 times less for a batch of 100 rows), and its rows fit into the driver's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Which task of its connector a task is: ``index`` counts from 0 to ``count`` - 1."""
+    """The input of one task: ``index`` is the task's number, from 0 to ``count`` - 1."""
 
     index: int
     count: int
     parts: tuple[str, ...]
-    """The parts of the source that this task reads, as :meth:`Source.split` gave them to it."""
+    """The source partitions that this task reads, as :meth:`Source.split` assigned them."""
     function: SplitFunction
 
 
 class ReadAgainError(CoterieError):
-    """A batch is not read, because the query that planned it would hold too much of it at once. The next start of the
-    query on the same checkpoint reads the batch in smaller partitions."""
+    """A batch is not read, because one of its Spark partitions would be too large for memory. The next start of the
+    query on the same checkpoint reads the batch in smaller Spark partitions."""
 
 
 class Source(Protocol):
-    """One task's share of what a connector reads. The share never changes while the task's checkpoint lives."""
+    """Reads the input of one task. The task's input (:class:`Share`) is fixed for the lifetime of its checkpoint."""
 
     free_prefixes: ClassVar[tuple[str, ...]]
-    """Starts of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
+    """Prefixes of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
     identity: ClassVar[tuple[str, ...]]
-    """The keys that say, beside its parts, what a task reads. A batch in flight of a closed generation of checkpoints
-    is read with the values of its own generation."""
+    """The keys that, with the source partitions, determine what a task reads. A batch in flight of a closed checkpoint
+    generation is read with the values of its own generation."""
     access: ClassVar[tuple[str, ...]]
-    """The keys that say where the others lead, a password or an option among them."""
+    """The keys that determine to which system the identity keys refer; they include passwords and options."""
     split_function: ClassVar[SplitFunction]
-    """How the rows of the parts are told apart by task."""
+    """The function that divides the input of the source partitions between the tasks."""
     has_fixed_split: ClassVar[bool]
-    """Whether the positions of one split mean nothing to another, so that the number of tasks never changes."""
+    """Whether the positions of one split cannot be used in another split, so that the number of tasks never changes."""
     sifts_bad_records: ClassVar[bool]
-    """Whether :meth:`read` gives rows the hidden columns of ``bad_records/hidden.py`` where the config has
-    ``errors.tolerance=all``, so that a record that does not convert is a bad row and fails no batch."""
+    """Whether :meth:`read` returns rows with the error columns of ``bad_records/hidden.py`` if the config contains
+    ``errors.tolerance=all``. A record that does not convert is then a bad row, and does not fail the batch."""
     store: ClassVar[PositionStore]
-    """Reads the positions of a task's checkpoint, and writes them into a new one."""
+    """Reads the positions of a task's checkpoint, and writes them into a new checkpoint."""
     can_rotate: ClassVar[bool]
-    """Whether :meth:`read` has batches wait for rows, as the sink's :class:`Rotation` asks for."""
+    """Whether :meth:`read` can delay batches until enough rows are waiting, as the sink's :class:`Rotation` requires.
+    """
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
-        """The keys of this source, without ``source.``; ``config`` may decide which there are."""
+        """The keys of this source, without ``source.``. They may depend on ``config``."""
         ...
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Errors by the user's key that the definition cannot find: options, columns, a server that cannot be reached.
+        """Errors, by the user's key, that the definition cannot detect: options, columns, an unreachable server.
 
-        Called when the definition finds none. Waits for a server for some seconds at most. Columns whose key is among
-        :meth:`open_keys` are left out: they are looked at by a second call, with what :meth:`infer` has found.
+        Called when the definition detects no error. Waits some seconds at most for a server. Columns whose key is among
+        :meth:`open_keys` are not checked: a second call checks them with the values of :meth:`infer`.
         """
         ...
 
     @classmethod
     def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """The keys that ``config`` leaves out and that :meth:`infer` finds a value for: the columns of what is read."""
+        """The keys that ``config`` does not set and for which :meth:`infer` finds a value: the columns of the input."""
         ...
 
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """A value for each of :meth:`open_keys`, from what there is to read now. All tasks of a generation have these
-        values, and later generations keep them. Called when :meth:`validate` finds nothing wrong.
+        """A value for each of :meth:`open_keys`, inferred from the existing input. All tasks of a checkpoint generation
+        have these values, and later generations keep them. Called when :meth:`validate` returns no error.
 
-        :raises ConfigError: when there is nothing to find a value from, or Spark cannot read it; names the key to set.
+        :raises ConfigError: when there is no input, or Spark cannot read it; the error names the key to set.
         :raises WorldError: when the source cannot be reached.
         """
         ...
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
-        """The names of the parts that exist now.
+        """The names of the existing source partitions.
 
-        :raises ConfigError: when a value is not valid; names its key.
+        :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the source cannot be reached.
         """
         ...
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """The parts of each of at most ``tasks_max`` tasks."""
+        """The source partitions of each task, for ``tasks_max`` tasks at most."""
         ...
 
     @classmethod
     def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """Where to begin with ``parts``, which were never read; those that are left out begin where Spark begins.
+        """The initial positions of the source partitions ``parts``, which were never read. A source partition that is
+        missing in the result begins at Spark's default.
 
-        ``is_first`` is true of all parts of a new connector. A part that is found later begins at its beginning.
+        ``is_first``: the connector is new. A source partition that is added later is read from its beginning.
 
         :raises WorldError: when the source cannot be reached.
         """
@@ -125,51 +127,51 @@ class Source(Protocol):
 
     @classmethod
     def of(cls, config: EndConfig, share: Share) -> Self:
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         ...
 
     def schema(self, spark: SparkSession) -> StructType:
         """The columns of :meth:`read`.
 
-        :raises ConfigError: when Spark does not understand them.
+        :raises ConfigError: when Spark cannot parse them.
         """
         ...
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """The stream of this task's rows; called before each start of the query on ``checkpoint``, which may be without
-        batches. A replayed batch has the same rows. Every batch is bounded.
+        """The stream of this task's rows. Called before each start of the query on ``checkpoint``, which may have no
+        batches. A replayed batch has the same rows. The size of every batch is bounded.
 
-        :raises ConfigError: when a value is not valid; names its key.
-        :raises WorldError: when this share cannot go on there.
+        :raises ConfigError: when a value is not valid; the error names the key.
+        :raises WorldError: when the task cannot resume from this checkpoint.
         """
         ...
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether the plan of a batch says that its rows fit into the driver's memory: at most
-        :data:`SMALL_BATCH_ROWS` rows and about :data:`SMALL_BATCH_BYTES` bytes of input. No row is counted.
+        """Whether a batch's rows fit into the driver's memory by its plan: at most :data:`SMALL_BATCH_ROWS` rows and
+        about :data:`SMALL_BATCH_BYTES` bytes of input. Counts no rows.
 
-        :raises ReadAgainError: when one of Spark's partitions would be too large; :meth:`read` makes smaller ones.
+        :raises ReadAgainError: when a Spark partition would be too large; the next :meth:`read` uses smaller ones.
         """
         ...
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Called before a batch that was planned is read.
+        """Called before a planned batch is read.
 
-        :raises WorldError: when it must not be read.
+        :raises WorldError: when the batch must not be read.
         """
         ...
 
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Called after a batch was read, before the sink puts it in place.
+        """Called after a batch was read, before the sink commits it.
 
-        :raises WorldError: when it was not read as it was planned.
+        :raises WorldError: when the rows read differ from the batch's plan.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLineage:
-    """A task, and one life of its checkpoint: batch ids count within it, and no other life repeats them."""
+    """A task and the lineage of its checkpoint: batch ids are unique in a lineage, and repeat in other lineages."""
 
     task: ConnectorTaskId
     lineage: str
@@ -177,65 +179,65 @@ class TaskLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one batch brings to its sink, whole: one :meth:`Staged.put_in_place` shows all of it or nothing.
+    """One batch for a sink. :meth:`Staged.put_in_place` commits all of its rows or none.
 
-    A replay brings the same rows under the same lineage and id. Which of them are bad may differ between two
-    evaluations, where an expression of the user is not deterministic.
+    A replay has the same rows, the same lineage and the same id. If an expression of the user is not deterministic, two
+    evaluations may classify different rows as bad.
     """
 
     lineage: TaskLineage
     batch_id: int
     rows: DataFrame
-    """Their columns are those that :meth:`Sink.shape` gave them."""
+    """The rows, with the columns of :meth:`Sink.shape`."""
     is_small: bool
     """Whether the rows may be collected on the driver; see :meth:`Source.is_small`."""
     sifter: Sifter | None = None
-    """Divides the batch into good and bad rows, for a sink that :attr:`Sink.holds` both; it then takes its rows from
-    here, and not from ``rows``, which are the good ones of another evaluation."""
+    """Separates the batch's good and bad rows, for a sink that writes both in one transaction (:attr:`Sink.holds`). The
+    sink then takes its rows from ``sifter`` and not from ``rows``, the good rows of another evaluation."""
 
 
 class Staged(Protocol):
-    """A batch that the sink has written and that readers do not see yet."""
+    """A batch that the sink has written and not committed: readers cannot read it yet."""
 
     def put_in_place(self) -> None:
-        """Take the one decisive step: of all copies of a batch, only the first put in place counts. The others are
-        dropped without an error.
+        """Commit the batch in the sink, atomically. Of all copies of a batch only the first is committed. The others
+        are dropped without an error.
 
         :raises FencedError: when another owner has taken over in the sink.
-        :raises WorldError: when the step failed.
+        :raises WorldError: when the commit failed.
         """
         ...
 
     def drop(self) -> None:
-        """Remove what is left of the copy, put in place or not. Raises nothing."""
+        """Remove the staged data of this copy, whether it was committed or not. Raises nothing."""
         ...
 
 
 class Sink(Protocol):
-    """Where a task writes its batches. It knows nothing of the worker's fence: the query holds that around
-    :meth:`Staged.put_in_place`."""
+    """The place to which a task writes its batches. A sink does not use the worker's fence: the query keeps the fence
+    open around :meth:`Staged.put_in_place`."""
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """See :attr:`Source.free_prefixes`."""
     identity: ClassVar[tuple[str, ...]]
-    """The keys that say where rows are written and what they mean there. Another value of one makes another generation
-    of checkpoints; a batch in flight of a closed generation is written with the values of its own."""
+    """The keys that determine where rows are written and their meaning there. A changed value requires a new checkpoint
+    generation. A batch in flight of a closed generation is written with the values of its own generation."""
     access: ClassVar[tuple[str, ...]]
     """See :attr:`Source.access`."""
     holds: ClassVar[tuple[type[DeadLetters], ...]]
-    """The places of bad rows that the sink writes itself, by the same decisive step as the good rows of a batch. For
-    these :meth:`stage` gets a batch with a :attr:`Batch.sifter`, and reads where bad rows go from its config.
+    """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
+    these kinds :meth:`stage` receives a batch with a :attr:`Batch.sifter`; the sink's config names the destination.
 
-    For other places a batch has good rows only. Its bad rows are put in place before them, by a sink of their own."""
+    For other kinds the batch contains only the good rows. A separate sink commits the bad rows before them."""
 
     @property
     def rotation(self) -> Rotation | None:
-        """How batches are to wait for rows; None for a sink to which small ones do no harm."""
+        """How long batches wait for rows; None for a sink that writes small batches as efficiently as large ones."""
         ...
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
-        """The keys of this sink, without ``sink.``; ``config`` may decide which there are."""
+        """The keys of this sink, without ``sink.``. They may depend on ``config``."""
         ...
 
     @classmethod
@@ -245,27 +247,28 @@ class Sink(Protocol):
 
     @classmethod
     def is_exactly_once(cls, config: EndConfig) -> bool:
-        """Whether a batch that is replayed, by this owner of the task or another, shows its rows once."""
+        """Whether a batch's rows are written exactly once, also when this owner or another owner replays the batch."""
         ...
 
     @classmethod
     def of(cls, config: EndConfig) -> Self:
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         ...
 
     def shape(self, rows: DataFrame) -> DataFrame:
-        """The columns with which rows come in batches: those of the value, and what the sink takes from the hidden
-        columns of ``rows`` (:mod:`coterie.spark.record`). Called before each start of the query. Row by row.
+        """``rows`` with the columns that the sink's batches have: the columns of the value, and those that the sink
+        takes from the metadata columns (:mod:`coterie.spark.record`). Called before each start of the query. The
+        function must transform each row separately.
 
-        :raises ConfigError: when ``rows`` lack what a key of the sink asks for; names the key.
+        :raises ConfigError: when ``rows`` lack a column that a key of the sink requires; the error names the key.
         """
         ...
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Remove what earlier owners of this task have staged, and end what they still have open on a server, so that
-        nothing of it is put in place any more. Called before each start of the query, on this object each time.
+        """Remove the data that earlier owners of this task have staged, and end their open transactions on a server, so
+        that earlier owners commit nothing any more. Called before each start of the query, on this object each time.
 
-        ``start`` is the number of the task's start (:attr:`HeldCheckpoint.starts`): earlier owners have lower ones.
+        ``start`` is the number of the task's start (:attr:`HeldCheckpoint.starts`): earlier owners have lower numbers.
 
         :raises WorldError: when the sink cannot be reached.
         """
@@ -273,23 +276,25 @@ class Sink(Protocol):
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Remove what guards lineages against a second copy of a batch. All their batches are committed, no start will
-        use them any more, and a batch that an owner brings after a long freeze must still not be shown. Repeatable.
+        """Remove the data that the sink keeps for these lineages to reject a second copy of a batch. Idempotent.
 
-        ``config`` is that of the generation to which the lineages belong.
+        All batches of the lineages are committed, and no start will use them any more. A batch of an owner that
+        continues after a long suspension must still not be committed afterwards.
 
-        :raises ConfigError, WorldError, OSError: when that cannot be done now; it is tried again later.
+        ``config``: the config of the checkpoint generation to which the lineages belong.
+
+        :raises ConfigError, WorldError, OSError: when the data cannot be removed now; the caller tries again later.
         """
         ...
 
     def stage(self, batch: Batch) -> Staged:
-        """Write a batch so that no reader sees it yet.
+        """Write a batch without making it visible to readers.
 
         :raises FencedError: when another owner has taken over in the sink.
-        :raises WorldError: when the sink refuses the rows, or cannot be reached in time.
+        :raises WorldError: when the sink rejects the rows, or cannot be reached in time.
         """
         ...
 
     def close(self) -> None:
-        """Give up connections; called when the task's query has ended. Raises nothing."""
+        """Close connections. Called when the task's query has ended. Raises nothing."""
         ...

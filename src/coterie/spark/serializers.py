@@ -1,8 +1,8 @@
-"""Serializers: how columns become the key or the value of a Kafka record, by the names of Connect's converters.
+"""Serializers from columns to the key or the value of a Kafka record, named like Connect's converters.
 
-The counterpart of :mod:`coterie.spark.converters`. What a JsonConverter is asked for here, Connect's own JsonConverter
-reads with the same setting of ``schemas.enable``: timestamps are milliseconds and dates are days, with the schema by
-name; decimals are numbers, as with ``decimal.format=NUMERIC``.
+The counterpart of :mod:`coterie.spark.converters`. Connect's JsonConverter can read the JSON that this module writes,
+with the same setting of ``schemas.enable``: timestamps are milliseconds and dates are days, with Connect's logical
+types in the schema; decimals are numbers, as with ``decimal.format=NUMERIC``.
 """
 
 import json
@@ -56,7 +56,7 @@ _PLAIN: dict[type[DataType], str] = {
     VarcharType: "string",
     BinaryType: "bytes",
 }
-"""Connect's types of the columns that Spark writes to JSON as Connect does."""
+"""Connect's types of the column types that Spark writes to JSON in the same way as Connect."""
 
 
 def definition(config: EndConfig, side: str) -> Definition:
@@ -67,7 +67,7 @@ def definition(config: EndConfig, side: str) -> Definition:
         Key(
             name=name,
             type=Type.CLASS,
-            documentation=f"How the {side} of a record is written, by the name of Connect's converter.",
+            documentation=f"Format in which the {side} of a record is written: the name of Connect's converter.",
             default=default.value,
             importance=Importance.HIGH,
             check=one_of(FORMATS),
@@ -99,20 +99,20 @@ class Serializer:
     side: str
     format: Format
     has_envelope: bool = False
-    """Of JSON: whether the schema is written too."""
+    """For JSON: whether the schema is written too."""
 
     @classmethod
     def of(cls, config: EndConfig, side: str) -> Self:
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error names the key."""
         own = definition(config, side)
         format_ = FORMATS[config.read(own, f"{side}.converter", str)]
         has_envelope = format_ is Format.JSON and config.read(own, f"{side}.converter.schemas.enable", bool)
         return cls(side=side, format=format_, has_envelope=has_envelope)
 
     def of_column(self, rows: DataFrame, name: str) -> Column:
-        """The bytes of one column; null where it is null.
+        """The serialized bytes of one column; null where the column is null.
 
-        :raises WorldError: when its type cannot be written so.
+        :raises WorldError: when the format does not support the column's type.
         """
         field, column = rows.schema[name], column_of(name)
         match self.format:
@@ -129,7 +129,7 @@ class Serializer:
                     f"{self.side} writes no lists, maps or structs; use a JsonConverter"
                 )
             case Format.STRING:
-                # Bytes stay as they are.
+                # Binary values are written unchanged.
                 return column if isinstance(field.dataType, BinaryType) else column.cast("string").cast("binary")
             case Format.JSON:
                 text = _json_of(column, field)
@@ -138,7 +138,7 @@ class Serializer:
     def of_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
         """The bytes of a JSON object with these columns.
 
-        :raises WorldError: when the type of one cannot be written.
+        :raises WorldError: when JSON does not support the type of a column.
         """
         fields = [rows.schema[name] for name in names]
         payload = F.struct(*(_payload(column_of(name), rows.schema[name]).alias(name) for name in names))
@@ -152,12 +152,12 @@ class Serializer:
 
 
 def column_of(name: str) -> Column:
-    """The column with exactly this name, dots in it or not."""
+    """The column with exactly this name, which may contain dots."""
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
 def _json_of(column: Column, field: StructField) -> Column:
-    """Any value as JSON; Spark itself writes objects and lists only."""
+    """Any value as JSON. Spark's ``to_json`` writes only objects and lists."""
     text = _to_json(F.struct(_payload(column, field).alias("v")))
     return F.substring(text, F.lit(len('{"v":') + 1), F.length(text) - len('{"v":}'))
 
@@ -167,9 +167,9 @@ def _to_json(payload: Column) -> Column:
 
 
 def _payload(column: Column, field: StructField) -> Column:
-    """The column in types of which Spark's JSON is that of Connect.
+    """The column, converted to types that Spark writes to JSON in the same way as Connect.
 
-    :raises WorldError: when there are none.
+    :raises WorldError: when there is no such type.
     """
     try:
         return _converted(column, field.dataType)
@@ -180,7 +180,7 @@ def _payload(column: Column, field: StructField) -> Column:
 
 
 def _converted(column: Column, type_: DataType) -> Column:
-    """:raises ValueError: names a type that cannot be written."""
+    """:raises ValueError: when a type cannot be written; the message is the name of the type."""
     match type_:
         case TimestampType():
             return F.unix_millis(column)
@@ -206,7 +206,7 @@ def _converted(column: Column, type_: DataType) -> Column:
 
 
 def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
-    """The schema of a type that :func:`_converted` takes, as Connect's JsonConverter writes it."""
+    """The schema, as Connect's JsonConverter writes it, of a type that :func:`_converted` supports."""
     schema: dict[str, Any]
     match type_:
         case StructType():

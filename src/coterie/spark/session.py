@@ -1,4 +1,4 @@
-"""The one Spark session of a worker: its fast settings, its JVM's birth, quiet life and noticed death."""
+"""A worker's only Spark session: its default settings, and the start, supervision and end of its JVM."""
 
 import logging
 import os
@@ -21,13 +21,13 @@ from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
 
-# When a query is interrupted, py4j prints the trace of its foreachBatch. It reaches a person all the same: as the
-# query's own exception, in the task's status.
+# When a query is interrupted, py4j prints the stack trace of its foreachBatch. The task's status contains the
+# same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
 FAST = {
-    # Hadoop's local file system forks a chmod for every file; the raw one with this manager does not, which is worth
-    # half of a small batch (30 queries at 1 s: from 14-20 batches/s to the full 30).
+    # Hadoop's local file system starts a chmod process for every file; the raw one with this manager does not. This
+    # halves the time of a small batch (30 queries at 1 s: from 14-20 batches/s to the full 30).
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -39,36 +39,36 @@ FAST = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    # Small files are packed into one partition, and so into one output file, until there are 32 MB of them.
+    # Small files are packed into one Spark partition, and so into one output file, up to 32 MB.
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.files.maxPartitionBytes": "32m",
-    # Listing the files of a batch stays in the driver; as a Spark job it costs more than it saves on one machine.
+    # List the files of a batch in the driver; on one machine a Spark job for it costs more than it saves.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    # A query with nothing to read says so this often: an idle look is progress too.
+    # A query without input reports progress at this interval: a check without new input is progress too.
     "spark.sql.streaming.noDataProgressEventInterval": "2s",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Each task has a pool of its own: a thread that becomes free goes to the task that has the fewest. By default
-    # it goes to the oldest job, and all tasks wait for one that has a backlog.
+    # Each task has its own scheduler pool: a free thread is given to the task with the fewest threads. By default it is
+    # given to the oldest job, and all tasks wait for a task with a backlog.
     "spark.scheduler.mode": "FAIR",
-    # A batch takes a consumer for each of its Kafka partitions from this cache, and opens one that it does not find.
-    # So it has to hold all partitions of the worker's tasks. Consumers that nothing uses for 5 minutes are closed.
+    # A batch takes a consumer for each of its Kafka partitions from this cache, and opens a missing one. So the cache
+    # needs capacity for all Kafka partitions of the worker's tasks. Consumers are closed after 5 minutes without use.
     "spark.kafka.consumer.cache.capacity": "10000",
-    # Output is written aside and put in place by our own rename: the cheap committer is enough.
+    # Coterie stages the output and commits it by a rename of its own: Spark's cheap committer is sufficient.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 THREADS_PER_CORE = 4
-"""Of Spark's own threads. A partition of a backlog keeps its thread for seconds: other tasks find a free one, and the
-operating system divides the cores between them."""
+"""Number of Spark's executor threads for each core. A Spark partition of a backlog keeps its thread for seconds. With
+four threads a core other tasks still get a thread, and the operating system divides the cores between the threads."""
 
 _launching = threading.Lock()
 
 
 def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """Our settings with the user's ``spark.*`` on top; a key that the user sets is the user's alone."""
+    """Coterie's default settings, overridden by the user's ``spark.*`` settings. Values of a key are not merged."""
     ours = {
         **FAST,
         "spark.master": "local[*]",
@@ -86,9 +86,9 @@ def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
 
 
 class Session:
-    """A SparkSession in this process, and the JVM behind it.
+    """A SparkSession in this process, with its JVM.
 
-    When the JVM ends without having been closed, ``on_death(reason)`` is called on a thread of this session.
+    When the JVM ends without a call of :meth:`close`, ``on_death(reason)`` is called on a thread of this session.
     """
 
     def __init__(self, spark: SparkSession, gateway: Any, log_file: Path, on_death: Callable[[str], None]) -> None:
@@ -107,13 +107,13 @@ class Session:
         self._watcher.start()
 
     def close(self, *, patience_s: float = 10) -> None:
-        """Stop Spark and wait until the JVM is gone; after ``patience_s`` it is killed."""
+        """Stop Spark and wait until the JVM has ended; after ``patience_s`` seconds the JVM is killed."""
         self._closing.set()
         try:
             if self._gateway.proc.poll() is None:
                 self.spark.stop()
-        except Exception as error:  # noqa: BLE001 - the door for a world that failed: the JVM is ended below all the same
-            log.warning("Spark did not stop in order: %s", error)
+        except Exception as error:  # noqa: BLE001 - a failure of the JVM; the JVM is ended below in any case
+            log.warning("Stopping Spark failed; its JVM is ended: %s", error)
         _end(self._gateway, patience_s=patience_s)
         self._watcher.join()
 
@@ -121,7 +121,7 @@ class Session:
 def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Session:
     """Start a JVM and a session in it.
 
-    :raises WorldError: when there is no Java, or Spark does not start; it says what to do.
+    :raises WorldError: when there is no Java, or Spark does not start; the message contains what to do.
     """
     scratch, log_file = config.scratch, config.log_file
     scratch.mkdir(parents=True, exist_ok=True)
@@ -131,10 +131,10 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
     conf.setAll(list(with_archive(settings_for(config.settings, scratch), java_home, os.environ).items()))
     with _launching, log_file.open("ab") as printed:
         if SparkContext._active_spark_context is not None:
-            raise WorldError("This process already runs a Spark session; one worker has one")
+            raise WorldError("This process already runs a Spark session; a process can have only one")
         try:
-            # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. It ignores the
-            # signals that ask this process to end: it would be gone before the last batches are committed.
+            # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. The JVM ignores
+            # the signals that end this process in a clean way: it must not end before the last batches are committed.
             launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
             options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
@@ -142,10 +142,10 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
             raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
         try:
             if "spark.master" not in config.settings:
-                # Java knows the limits of a container, too.
+                # Java takes the CPU limit of a container into account.
                 cores = gateway.jvm.java.lang.Runtime.getRuntime().availableProcessors()
                 conf.set("spark.master", f"local[{THREADS_PER_CORE * cores}]")
-                # Into how many partitions Spark divides rows that come from the driver: not by the number of threads.
+                # Number of Spark partitions for rows from the driver: one for each core, not for each thread.
                 conf.setIfMissing("spark.default.parallelism", str(cores))
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
@@ -156,14 +156,14 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
 
 
 def _end(gateway: Any, *, patience_s: float) -> None:
-    """End the JVM and forget it, so that this process could start another."""
+    """End the JVM and clear PySpark's references to it, so that this process can start another JVM."""
     jvm: subprocess.Popen[bytes] = gateway.proc
     try:
         gateway.shutdown()
-    except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the other side is gone
-        log.debug("The gateway did not shut down in order: %s", error)
+    except Exception as error:  # noqa: BLE001 - py4j raises various exceptions when the JVM has ended
+        log.debug("Shutting down the py4j gateway failed: %s", error)
     if jvm.stdin is not None:
-        # The JVM ends when this pipe closes, also when this process is killed.
+        # The JVM ends when this pipe is closed, which also happens when this process is killed.
         jvm.stdin.close()
     try:
         jvm.wait(timeout=patience_s)

@@ -1,4 +1,4 @@
-"""How a worker runs Spark."""
+"""The settings with which a worker runs Spark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,41 +9,41 @@ from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSettings:
-    """Where a worker finds the jars that its connectors need."""
+    """The folder of the jars that a worker's connectors need, and whether and where to fetch them."""
 
     folder: Path
     fetch: bool = False
-    """Whether what is missing in ``folder`` is fetched before Spark starts."""
+    """Whether jars that are missing in ``folder`` are fetched before Spark starts."""
     mirror: str = field(default=MAVEN_CENTRAL, repr=False)
-    """Where from; may hold a password."""
+    """URL of the Maven repository; may contain a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """What a worker allows of users' Python."""
+    """The users' Python code that a worker allows, and the Python that runs it."""
 
     modules: tuple[str, ...] = ()
     """Modules, and packages with all their modules, from which connectors may run functions."""
     executable: str | None = None
-    """The Python in which functions over rows run; None is the worker's own."""
+    """The Python executable that runs functions over rows; None means the worker's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
-    """How a worker runs Spark."""
+    """The settings with which a worker runs Spark."""
 
     checkpoint_location: Path
-    """Shared by all workers."""
+    """The folder of all checkpoints, shared by all workers."""
     scratch: Path
-    """This worker's own: temporary files of Spark and ours."""
+    """The folder for temporary files of Spark and Coterie; each worker has its own."""
     log_file: Path
-    """What the JVM prints."""
+    """The file for the output of the JVM."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """``spark.*`` settings, over ours."""
+    """``spark.*`` settings of the user, which override Coterie's."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What sources and sinks of Kafka use where a connector says nothing else: properties of Kafka's clients."""
+    """Properties of Kafka's clients: the defaults of Kafka sources and sinks, which a connector can override."""
     jars: JarSettings | None = None
-    """Without it Spark has its own jars only."""
+    """None means that Spark has only its own jars."""
     python: PythonSettings = PythonSettings()
     offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
-    """How often the offsets of tasks that read from Kafka are committed to their connector's group."""
+    """Interval at which the offsets of tasks that read from Kafka are committed to their connector's group."""

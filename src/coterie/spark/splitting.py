@@ -1,4 +1,4 @@
-"""How a connector is split: its newest generation of checkpoints is made to fit its config, and states its tasks."""
+"""Splits connectors: makes a connector's newest checkpoint generation match its config and returns the task configs."""
 
 import logging
 import threading
@@ -39,28 +39,28 @@ from coterie.spark.validation import common, sink_errors, source_errors, split_e
 log = logging.getLogger(__name__)
 
 RELEASE_GRACE_MS = 15_000
-"""How long a re-split waits for the tasks of a closed generation to be stopped: their own grace, and a while until
-their workers notice."""
+"""Time that a re-split waits until the tasks of a closed checkpoint generation have stopped: their own grace, plus the
+time until their workers detect that the generation is closed."""
 LOOK_EVERY_S = 0.5
-"""How often the splitter looks whether it is time to ask a source for its parts."""
+"""Interval at which the splitter checks whether a source's partitions have to be listed."""
 LOOK_PATIENCE_S = 2
-"""How long the answer of one source keeps the next one from being asked."""
+"""Time that the list of one source's partitions may delay the lists of the next sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The source of a connector that was split here."""
+    """The source of a connector that this worker has split; its partitions are listed again after ``max_age_s``."""
 
     source: SourceEnd
     parts: Sequence[str]
-    """What it had then."""
+    """The source partitions at the time of the split."""
     max_age_s: float
     asked_at: float
-    """The monotonic second."""
+    """The monotonic second in which the source partitions were last listed."""
 
     @property
     def due(self) -> float:
-        """The monotonic second in which the source is to be asked again."""
+        """The monotonic second in which the source partitions have to be listed again."""
         return self.asked_at + self.max_age_s
 
 
@@ -73,11 +73,11 @@ class Splitter:
         self._session = session
         self._lock = threading.Lock()
         self._fences: dict[Fence, ConnectorName] = {}
-        """Of what is under way."""
+        """The fences of the running :meth:`split` and :meth:`finish` calls."""
         self._watched: dict[ConnectorName, Watched] = {}
 
     def begin(self, connector: ConnectorName) -> Fence:
-        """The fence of one :meth:`split` or :meth:`finish`, which is to follow; :meth:`forget` shuts it from now on."""
+        """The fence for the next :meth:`split` or :meth:`finish` of ``connector``. :meth:`forget` shuts the fence."""
         fence = Fence()
         with self._lock:
             self._fences[fence] = connector
@@ -136,7 +136,8 @@ class Splitter:
             parts = [part for task in stated.split.tasks for part in task]
             finisher = self._finisher(fence, connector, incarnation, stated.config, parts)
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).finish_after_silence()
-            # Not the connector's present config: this generation may not fit it, and its owner will then make another.
+            # Use the checkpoint generation's config and not the connector's: if the generation does not match the
+            # connector's config, the worker that has the connector creates another one.
             return None if manifest is None else task_configs(connector, manifest.config, manifest)
 
     def forget(self, connector: ConnectorName) -> None:
@@ -148,10 +149,11 @@ class Splitter:
                     fence.shut()
 
     def watch_parts(self, closing: threading.Event) -> None:
-        """Report the connectors whose parts have changed, until ``closing`` is set. Runs on a thread of its own.
+        """Report the connectors whose source partitions have changed, until ``closing`` is set. Runs on a separate
+        thread.
 
-        A connector that is reported is not looked at again before its next split. A source that does not answer soon
-        keeps the others waiting no longer than :data:`LOOK_PATIENCE_S`, and is not asked again before it has answered.
+        After a report the connector is not checked before its next split. A source that does not respond delays the
+        other sources by :data:`LOOK_PATIENCE_S` at most, and is not checked again before it has responded.
         """
         looks: dict[ConnectorName, threading.Thread] = {}
         while not closing.wait(LOOK_EVERY_S):
@@ -168,7 +170,7 @@ class Splitter:
                     return
 
     def _look(self, connector: ConnectorName) -> None:
-        """Report the connector if its parts have changed since it was split here."""
+        """Report the connector if its source partitions have changed since this worker split it."""
         with self._lock:
             before = self._watched.get(connector)
         if before is None:
@@ -177,8 +179,8 @@ class Splitter:
         has_changed = False
         try:
             has_changed = sorted(before.source.plugin.parts(before.source.config)) != sorted(before.parts)
-        except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report what they meet
-            log.warning("The parts of %s cannot be looked at: %s", connector, first_sentence(error))
+        except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
+            log.warning("Connector %s: listing the source's partitions failed: %s", connector, first_sentence(error))
         with self._lock:
             if self._watched.get(connector) is not before:
                 return
@@ -189,17 +191,17 @@ class Splitter:
         self._events.put(PartsChanged(connector=connector))
 
     def shut(self) -> None:
-        """Let no split that is under way put a generation in place, or a batch of its tasks."""
+        """Prevent that a running split commits a checkpoint generation or a batch in flight."""
         with self._lock:
             for fence in self._fences:
                 fence.shut()
 
     @contextmanager
     def _ended(self, fence: Fence, connector: ConnectorName) -> Iterator[None]:
-        """What is done under ``fence``.
+        """Run one split or finish under ``fence``, and remove the fence afterwards.
 
-        :raises SplitEndedError: when the fence was shut, or another worker was at it.
-        :raises WorldError: when Spark is not running here.
+        :raises SplitEndedError: when the fence was shut, or another worker has taken over the split.
+        :raises WorldError: when Spark is not running on this worker.
         """
         try:
             self._session()
@@ -208,9 +210,9 @@ class Splitter:
             yield
         except FencedError as error:
             self._session()
-            raise SplitEndedError(f"The split of connector {connector} was ended here: it is made again") from error
+            raise SplitEndedError(f"The split of connector {connector} was ended here; it is tried again") from error
         except OvertakenError as error:
-            raise SplitEndedError(f"{error}: connector {connector} is split again") from error
+            raise SplitEndedError(f"{error}; the split of connector {connector} is tried again") from error
         finally:
             with self._lock:
                 del self._fences[fence]
@@ -223,7 +225,7 @@ class Splitter:
         config: Mapping[str, str],
         parts: Sequence[str],
     ) -> Finisher:
-        """``config`` is the newest one that is known here, and ``parts`` are those that it reads."""
+        """``config`` is the newest config that this worker has, and ``parts`` are its source partitions."""
         return Finisher(
             connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
             store=source_end(resolved(config), self._config.kafka).plugin.store,
@@ -233,7 +235,8 @@ class Splitter:
         )
 
     def _flat(self, tasks: Sequence[Mapping[str, str]]) -> Manifest:
-        """What tasks read whose configs name no generation: they ran before there were generations."""
+        """The manifest of generation 0, for tasks whose configs name no checkpoint generation: a version of Coterie
+        without checkpoint generations has started them."""
         source = source_end(resolved(tasks[0]), self._config.kafka, "task.class")
         function = source.plugin.split_function
         parts = source.plugin.split(source.plugin.parts(source.config), len(tasks))
@@ -253,14 +256,20 @@ class Splitter:
         return written_to(resolved(config), self._config.kafka)
 
     def _retire_lineages(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
-        """Have the sink of a generation forget its lineages; see :data:`RetireLineages`."""
+        """Remove the data that the sinks of a checkpoint generation keep for its lineages. Returns False when that
+        failed; see :data:`RetireLineages`."""
         retired = [TaskLineage(task=ConnectorTaskId(connector, task), lineage=one) for task, one in lineages.items()]
         try:
             sink = sink_end(resolved(manifest.config), self._config.kafka)
             sink.plugin.retire(sink.config, retired)
             queue.retire(sink.config.config, retired)
         except (CoterieError, OSError) as error:
-            log.warning("%s: generation %s is not removed yet: %s", connector, manifest.generation, sentence_of(error))
+            log.warning(
+                "Connector %s: checkpoint generation %s cannot be removed yet: %s",
+                connector,
+                manifest.generation,
+                sentence_of(error),
+            )
             return False
         return True
 
@@ -274,17 +283,22 @@ class Splitter:
         task: int,
         held: HeldCheckpoint,
     ) -> None:
-        """Run the batch in flight of a closed generation with the newest ``config``, but where its generation read and
-        wrote; see :mod:`coterie.spark.in_flight`.
+        """Run the batch in flight of a closed checkpoint generation with the newest ``config``, but with the source
+        partitions and the sink of its own generation; see :mod:`coterie.spark.in_flight`.
 
-        :raises OvertakenError: when another finisher has taken the checkpoint.
+        :raises OvertakenError: when another worker has taken over the checkpoint.
         :raises FencedError: when the fence was shut.
-        :raises UnreachableError: when a server is away that the batch needs.
-        :raises WorldError: when the batch cannot be run.
+        :raises UnreachableError: when a server that the batch needs cannot be reached.
+        :raises WorldError: when the batch fails.
         """
         task_id = ConnectorTaskId(connector, task)
-        log.info("%s: batch %s of generation %s is finished", task_id, held.batch_in_flight, manifest.generation)
-        batch = f"Connector {connector} cannot be split anew: batch {held.batch_in_flight} of task {task} has to be"
+        log.info(
+            "%s: running batch %s of the closed checkpoint generation %s",
+            task_id,
+            held.batch_in_flight,
+            manifest.generation,
+        )
+        batch = f"Connector {connector} cannot be split again: batch {held.batch_in_flight} of task {task} must be"
         spark = self._session().spark.newSession()
         try:
             to_run = config_in_flight(resolved(config), manifest, parts, self._config.kafka)
@@ -295,15 +309,15 @@ class Splitter:
             raise
         except (PySparkException, Py4JError, CoterieError, OSError) as error:
             if is_taken(held.path):
-                raise OvertakenError(f"{held.path} was taken by another finisher") from error
+                raise OvertakenError(f"{held.path} was taken over by a re-split of another worker") from error
             if isinstance(error, UnreachableError):
-                sentence = f"{batch} finished first, and a server is away: {first_sentence(error)}"
+                sentence = f"{batch} finished first, and a server cannot be reached: {first_sentence(error)}"
                 raise UnreachableError(sentence) from error
             raise WorldError(
-                f"{batch} finished first, and fails. Put a config that lets it succeed, or delete the connector and "
-                f"create it again: {first_sentence(error)}"
+                f"{batch} finished first, and it fails. Put a config with which it succeeds, or delete the connector "
+                f"and create it again: {first_sentence(error)}"
             ) from error
         if batch_in_flight(held.path) is not None:
             if is_taken(held.path):
-                raise OvertakenError(f"{held.path} was taken by another finisher")
-            raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} did not end")
+                raise OvertakenError(f"{held.path} was taken over by a re-split of another worker")
+            raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} was not committed")

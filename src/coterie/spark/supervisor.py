@@ -1,25 +1,26 @@
-"""Supervises the tasks that run on one Spark session: starts, watches, restarts and stops their queries.
+"""Supervises the tasks that run on one Spark session: starts, polls, restarts and stops their queries.
 
 A run is one start of one task, with all restarts on the checkpoint that this start took over; the herder decides when
 to restart. Only the supervisor changes a run's state, always under its lock:
 
 | state | meaning | next |
 |---|---|---|
-| ``QueryStarting`` | waits for a thread, takes the checkpoint, starts the query | Running, Waiting, Failed, Ended |
-| ``QueryRunning`` | the query runs, or its failure was not noticed yet | Failed, Stopping, Ended |
+| ``QueryStarting`` | waits for a thread, takes over the checkpoint, then starts | Running, Waiting, Failed, Ended |
+| ``QueryRunning`` | the query runs, or its failure was not detected yet | Failed, Stopping, Ended |
 | ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Waiting, Stopping, Ended |
-| ``QueryWaiting`` | a server is away, and ``errors.retry.timeout`` is not over | Restarting, Stopping, Ended |
+| ``QueryWaiting`` | a server cannot be reached, ``errors.retry.timeout`` is not over | Restarting, Stopping, Ended |
 | ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Waiting, Failed, Stopping, Ended |
-| ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
-| ``QueryEnded`` | this run has no effect any more | |
+| ``QueryStopping`` | is being stopped; the running batch may be committed until the grace is over | Ended |
+| ``QueryEnded`` | this run commits nothing any more | |
 
-The supervisor restarts a task that failed because a server is away, as ``errors.retry.*`` say, and reports the cause to
-the herder. After other failures, and when ``errors.retry.timeout`` is over, the herder decides about a restart.
+The supervisor restarts a task that failed because a server cannot be reached, as ``errors.retry.*`` define, and reports
+the cause to the herder. After other failures, and when ``errors.retry.timeout`` is over, the herder decides about a
+restart.
 
-A run ends for one of five reasons: it was stopped; its generation of checkpoints was closed (:class:`TaskClosed`); it
-was *halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held);
-or the JVM ended. Spark raises no exception of its own when a checkpoint was taken, so that the supervisor looks at the
-checkpoint.
+A run ends for one of five reasons: it was stopped; its checkpoint generation was closed (:class:`TaskClosed`); it was
+*halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held); or
+the JVM ended. Spark raises no exception when another worker has taken over the checkpoint, so the supervisor checks the
+checkpoint's path.
 """
 
 import asyncio
@@ -56,26 +57,28 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STARTS_AT_ONCE = 4
-"""How many queries are started at the same time; more only take turns on the same two or four cores."""
+"""Maximum of queries that are started at the same time; more would only share the same two or four cores."""
 RESTARTS_AT_ONCE = 16
-"""How many queries whose server was away are started again at the same time, as many for the herder as by ourselves;
-each may wait a minute for its server."""
+"""Maximum of queries that are restarted at the same time after a server could not be reached. The limit holds
+separately for the restarts that the herder orders and for those of the supervisor. Each may wait a minute for its
+server."""
 RESTARTS_OF_CONNECTOR = 4
-"""How many of them may be of one connector when its tasks wait for a server: the others leave threads to those whose
-server is back."""
+"""Maximum of concurrent restarts of the supervisor for one connector whose tasks wait for a server. The other threads
+stay free for connectors whose server is reachable again."""
 STOPS_AT_ONCE = 64
-"""How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
+"""Maximum of queries that are stopped at the same time. Each may hang in Spark, and none may wait for another."""
 REPORTS_AT_ONCE = 4
-"""How many failures are asked for their cause at the same time."""
+"""Maximum of failed queries whose cause is read at the same time."""
 CLOSE_GRACE_MS = 10_000
-"""How long the last batch of a task may take whose generation is closed; it is run again when it takes longer."""
+"""Time limit for the last batch of a task whose checkpoint generation is closed. A batch that takes longer is
+interrupted and replayed."""
 ABSENT_MS = 10_000
-"""How long a start waits until the generation that its config names is seen on the shared file system."""
+"""Time that a start waits until the shared file system shows the checkpoint generation that its config names."""
 EFFECTS_END_MS = 10_000
-"""How long the stop of everything waits for effects that are under way, while their queries are interrupted. Only a
-sink that waits for something else than Spark can take longer; the next owner of the task is safe from what it does."""
+"""Time that the stop of all tasks waits for running commits, while their queries are interrupted. Only a sink that
+waits for something other than Spark can take longer; its late commit cannot harm the next owner of the task."""
 LOOK_EVERY_MS = 300
-"""How often the queries are asked for their progress."""
+"""Interval at which the supervisor polls each query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class QueryStarting:
 class QueryRunning:
     query: TaskQuery
     progress: tuple[int, int, str] | None
-    """The last progress that was reported; see :meth:`TaskQuery.progress`."""
+    """The last reported progress; see :meth:`TaskQuery.progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class QueryFailed:
 class QueryWaiting:
     query: TaskQuery
     restarts_at: float
-    """The monotonic second."""
+    """The monotonic second of the next restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +132,17 @@ class QueryRun:
         self.task = task
         self.fence = Fence()
         self.generation: Path | None = None
-        """Where the checkpoint stands; None before it is looked for."""
+        """The folder of the checkpoint generation that contains the checkpoint; None before the take-over begins."""
         self.ended = threading.Event()
         self.outage: Outage | None = None
-        """A server that the task needs has been away since its last progress."""
+        """Set while a server that the task needs cannot be reached; None again after the query's next progress."""
         self.state: QueryState = QueryStarting()
 
 
 class Supervisor:
-    """Runs tasks on the session that ``session`` returns; ``session`` raises WorldError when nothing can run.
+    """Runs tasks on the session that ``session`` returns; ``session`` raises WorldError when Spark is not running.
 
-    ``closing`` is set before :meth:`close` is called: threads that wait then go on and end.
+    ``closing`` is set before :meth:`close` is called: waiting threads then wake up and end.
     """
 
     def __init__(
@@ -153,9 +156,9 @@ class Supervisor:
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
-        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure.
-        # No start waits for a restart whose server is away, and no restart that the herder asks for waits for one that
-        # is made by ourselves, as errors.retry.* say.
+        # Separate pools: a start that blocks in a plug-in must delay neither a stop nor the report of a failure. No
+        # start waits for a restart whose server cannot be reached, and no restart that the herder orders waits for a
+        # restart of the supervisor (errors.retry.*).
         self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
         self._restarts = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-restart")
         self._retries = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-retry")
@@ -163,7 +166,7 @@ class Supervisor:
         self._reports = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="coterie-report")
 
     def watch(self) -> None:
-        """Begin to look at the runs, on a thread; the session is open."""
+        """Start the thread that polls the runs; the session must be open."""
         self._watcher = threading.Thread(target=self._watch, name="coterie-watch", daemon=True)
         self._watcher.start()
 
@@ -180,7 +183,7 @@ class Supervisor:
         with self._lock:
             current = self._current(task)
             if current is None or not isinstance(dead := current[0].state, QueryFailed):
-                raise WorldError(f"Task {task} holds no checkpoint here to be restarted on")
+                raise WorldError(f"Task {task} cannot be restarted on this worker: it holds no checkpoint here")
             run, restarting = current[0], QueryRestarting(query=dead.query)
             run.state = restarting
         pool = self._restarts if dead.query.is_server_away else self._starts
@@ -188,7 +191,7 @@ class Supervisor:
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
-        # Many stops wait for a thread together, and the grace is for all of them, as in Connect.
+        # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline = time.monotonic() + grace_ms / 1000
         if (stopping := self._begin_stop(task)) is not None:
             await on_thread(self._stops, lambda: self._stop(*stopping, deadline))
@@ -197,51 +200,51 @@ class Supervisor:
         self._events.forget(task)
 
     def stop_everything_now(self) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.stop_everything_now`. An effect that does not end within
-        :data:`EFFECTS_END_MS` is logged: this thread has to give up the worker's place in the group."""
+        """See :meth:`coterie.herder.seams.TaskRuntime.stop_everything_now`. A commit that does not end within
+        :data:`EFFECTS_END_MS` is logged and not awaited: afterwards the caller must give up the worker's membership."""
         with self._lock:
             halted = list(self._runs)
             queries = self._end_running()
             for run, _ in queries:
                 self._events.put(TaskHalted(task=run.task))
-        # All fences are shut before this waits for one: a run that hangs in its effect must not keep the others
-        # running. A run in QueryStarting finds its fence closed and reports TaskHalted; the grace of a run in
-        # QueryStopping is over, and it reports nothing.
+        # Shut all fences before waiting for one: a run that hangs in its commit must not keep the others running. A run
+        # in QueryStarting finds its fence closed and reports TaskHalted. For a run in QueryStopping this ends the
+        # grace, and the run reports nothing.
         for run in halted:
             run.fence.shut()
         for _, query in queries:
             self._stops.submit(query.stop, grace_ms=0)
         _close_fences(halted)
-        log.warning("Everything here was stopped: %d tasks", len(halted))
+        log.warning("Stopped all tasks of this worker immediately, without grace: %d", len(halted))
 
     def fence_running(self) -> None:
-        """Let no effect of a run through any more, without stopping its query: the JVM has ended or is about to."""
+        """Reject further commits of all runs, without stopping their queries: the JVM has ended or is about to end."""
         with self._lock:
             runs = [run for run, _ in self._end_running()]
         _close_fences(runs)
 
     def held(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
-        """The checkpoint on which ``task`` runs here."""
+        """The checkpoint of the run of ``task`` on this worker; None when there is no such run."""
         with self._lock:
             current = self._current(task)
             return None if current is None else current[1].held
 
     def running(self) -> list[TaskQuery]:
-        """The queries that run."""
+        """The queries of all runs in the state ``QueryRunning``."""
         with self._lock:
             return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning)]
 
     def close(self) -> None:
-        """Fence all that runs, end the watch and drop the starts that still wait for a thread."""
+        """Fence all runs, end the polling thread and cancel the starts that still wait for a thread."""
         self.fence_running()
-        # The watcher uses the pools, so it ends first.
+        # The polling thread uses the pools, so it ends first.
         if self._watcher is not None:
             self._watcher.join()
         for pool in (self._starts, self._restarts, self._retries):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def join(self) -> None:
-        """Wait for the threads; the session was closed, so that none of them waits for a query."""
+        """Wait for the threads. The session must be closed before, so that no thread waits for a query."""
         for pool in (self._starts, self._restarts, self._retries, self._stops, self._reports):
             pool.shutdown(cancel_futures=True)
 
@@ -274,13 +277,16 @@ class Supervisor:
                 run.fence.close()
 
     def _take_over(self, run: QueryRun, start: TaskStart) -> HeldCheckpoint:
-        """Take the checkpoint in the generation that the config names, once that generation is seen here.
+        """Take over the checkpoint in the checkpoint generation that the config names.
 
-        :raises GenerationClosedError: when it is closed, or the config is from before there were generations.
-        :raises WorldError: when it does not come to be seen, or the checkpoint cannot be taken.
+        Waits up to :data:`ABSENT_MS` until the shared file system shows the generation.
+
+        :raises GenerationClosedError: when the generation is closed, or the config was written by a version of Coterie
+            without checkpoint generations.
+        :raises WorldError: when the generation does not appear, or the checkpoint cannot be taken over.
         """
         if (name := start.config.get(GENERATION)) is None:
-            raise GenerationClosedError(f"The config of {run.task} names no generation")
+            raise GenerationClosedError(f"The config of {run.task} names no checkpoint generation")
         named = GenerationId.parse(name)
         connector = connector_folder(self._config.checkpoint_location, run.task.connector, start.incarnation)
         run.generation = generation_folder(connector, named.number)
@@ -289,14 +295,15 @@ class Supervisor:
             try:
                 return take_open(run.generation, named, run.task.task)
             except GenerationAbsentError:
-                # A shared file system may show it late.
+                # A shared file system may show the generation late.
                 if time.monotonic() > deadline or self._closing.wait(LOOK_EVERY_MS / 1000):
                     raise
             if run.fence.closed:
                 raise FencedError
 
     def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
-        """Start the query; the run is QueryRunning afterwards, or QueryFailed, unless it ended meanwhile."""
+        """Start the query. Afterwards the run is QueryRunning, QueryWaiting or QueryFailed, unless it was ended while
+        the query started."""
         died = self._begin_query(run, query)
         if died is not None and not died.is_held:
             query.stop(grace_ms=0)
@@ -314,10 +321,10 @@ class Supervisor:
         query.stop(grace_ms=0)
 
     def _begin_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
-        """Start the query. None when it runs, else the event that reports the failed start.
+        """Start the query. Returns None when the query runs, else the event that reports the failed start.
 
-        :raises FencedError: when the run was stopped meanwhile.
-        :raises WorldError: when Spark is not running here any more.
+        :raises FencedError: when the run was stopped while the query started.
+        :raises WorldError: when Spark is not running any more.
         """
         try:
             query.start()
@@ -349,7 +356,8 @@ class Supervisor:
                 self._end(run)
 
     def _close(self, run: QueryRun, query: TaskQuery) -> None:
-        """Stop a query whose generation is closed at a batch boundary, and let the finisher know."""
+        """Stop a query at a batch boundary because its checkpoint generation is closed, and record in the generation's
+        folder that the task has stopped: the worker that performs the re-split waits for that."""
         assert run.generation is not None
         try:
             query.stop(grace_ms=CLOSE_GRACE_MS)
@@ -360,10 +368,10 @@ class Supervisor:
                     self._end(run)
                     self._events.put(TaskClosed(task=run.task))
 
-    # -- the watch ----------------------------------------------------------------------------------------------------
+    # -- the polling thread -------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look at every run again and again: is its checkpoint still ours, is the query alive, has it progressed."""
+        """Poll every run: does this worker still hold its checkpoint, is the query active, has it progressed?"""
         while not self._closing.wait(LOOK_EVERY_MS / 1000):
             with self._lock:
                 runs = list(self._runs)
@@ -371,11 +379,13 @@ class Supervisor:
                 try:
                     self._look(run)
                 except (PySparkException, Py4JError, OSError) as error:
-                    # The JVM is going: the thread that waits for it reports that.
-                    log.debug("%s: no look: %s", run.task, error)
+                    # The JVM is ending: the thread that waits for its exit reports that.
+                    log.debug("%s: polling the query failed: %s", run.task, error)
                 except Exception as error:
-                    # The other runs are still watched, and this one is reported; its checkpoint is held until the stop.
-                    log.exception("%s cannot be watched", run.task)
+                    # Continue with the other runs and report this one; its checkpoint is held until the stop.
+                    log.exception(
+                        "%s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
+                    )
                     state = run.state
                     if isinstance(state, QueryRunning):
                         run.fence.shut()
@@ -388,7 +398,7 @@ class Supervisor:
             return
         query = state.query
         if query.taken:
-            # Also when the query has not noticed yet: one with nothing to read writes nothing, and would live on.
+            # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
             self._give_up(run, _taken(run))
             return
         if run.generation is not None and is_closed(run.generation):
@@ -402,7 +412,7 @@ class Supervisor:
                 self._retries.submit(self._restart, run, restarting)
             return
         if (overdue := query.overdue()) is not None:
-            # The herder then stops the task without grace, which ends what the batch runs in Spark.
+            # The herder then stops the task without grace, which cancels the batch's Spark jobs.
             died = TaskDied(task=run.task, trace=overdue, is_held=True, can_restart=False)
             self._move(run, state, QueryFailed(query=query), died)
             return
@@ -423,23 +433,23 @@ class Supervisor:
                 self._reports.submit(self._report, run, dead)
 
     def _may_restart(self, connector: ConnectorName) -> bool:
-        """Whether another waiting task of this connector may be started again now."""
+        """Whether another waiting task of this connector may be restarted now (:data:`RESTARTS_OF_CONNECTOR`)."""
         with self._lock:
             restarting = [run for run in self._runs if isinstance(run.state, QueryRestarting)]
         return sum(run.task.connector == connector for run in restarting) < RESTARTS_OF_CONNECTOR
 
     def _report(self, run: QueryRun, dead: QueryFailed) -> None:
-        """Report the cause of the query's failure."""
+        """Report the failure of the query with its cause."""
         query = dead.query
         try:
             trace = query.trace()
             is_held = not query.taken
-        except Exception as error:  # noqa: BLE001 - no caller looks at what this thread raises
-            trace, is_held = f"What the query died of is not known: {error}", True
+        except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread
+            trace, is_held = f"The query failed, and reading the cause failed too: {error}", True
         if not is_held:
             self._give_up(run, _taken(run))
             return
-        log.warning("%s: the query died: %.500s", run.task, trace)
+        log.warning("%s: the query failed: %.500s", run.task, trace)
         died = TaskDied(task=run.task, trace=trace, is_held=True, can_restart=query.refusal is None)
         with self._lock:
             if run.state is dead:
@@ -450,7 +460,7 @@ class Supervisor:
         try:
             died = self._begin_query(run, query)
         except FencedError:
-            log.info("%s was stopped while it was started again", run.task)
+            log.info("%s was stopped while its query was restarted", run.task)
             self._give_up(run, _taken(run))
             return
         if died is None:
@@ -463,9 +473,9 @@ class Supervisor:
             self._give_up(run, died)
 
     def _give_up(self, run: QueryRun, event: TaskDied) -> None:
-        """End a run by ourselves; reported before the query is stopped, which takes time. The thread of the watch does
-        not wait for an effect that is under way: the new owner is safe from it, and all other runs are to be watched.
-        """
+        """End a run without an order of the herder. The event is reported before the query is stopped, because the stop
+        takes time. The polling thread does not wait for a running commit: that commit cannot harm the new owner, and
+        the other runs must be polled."""
         run.fence.shut()
         with self._lock:
             match run.state:
@@ -481,14 +491,14 @@ class Supervisor:
                     return
         self._stops.submit(query.stop, grace_ms=0)
 
-    # -- states; the caller holds the lock, but for _move -------------------------------------------------------------
+    # -- states; the caller holds the lock, except for _closing_run and _move -----------------------------------------
 
     def _current(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
-        """The run of ``task`` that has a query, running or dead."""
+        """The run of ``task`` that has a query, running or failed."""
         return next((found for found in self._running() if found[0].task == task), None)
 
     def _closing_run(self, task: ConnectorTaskId) -> QueryRun | None:
-        """The run of ``task`` that is being stopped because its generation is closed."""
+        """The run of ``task`` that is being stopped because its checkpoint generation is closed."""
         with self._lock:
             return next((run for run in self._runs if run.task == task and isinstance(run.state, QueryStopping)), None)
 
@@ -506,7 +516,8 @@ class Supervisor:
         return running
 
     def _fail(self, run: QueryRun, query: TaskQuery, died: TaskDied) -> None:
-        """Report that the query failed; or, where a server is away and the config says so, wait and start it again."""
+        """Report that the query failed. If a server cannot be reached and ``errors.retry.timeout`` is not over, wait
+        and restart the query instead."""
         if query.is_server_away:
             now = time.monotonic()
             outage = run.outage or Outage(since=now, attempts=0)
@@ -515,7 +526,7 @@ class Supervisor:
                 run.state = QueryWaiting(query=query, restarts_at=at)
                 log.warning("%s is started again in %d ms: %.500s", run.task, (at - now) * 1000, died.trace)
                 cause = died.trace.partition("\n\n")[0]
-                trace = f"A server is away, and the task is started again as errors.retry.timeout says: {cause}"
+                trace = f"A server cannot be reached; the task is restarted until errors.retry.timeout is over: {cause}"
                 self._events.put(TaskWaiting(task=run.task, trace=trace))
                 return
         run.state = QueryFailed(query=query)
@@ -529,7 +540,10 @@ class Supervisor:
     def _move(
         self, run: QueryRun, before: QueryState, after: QueryState, event: TaskProgressed | TaskDied | None = None
     ) -> bool:
-        """Whether ``run`` was still in the state ``before``, and now is in ``after``, with ``event`` reported."""
+        """Change the state of ``run`` from ``before`` to ``after`` and report ``event``.
+
+        Returns False, without a change or a report, when the run is not in the state ``before`` any more.
+        """
         with self._lock:
             if run.state is not before:
                 return False
@@ -540,37 +554,38 @@ class Supervisor:
 
 
 def _await_end(run: QueryRun, deadline: float) -> None:
-    """Wait for the end of a run that is being stopped; when the grace is over, until it can have no effect any more."""
+    """Wait for the end of a run that is being stopped. When the grace is over, close its fence: wait for its running
+    commit and reject further commits."""
     run.ended.wait(max(0, deadline - time.monotonic()))
     run.fence.close()
 
 
 def _close_fences(runs: Sequence[QueryRun]) -> None:
-    """Let no effect of these runs begin, and wait for those that are under way, all together for a limited time."""
+    """Reject further commits of these runs, and wait for the running commits, :data:`EFFECTS_END_MS` at most in all."""
     for run in runs:
         run.fence.shut()
     deadline = time.monotonic() + EFFECTS_END_MS / 1000
     for run in runs:
         if not run.fence.close(within_s=max(0, deadline - time.monotonic())):
             log.error(
-                "%s: its last batch was being put in place and has not ended within %d ms; the next owner replays it",
+                "%s: the commit of its last batch has not ended within %d ms; the next owner replays the batch",
                 run.task,
                 EFFECTS_END_MS,
             )
 
 
 def _taken(run: QueryRun) -> TaskDied:
-    return TaskDied(task=run.task, trace="Another worker took the checkpoint", is_held=False)
+    return TaskDied(task=run.task, trace="Another worker has taken over the checkpoint", is_held=False)
 
 
 async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Run ``work`` on a thread of ``pool``.
 
-    :raises WorldError: when the pool was shut down before the work began.
+    :raises WorldError: when the pool was shut down before ``work`` began.
     """
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
     except RuntimeError as error:
         if "shutdown" not in str(error):
             raise
-        raise WorldError("Spark is not running here") from error
+        raise WorldError("Spark is not running on this worker") from error

@@ -1,4 +1,4 @@
-"""Transforms: what a connector does to its rows, in the order of its config. What each kind does is in ``smt``."""
+"""Parses a connector's transforms and applies them to rows in the order of the config. ``smt`` implements each type."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -45,12 +45,12 @@ _PREFIXES = tuple(f"{key.name}." for key in (ALIASES, PREDICATE_ALIASES))
 
 
 def aliases(config: Mapping[str, str], key: Key = ALIASES) -> list[str]:
-    """The transforms or predicates that ``config`` names, also where the list is not valid."""
+    """The aliases of transforms or predicates that ``config`` names, also when the list is not valid."""
     return as_list(config.get(key.name, key.default or ""))
 
 
 def _settings(config: Mapping[str, str], key: Key, alias: str) -> EndConfig:
-    """The keys of one transform or predicate; of the config no others."""
+    """A config with only the keys of one transform or predicate."""
     prefix = f"{key.name}.{alias}."
     own = {name: value for name, value in config.items() if name.startswith(prefix)}
     return EndConfig(config=own, prefix=prefix)
@@ -76,7 +76,7 @@ _PREDICATE_KEYS = (
     Key(
         name="predicate",
         type=Type.STRING,
-        documentation="The transform is applied to rows that match this predicate, and others stay as they are.",
+        documentation="The transform is applied only to rows that match this predicate; other rows stay unchanged.",
         optional=True,
         width=Width.MEDIUM,
         display_name="Predicate",
@@ -84,7 +84,7 @@ _PREDICATE_KEYS = (
     Key(
         name="negate",
         type=Type.BOOLEAN,
-        documentation="Whether it is applied to the rows that do not match the predicate.",
+        documentation="Whether the transform is instead applied to the rows that do not match the predicate.",
         default="false",
         width=Width.SHORT,
         display_name="Negate the predicate",
@@ -94,7 +94,7 @@ _PREDICATE_CHECK = one_of(PREDICATES, "No such predicate; there are")
 
 
 def _numbered(list_key: Key, alias: str, what: str, check: object, own: Iterable[Key]) -> list[Key]:
-    """The type of one transform or predicate, and its own keys, in the order of a form."""
+    """The key ``type`` of one transform or predicate and its other keys, in the order of a form."""
     prefix, group = f"{list_key.name}.{alias}.", f"{list_key.display_name}: {alias}"
     assert callable(check)
     type_ = Key(
@@ -112,7 +112,7 @@ def _numbered(list_key: Key, alias: str, what: str, check: object, own: Iterable
 
 
 def errors_of(config: Mapping[str, str]) -> dict[str, list[str]]:
-    """What is wrong with the keys of the transforms and predicates, by key; columns are not looked at."""
+    """Errors in the keys of the transforms and predicates, by key; columns are not checked."""
     own = definition(config)
     known = {key.name for key in own.keys}
     unknown = [key for key in config if key.startswith(_PREFIXES) and key not in known]
@@ -144,7 +144,7 @@ def _predicate_errors(config: Mapping[str, str], settings: EndConfig) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """One predicate of a connector, as a transform uses it."""
+    """A predicate of a connector, with its use in one transform."""
 
     kind: PredicateKind
     settings: EndConfig
@@ -153,7 +153,7 @@ class Predicate:
     def matches(self, rows: DataFrame) -> Column:
         """Whether the transform is applied to a row; never null.
 
-        :raises ConfigError: when the predicate does not fit the rows; names its key.
+        :raises ConfigError: when the predicate does not fit the rows' columns; the error names the key.
         """
         key = self.kind.keys[0].name if self.kind.keys else "type"
         try:
@@ -174,12 +174,12 @@ class Transform:
 
     @property
     def key(self) -> str:
-        """The user's key that errors name unless another one is wrong."""
+        """The user's key that errors name unless they are about another key."""
         return self.settings.key(self.kind.keys[0].name if self.kind.keys else "type")
 
     @property
     def type(self) -> str:
-        """The name of its class, as the config states it."""
+        """The value of the transform's key ``type``."""
         return self.settings.config[self.settings.key("type")].strip()
 
     @property
@@ -187,7 +187,7 @@ class Transform:
         return self.settings.config.get(self.key, "")
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        """:raises ConfigError: when it does not fit the columns of ``rows``; names its key."""
+        """:raises ConfigError: when the transform does not fit the columns of ``rows``; the error names the key."""
         try:
             if self.predicate is None:
                 return self.kind.apply(rows, self.side, self.settings)
@@ -197,9 +197,12 @@ class Transform:
             raise ConfigError({self.key: [sentence]}) from error
 
     def _where_matching(self, rows: DataFrame, matches: Column) -> DataFrame:
-        """Apply it to all rows, and choose the old or the new columns row by row. A column that only one of both has is
-        null in the other rows. A column that the transform hands on is handed on here, too: validation tells by its
-        number in Spark's plan that no transform changes it."""
+        """Apply the transform to all rows, and then select the old or the new columns for each row.
+
+        A column that exists only before or only after the transform is null in the other rows. A column that the
+        transform keeps is kept here too, with the same id in Spark's plan: by that id validation detects that no
+        transform changes the column.
+        """
         before = rows.withColumn(MATCHES, matches).withColumn(BEFORE, F.struct(*map(column, rows.columns)))
         after = self.kind.apply(before, self.side, self.settings)
         ids_before, ids_after = column_ids(before), column_ids(after)
@@ -224,7 +227,7 @@ class Transform:
 def parsed(config: Mapping[str, str]) -> tuple[Transform, ...]:
     """The transforms of ``config``, in their order.
 
-    :raises ConfigError: when values are not valid; names each key.
+    :raises ConfigError: when values are not valid; the error names each key.
     """
     if errors := _wrong_values(config, definition(config)):
         raise ConfigError(errors)
@@ -246,9 +249,9 @@ def _parsed(config: Mapping[str, str], alias: str) -> Transform:
 
 
 def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
-    """``rows`` through all ``transforms``, in their order.
+    """Apply all ``transforms`` to ``rows``, in their order.
 
-    :raises ConfigError: when one does not fit the columns that reach it; names its key.
+    :raises ConfigError: when a transform does not fit its input columns; the error names the key.
     """
     for one in transforms:
         rows = one.apply(rows)
@@ -256,7 +259,7 @@ def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
 
 
 def use_headers(config: Mapping[str, str]) -> bool:
-    """Whether a transform or a predicate of a connector looks at the headers of records. Reading them costs CPU."""
+    """Whether a transform or a predicate of a connector uses the headers of records. Reading headers costs CPU time."""
     for alias in aliases(config):
         settings = _settings(config, ALIASES, alias)
         found = KINDS.get(config.get(f"{settings.prefix}type", "").strip())
@@ -267,5 +270,5 @@ def use_headers(config: Mapping[str, str]) -> bool:
 
 
 def first_sentence(error: Exception) -> str:
-    """Spark's first line on an error, without the plan or the position that it adds on further lines."""
+    """The first line of an error's message, without the plan or the position that Spark adds on further lines."""
     return str(error).strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""Functions of users that configs name as ``package.module:name``, from modules that the worker allows."""
+"""Loads and calls functions of users, named ``package.module:name`` in configs, from modules that the worker allows."""
 
 import importlib
 import sys
@@ -13,18 +13,18 @@ from coterie.config.definition import as_list
 from coterie.spark.settings import PythonSettings
 
 MODULES_SETTING = "spark.coterie.pipeline.modules"
-"""Spark's setting in which a worker's session keeps the modules that the worker allows."""
+"""The setting of a worker's Spark session that contains the modules that the worker allows."""
 PYTHON_SETTING = "spark.sql.execution.pyspark.python"
-"""Spark's setting for the Python in which functions of users run."""
+"""Spark's setting for the Python executable that runs functions of users."""
 
 
 def settings_of(python: PythonSettings) -> Mapping[str, str]:
-    """The settings of a worker's session."""
+    """The settings of a worker's Spark session for functions of users."""
     return {MODULES_SETTING: ",".join(python.modules), PYTHON_SETTING: python.executable or sys.executable}
 
 
 def well_formed(value: str) -> str | None:
-    """A check."""
+    """A check of a config value: ``package.module:function``."""
     module, colon, name = value.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return None
@@ -32,9 +32,9 @@ def well_formed(value: str) -> str | None:
 
 
 def load(spark: SparkSession, named: str) -> Callable[..., Any]:
-    """The function that ``named``, which is well-formed, names.
+    """The function with the name ``named``, which is well-formed.
 
-    :raises ValueError: when the worker does not allow its module, or there is no such function.
+    :raises ValueError: when the worker does not allow the module, or the function does not exist.
     """
     module_name, _, name = named.partition(":")
     allowed = as_list(spark.conf.get(MODULES_SETTING, "") or "")
@@ -52,13 +52,13 @@ def load(spark: SparkSession, named: str) -> Callable[..., Any]:
     if function is None:
         raise ValueError(f"the module {module_name} has no {name}")
     if not callable(function):
-        raise ValueError(f"{named} is a {type(function).__name__}, and no function")
+        raise ValueError(f"{named} is a {type(function).__name__} and not a function")
     found: Callable[..., Any] = function
     return found
 
 
 def raised(error: BaseException) -> str:
-    """What was raised and where, in one line: the innermost place."""
+    """An exception in one line: its type, the first line of its message, and the innermost file and line number."""
     lines = str(error).strip().splitlines()
     sentence = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
@@ -66,10 +66,10 @@ def raised(error: BaseException) -> str:
 
 
 def call_within(limit_s: float, function: Callable[..., Any], *arguments: object) -> Any:
-    """The result of ``function``, which runs on a thread of its own.
+    """The result of ``function``, which runs on a separate thread.
 
-    :raises ValueError: when the function raises, exits, or does not return within ``limit_s``; its thread is then left
-        behind.
+    :raises ValueError: when the function raises, exits, or does not return within ``limit_s`` seconds; its thread then
+        continues to run.
     """
     results: list[object] = []
     errors: list[BaseException] = []

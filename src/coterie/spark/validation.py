@@ -1,4 +1,4 @@
-"""What is wrong with a connector's config, by key; and the keys that every connector has."""
+"""Validates a connector's config, with errors by key, and defines the keys that every connector has."""
 
 import json
 import logging
@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 
 GROUP = "Common"
 INFERRED = "task.inferred"
-"""In a task's config: what its generation has for keys of the source that a config leaves out, as JSON by name."""
+"""Key of a task's config: its checkpoint generation's values for source keys that the config omits, as JSON by name."""
 _PREFIXES = ("source", "sink", "transforms", "predicates")
 EXACTLY_ONCE = Key(
     name="exactly.once.support",
     type=Type.STRING,
-    documentation="With required, a connector whose sink may show a row twice is refused.",
+    documentation="With required, a connector whose sink may write a row twice is rejected.",
     default="requested",
     check=one_of(("requested", "required")),
     group=GROUP,
@@ -69,29 +69,29 @@ _OTHERWISE = (
     "or create a connector under another name; or delete this one and create it again. A new connector reads "
     "everything from the beginning, into other folders"
 )
-"""What to do with a config that does not fit a connector's checkpoints, except to keep the old value."""
+"""The alternatives to keeping the old value, for a config that does not match a connector's checkpoints."""
 
 
 def _fits_folders(name: str) -> str | None:
-    """A check: a connector's checkpoints and files are in folders that are named after it."""
+    """A check of a connector's name: the folders of its checkpoints and files contain the name."""
     size = len(safe_name(name).encode())
     if size > NAME_BYTES_MAX:
         return (
-            f"It is too long for the names of folders: it takes {size} bytes there, and may take {NAME_BYTES_MAX}. An "
-            "ASCII letter or digit takes 1, most other characters take 3 for each of their bytes in UTF-8"
+            f"Too long for the names of folders: it needs {size} bytes there, and the maximum is {NAME_BYTES_MAX}. An "
+            "ASCII letter or digit needs 1 byte, most other characters need 3 for each of their bytes in UTF-8"
         )
     return not_blank(name)
 
 
 @cache
 def common() -> Definition:
-    """The keys that every connector has, whatever its source and sink."""
+    """The keys that every connector has, with any source and sink."""
     return Definition(
         (
             Key(
                 name="name",
                 type=Type.STRING,
-                documentation="Name of the connector, unique among all.",
+                documentation="Name of the connector, unique among all connectors.",
                 importance=Importance.HIGH,
                 optional=True,
                 check=_fits_folders,
@@ -114,7 +114,7 @@ def common() -> Definition:
             Key(
                 name="tasks.max",
                 type=Type.INT,
-                documentation="Most tasks that the connector is split into.",
+                documentation="Maximum number of tasks of the connector.",
                 default="1",
                 importance=Importance.HIGH,
                 check=between(1, TASKS_MAX),
@@ -128,7 +128,7 @@ def common() -> Definition:
             Key(
                 name="trigger.interval.ms",
                 type=Type.LONG,
-                documentation="How often a task looks for new input; 0 means again at once.",
+                documentation="Interval at which a task checks for new input; 0 means without a pause.",
                 default="1000",
                 check=at_least(0),
                 group=GROUP,
@@ -150,7 +150,7 @@ def errors_of(
     worker: Mapping[str, str],
     checkpointed: Sequence[Mapping[str, str]],
 ) -> dict[str, list[str]]:
-    """Every error by key: first what the definitions tell, then, of keys that are fine, what the plug-ins tell.
+    """All errors by key: first those of the definitions, then those of the plug-ins for keys without an error.
 
     ``worker``: see :attr:`EndConfig.worker`. ``checkpointed`` are the configs of the connector's tasks that may have
     checkpoints.
@@ -191,7 +191,7 @@ def _unfit_ends(
     sink: SinkEnd,
     known: Mapping[str, list[str]],
 ) -> dict[str, list[str]]:
-    """Errors of what the source and the sink do together, beside those that are ``known``."""
+    """Errors in the combination of the source and the sink, in addition to the ``known`` ones."""
     found = {} if known else _writes_to_itself(spark, source, sink)
     if not any(key.startswith("errors.") for key in known):
         found |= _unfit_tolerance(spark, config, source, sink)
@@ -201,10 +201,10 @@ def _unfit_ends(
 def _checked(
     spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
 ) -> tuple[SourceEnd, dict[str, list[str]]]:
-    """The source, with what its tasks would have for the keys that the config leaves out; and errors of its keys."""
+    """The source with the values that its tasks would get for keys that the config omits; and errors of its keys."""
     wrong = source.definition.errors(source.config.config)
     wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
-    # Jars, other keys and the server come first: without one of them Spark would say that it finds no columns.
+    # Check jars, other keys and the server first: without them Spark would only report that it finds no columns.
     wrong = wrong or source.plugin.validate(spark, source.config)
     if wrong or not source.plugin.open_keys(source.config):
         return source, wrong
@@ -215,7 +215,8 @@ def _checked(
 def _with_columns(
     spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
 ) -> tuple[SourceEnd, dict[str, list[str]]]:
-    """The source, with what its tasks would have for the keys that the config leaves out; or why that is not found."""
+    """The source with the values that its tasks would get for the keys that the config omits; or the errors, by key, if
+    the values cannot be inferred."""
     try:
         kept = source.config.filled(_kept_columns(source, checkpointed))
         return replace(source, config=kept.filled(source.plugin.infer(spark, kept))), {}
@@ -227,8 +228,8 @@ def _with_columns(
 
 
 def _kept_columns(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """What the next generation keeps of the columns that were inferred for an earlier one, by the rule of
-    :meth:`coterie.spark.generations.owner.Wanted.inferred`. Columns that a former config stated are not kept.
+    """The columns inferred for an earlier checkpoint generation that the next one keeps, by the rule of
+    :meth:`coterie.spark.generations.owner.Wanted.inferred`. Columns that a former config set are not kept.
 
     :raises ConfigError, WorldError: see :meth:`Source.parts`.
     """
@@ -242,7 +243,7 @@ def _kept_columns(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) 
 def _unfit_tolerance(
     spark: SparkSession, config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
 ) -> dict[str, list[str]]:
-    """Errors of the keys of bad records that depend on the source and the sink."""
+    """Errors in the keys for bad records that depend on the source and the sink."""
     try:
         tolerance = bad_records.tolerance_of(config)
     except ConfigError as error:
@@ -252,13 +253,9 @@ def _unfit_tolerance(
     key = bad_records.TOLERANCE
     if not source.plugin.sifts_bad_records:
         name = source.plugin.__name__
-        return {
-            key: [
-                f"{key}=all: {name} does not tell which of its records are bad; KafkaSource and FileSource do. Set none"
-            ]
-        }
+        return {key: [f"{key}=all: {name} does not report bad records; KafkaSource and FileSource do. Set none"]}
     holds = isinstance(tolerance.letters, sink.plugin.holds)
-    # The queue of bad records reads producer.override.* with the prefix `sink.` and without it.
+    # The dead letter queue reads producer.override.* with the prefix `sink.` and without it.
     writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)
     if (
         isinstance(tolerance.letters, bad_records.ToTopic)
@@ -281,8 +278,8 @@ def _unfit_tolerance(
             return found
     if not holds and common().read(config, EXACTLY_ONCE.name, str) == "required":
         sentence = (
-            f"{sink.plugin.__name__} does not write bad records by the same step as good ones, so a record may be lost "
-            f"or doubled where an expression is not deterministic; set {EXACTLY_ONCE.name}=requested to accept that "
+            f"{sink.plugin.__name__} does not commit bad records together with good ones, so a record may be lost or "
+            f"duplicated if an expression is not deterministic; set {EXACTLY_ONCE.name}=requested to accept that "
             "(docs/guarantees.md)"
         )
         return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
@@ -290,7 +287,7 @@ def _unfit_tolerance(
 
 
 def _shows(sink: SinkEnd, folder: Path) -> bool:
-    """Whether the sink writes to files, and ``folder`` is theirs, or lies in theirs, or theirs in it."""
+    """Whether the sink writes files, and ``folder`` is the sink's folder, is in it, or contains it."""
     if (path := sink.config.config.get(sink.config.key("path"))) is None:
         return False
     there, bad = as_path(path).resolve(), folder.resolve()
@@ -302,13 +299,13 @@ def _reads(source: SourceEnd, topic: str) -> bool:
     pattern = config.get(source.config.key("topics.regex"), "")
     try:
         matches = bool(pattern) and re.fullmatch(pattern, topic) is not None
-    except re.error:  # The expression is Java's.
+    except re.error:  # Java accepts expressions that Python does not.
         matches = False
     return matches or topic in as_list(config.get(source.config.key("topics"), ""))
 
 
 def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
-    """An error where a connector would write into a topic that it reads, and so read its own records, without end."""
+    """An error if a connector would write to a topic that it reads, and so read its own records without end."""
     if source.plugin is not KafkaSource or sink.plugin is not KafkaSink:
         return {}
     if not _may_share_cluster(source.config, sink.config):
@@ -337,7 +334,7 @@ _ENDLESS = "the connector would read its own records again, without end"
 
 
 def _may_share_cluster(source: EndConfig, sink: EndConfig) -> bool:
-    """Whether a Kafka source and a Kafka sink have an address in common."""
+    """Whether a Kafka source and a Kafka sink have a common bootstrap address."""
     return not _servers(source, kafka.OVERRIDE).isdisjoint(_servers(sink, kafka_target.OVERRIDE))
 
 
@@ -347,7 +344,7 @@ def _servers(config: EndConfig, override: str) -> set[str]:
 
 
 def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
-    """Whether no transform changes the topic of a record, as the Kafka sink takes it from a row."""
+    """Whether no transform changes the column from which the Kafka sink takes a record's topic."""
     share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
     own = spark.newSession()
     reader = source.plugin.of(source.config, share)
@@ -356,14 +353,14 @@ def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
     after = transforms.transform(rows, transforms.parsed(source.config.config))
     name = "topic" if "topic" in after.columns else Part.TOPIC.value
     if name == "topic" and name not in reader.columns:
-        return False  # It is a column of the value.
+        return False  # The topic is a column of the record's value.
     return column_ids(rows)[name] == column_ids(after)[name]
 
 
 def _ends(
     config: Mapping[str, str], worker: Mapping[str, str]
 ) -> tuple[SourceEnd | None, SinkEnd | None, dict[str, list[str]]]:
-    """Both ends, None for one that the config does not name as it must, and why by key."""
+    """The source and the sink, and errors by key; an end is None if the config does not name it correctly."""
     found: dict[str, list[str]] = {}
     source, sink = None, None
     try:
@@ -378,8 +375,10 @@ def _ends(
 
 
 def slips(config: Mapping[str, str]) -> Mapping[str, str]:
-    """Keys without effect whose first word is one edit away from a prefix of connectors' keys, and what is probably
-    meant: ``sorce.path`` is ignored, as every key without a known prefix is, and is probably ``source.path``."""
+    """Ignored keys that are probably typos, with the key that is probably meant: ``sorce.path`` and ``source.path``.
+
+    Keys without a known prefix are ignored. A typo is a key whose first word is one edit away from a known prefix.
+    """
     firsts = {key: key.partition(".")[0] for key in config if "." in key}
     return {
         key: prefix + key.removeprefix(first)
@@ -390,9 +389,9 @@ def slips(config: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _is_one_edit(word: str, other: str) -> bool:
-    """Whether one letter was changed, left out, added, or swapped with the next one."""
+    """Whether ``word`` becomes ``other`` by changing, removing or adding one letter, or by swapping two neighbours."""
     same = next((at for at, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]), None)
-    if same is None:  # One begins with the other.
+    if same is None:  # One word is a prefix of the other.
         return abs(len(word) - len(other)) == 1
     rest, other_rest = word[same:], other[same:]
     return (
@@ -404,7 +403,7 @@ def _is_one_edit(word: str, other: str) -> bool:
 
 
 def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
-    """An error where exactly once is required and the sink does not give it."""
+    """An error if exactly once is required and the sink does not guarantee it."""
     required = common().read(sink.config.config, EXACTLY_ONCE.name, str) == "required"
     if not required or sink.plugin.is_exactly_once(sink.config):
         return {}
@@ -416,10 +415,10 @@ def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
 
 
 def _without_rotation(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
-    """An error for each key of rotation that is set where it has no effect."""
+    """An error for each rotation key that is set although it has no effect with this source."""
     sentence = (
-        f"{source.plugin.__name__} does not tell how many rows are waiting: a batch is what it finds. Remove the key, "
-        "and set trigger.interval.ms to have fewer and larger files"
+        f"{source.plugin.__name__} does not report how many rows are waiting, so a batch cannot wait for more rows. "
+        "Remove the key, and set trigger.interval.ms to have fewer and larger files"
     )
     known = {key.name for key in sink.definition.keys}
     found = [key for key in rotation.keys(sink.config) if key in known and key in sink.config.config]
@@ -427,7 +426,7 @@ def _without_rotation(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
 
 
 def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:
-    """The parts of the source that each task reads.
+    """The source partitions that each task reads.
 
     :raises ConfigError: when a value is not valid.
     :raises WorldError: when the source cannot be reached.
@@ -437,17 +436,16 @@ def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:
 
 
 def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """An error where the ``checkpointed`` tasks have read another source, or files of another format.
+    """An error if the ``checkpointed`` tasks have read another source, or files of another format.
 
-    Their checkpoints state what they have read in the terms of that source, and Spark cannot go on from there in
-    another one.
+    Their checkpoints contain positions of that source, and Spark cannot resume at these positions in another source.
     """
     if not checkpointed:
         return {}
     try:
         before = source_end(checkpointed[0], source.config.worker, "task.class")
     except ConfigError:
-        return {}  # Another program has written these task configs: the tasks have never run on Spark.
+        return {}  # Another runtime has created these task configs: the tasks have never run on Spark.
     if before.plugin is not source.plugin:
         class_key = "connector.class" if source.config.is_prefix_optional else "source.class"
         return _other_source(class_key, source, before.plugin.__name__)
@@ -459,15 +457,15 @@ def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) 
 
 
 def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """An error for each key of the sink that is changed where the ``checkpointed`` tasks have read, of a source whose
-    positions cannot be taken to other checkpoints: another sink needs others."""
+    """An error for each changed key of the sink if the source's positions cannot be moved to new checkpoints, and the
+    ``checkpointed`` tasks may have checkpoints: another sink needs new checkpoints."""
     if not checkpointed or not isinstance(source.plugin.store, NoPositions):
         return {}
     config, worker = source.config.config, source.config.worker
     try:
         before, now = written_to(checkpointed[0], worker), written_to(config, worker)
     except ConfigError:
-        return {}  # The definitions say what is wrong.
+        return {}  # The check of the definitions reports the error.
     changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
     if "class" in changed:
         keys = {next(key for key in ("sink.class", "sink.format", "connector.class") if key in config)}
@@ -475,16 +473,16 @@ def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) ->
         end = sink_end(config, worker).config
         keys = {end.key(name) for name in changed}
     sentence = (
-        f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Put the former "
-        f"value back; {_OTHERWISE}"
+        f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Set the former "
+        f"value again; {_OTHERWISE}"
     )
-    return {key: [f"Another value of configuration {key} cannot be taken: {sentence}"] for key in sorted(keys)}
+    return {key: [f"The value of configuration {key} cannot be changed: {sentence}"] for key in sorted(keys)}
 
 
 def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:
     sentence = (
         f"Invalid value {source.config.config[key]} for configuration {key}: the connector has checkpoints, made with "
-        f"{before}, and no other source can go on from them. Keep {before}; {_OTHERWISE}"
+        f"{before}, and another source cannot resume from them. Keep {before}; {_OTHERWISE}"
     )
     return {key: [sentence]}
 
@@ -492,10 +490,10 @@ def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[st
 def split_errors(
     config: Mapping[str, str], tasks: int, checkpointed: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """What is wrong with a ``config`` that is split into ``tasks`` where ``checkpointed`` tasks have read before.
+    """An error if a ``config`` with ``tasks`` tasks has another number of tasks than the ``checkpointed`` tasks.
 
-    A task's checkpoint tells which input it has read of its own part. With another number of tasks each has another
-    part, and keeps its checkpoint or begins without: some rows are then read by no task, others by two.
+    A task's checkpoint records the read part of the task's own input. With another number of tasks each task has other
+    input, and keeps its checkpoint or starts without one: some rows are then read by no task, others by two tasks.
     """
     if not checkpointed or (before := checkpointed[0].get("task.count")) in (None, str(tasks)):
         return {}
@@ -503,7 +501,7 @@ def split_errors(
     return {
         "tasks.max": [
             f"Invalid value {new} for configuration tasks.max: the connector has checkpoints of {before} task(s), made "
-            f"with tasks.max={old}, and {tasks} task(s) would lose rows and double others on them. Keep "
+            f"with tasks.max={old}; {tasks} task(s) with these checkpoints would lose rows and duplicate others. Keep "
             f"tasks.max={old}; {_OTHERWISE}"
         ]
     }
@@ -512,12 +510,13 @@ def split_errors(
 def _unfit_transforms(
     spark: SparkSession, source: SourceEnd, sink: SinkEnd | None, found: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Resolve the transforms against the source's columns, as the query will, and what the sink takes of the rows."""
+    """Errors, by key, of the transforms with the source's columns, and of the sink with the resulting columns. Spark
+    resolves both in the same way as for the task's query."""
     if any(key.startswith(("transforms", "predicates")) for key in found):
         return {}
     try:
         share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
-        # A session of its own, as each task has one: transforms may make views in it.
+        # A separate session, as for each task: transforms may create views in it.
         own = spark.newSession()
         schema = source.plugin.of(source.config, share).schema(own)
         parsed = transforms.parsed(source.config.config)

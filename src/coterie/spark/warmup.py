@@ -1,6 +1,6 @@
-"""A throw-away query of the usual shape, so that the first real one does not pay for a cold JVM (6-8 s, then 0.5 s).
+"""Runs a typical query once, so that the first query of a task does not run on a cold JVM (6-8 s, afterwards 0.5 s).
 
-And the archive of the classes that it loads.
+Also writes the archive of the classes that this query loads.
 """
 
 import os
@@ -25,16 +25,18 @@ from coterie.spark.session import open_session, settings_for
 from coterie.spark.settings import SparkConfig
 
 FORMATS = ("json", "parquet")
-"""One that Spark writes, and the one that Arrow writes."""
+"""A format that Spark writes, and the format that Arrow writes."""
 ROWS = 200
 ARCHIVE_WITHIN_S = 600
-"""How long Java may take to write an archive, which it does at its end."""
+"""Time limit for Java to write an archive, which it does when it ends."""
 
 
 def warm_up(spark: SparkSession, scratch: Path) -> None:
-    """CSV through a filter and a cast to files, by Spark's writer and by Arrow, two batches each; the files go away.
+    """Run two queries with two batches each: read CSV, filter, cast, and write files by Spark's writer and by Arrow.
 
-    :raises WorldError, PySparkException: when not even this works.
+    The files are removed afterwards.
+
+    :raises WorldError, PySparkException: when a query fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch))
     try:
@@ -46,7 +48,7 @@ def warm_up(spark: SparkSession, scratch: Path) -> None:
 
 
 def write_archive(config: SparkConfig) -> Path:
-    """Start Spark as a worker with this config does, warm it up, and have Java write an archive of the classes loaded.
+    """Start Spark as a worker with this config does, warm it up, and let Java write an archive of the loaded classes.
 
     :raises WorldError: when Spark does not start, or Java cannot write the archive.
     """
@@ -68,7 +70,7 @@ def write_archive(config: SparkConfig) -> Path:
         printed = config.log_file.read_text(errors="replace").splitlines()[-5:]
         raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(printed)}") from None
     except OSError as error:
-        raise WorldError(f"{path.parent} cannot hold an archive of classes: {error.strerror}") from error
+        raise WorldError(f"No archive of classes can be written to {path.parent}: {error.strerror}") from error
     finally:
         unfinished.unlink(missing_ok=True)
     return path

@@ -466,7 +466,7 @@ async def test_each_wrong_key_is_named(
             rate,
             {"errors.tolerance": "all"},
             "errors.tolerance",
-            "RateSource does not tell which of its records are bad",
+            "RateSource does not report bad records",
         ),
         (
             rig.config(tmp_path),

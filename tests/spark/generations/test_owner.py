@@ -127,7 +127,7 @@ def test_a_re_split_that_another_worker_has_begun_is_finished_before_ours(tmp_pa
     theirs = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
     generation = GenerationId(number=2, id="theirs")
     close(tmp_path, plan(generation, theirs))
-    with pytest.raises(OvertakenError, match="has made generation 2-theirs"):
+    with pytest.raises(OvertakenError, match="has created checkpoint generation 2-theirs"):
         owner(tmp_path).settle(wanted(PARTS))
     assert not is_closed(tmp_path / "gen-2")
     assert owner(tmp_path).settle(wanted(PARTS)).generation.number == 3
@@ -150,7 +150,7 @@ def test_an_owner_that_stood_still_closes_no_generation_that_was_made_meanwhile(
         return frozenset()
 
     monkeypatch.setattr(owner_module, "unreleased", overtaken)
-    with pytest.raises(OvertakenError, match="Another worker has made generation 3-"):
+    with pytest.raises(OvertakenError, match="Another worker has created checkpoint generation 3-"):
         owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:]))
     assert not is_closed(tmp_path / "gen-3")
 
@@ -160,7 +160,7 @@ def test_two_workers_that_make_the_first_generation_agree_on_one(tmp_path: Path)
         owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:], known=False))
         return dict.fromkeys(parts, 3)
 
-    with pytest.raises(OvertakenError, match="Another worker has made generation 1-"):
+    with pytest.raises(OvertakenError, match="Another worker has created checkpoint generation 1-"):
         owner(tmp_path).settle(replace(wanted(PARTS, known=False), starts=starts))
     assert not is_closed(tmp_path / "gen-1")
 
@@ -215,7 +215,7 @@ def test_a_generation_whose_positions_cannot_be_read_is_not_closed_for_another_s
     )
     streams = replace(finisher(tmp_path), store=NoPositions())
     first = Owner(streams, grace_ms=0).settle(now)
-    with pytest.raises(WorldError, match="put the former sink back"):
+    with pytest.raises(WorldError, match="configure the former sink again"):
         Owner(streams, grace_ms=0).settle(replace(now, config=CONFIG | {"sink.path": "/other"}))
     assert Owner(streams, grace_ms=0).settle(now) == first
 
@@ -310,7 +310,7 @@ def test_of_checkpoints_from_before_generations_only_the_owner_knows_the_split(t
     assert newest_stated(tmp_path / "nothing") is None
     make_first(tmp_path / "0")
     assert newest_stated(tmp_path) is None
-    with pytest.raises(WorldError, match="says nothing of their tasks"):
+    with pytest.raises(WorldError, match="contains no configs of their tasks"):
         owner(tmp_path).settle(wanted(PARTS, known=False))
 
 

@@ -88,7 +88,7 @@ async def test_a_function_that_fails_fails_its_task_alone_with_one_clear_sentenc
         ("tests.spark.user_functions_too:f", "row INT", "function", "does not allow the module"),
         (f"{MODULE}.no:f", "row INT", "function", "cannot be imported: ModuleNotFoundError"),
         (f"{MODULE}:nothing", "row INT", "function", "has no nothing"),
-        (f"{MODULE}:NUMBER", "row INT", "function", "is a int, and no function"),
+        (f"{MODULE}:NUMBER", "row INT", "function", "is a int and not a function"),
         ("doubled", "row INT", "function", "Must be package.module:function"),
         (f"{MODULE}:doubled", "row ITN", "schema", ""),
     ],

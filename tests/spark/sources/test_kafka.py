@@ -403,7 +403,7 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_sh
         with caplog.at_level(logging.DEBUG, "coterie"):
             start = await rig.start(config | overrides, "secured")
             await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
-            await rig.wait_until(lambda: "does not show the lag of connector secured" in caplog.text)
+            await rig.wait_until(lambda: "Connector secured: committing offsets to group" in caplog.text)
             await rig.runtime.stop(start.task, grace_ms=20_000)
         own = source_end({**config, **overrides, "name": "secured"}, {}).config
         parts = tuple(KafkaSource.parts(own))
@@ -416,7 +416,7 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_sh
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()
     assert "rejected the request: " in error[0]
     assert "secured" in plan
-    assert caplog.text.count("does not show the lag of connector secured") == 1
+    assert caplog.text.count("Connector secured: committing offsets to group") == 1
     assert "GROUP_AUTHORIZATION_FAILED" in caplog.text or "GroupAuthorizationException" in caplog.text
     assert PASSWORD not in caplog.text + plan + str(error) + repr(source)
 

@@ -96,5 +96,5 @@ async def test_the_sink_of_a_connector_with_checkpoints_stays(rig: Rig, tmp_path
     assert "a connector of PythonSource keeps its sink" in errors["sink.path"][0]
     with pytest.raises(ConfigError, match="keeps its sink"):
         await rig.runtime.split(name, incarnation, changed, tasks)
-    with pytest.raises(WorldError, match="cannot be taken to another checkpoint"):
+    with pytest.raises(WorldError, match="cannot be moved to another checkpoint"):
         NoPositions().read(tmp_path, ["stream"])

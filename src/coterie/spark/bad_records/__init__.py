@@ -1,1 +1,1 @@
-"""Bad records: which rows of a batch are bad, where they go, and how they and the good rows are fixed by one step."""
+"""Bad records: separation of a batch's bad rows, dead letter destinations, and the commit of good and bad rows."""

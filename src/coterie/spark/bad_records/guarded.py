@@ -1,12 +1,12 @@
-"""Leads the hidden columns around transforms, and makes a row that a transform cannot compute a bad one.
+"""Applies transforms so that a failing expression marks its row as bad instead of failing the batch.
 
-A transform sees the columns of its rows only. Afterwards its part of Spark's logical plan is built again, node by node:
-each projection also hands the hidden columns on, and each filter lets bad rows pass. An expression that can fail is
-computed inside Spark's ``TryEval``: where it fails, the row gets an error instead of the batch. An expression is not
-computed for a row that is bad already.
+A transform is applied to rows without the error columns. Afterwards this module builds the transform's part of Spark's
+logical plan again, node by node: each projection also keeps the error columns, and each filter keeps bad rows. An
+expression that can fail is computed inside Spark's ``TryEval``: if it fails, the row gets an error and the batch
+continues. For a row that is already bad, no expression is computed.
 
-So a transform needs to know nothing of bad records, as long as it computes row by row with expressions of Spark: its
-nodes are projections and filters. The only module here that builds nodes of Spark's plans.
+So transforms need no code for bad records, if they compute each row separately with expressions of Spark: their nodes
+are then projections and filters. This is the only module of the package that builds nodes of Spark's plans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,16 +53,16 @@ _NEVER_FAIL = frozenset(
         "Upper",
     ]
 )
-"""Expressions of Spark that have a value for every input: they need no guard."""
+"""Expressions of Spark that never fail: they need no ``TryEval``."""
 _TRANSPARENT = frozenset(["SubqueryAlias", "View"])
-"""Nodes that give a name to their child."""
+"""Nodes that only name their child."""
 
 
 def guarded(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None) -> DataFrame:
-    """``rows``, which have the hidden columns, through ``transforms`` and :meth:`Sink.shape`, with ``BAD`` in the place
-    of these columns.
+    """Apply ``transforms`` and :meth:`Sink.shape` to ``rows``, which have the error columns. The result has the column
+    ``BAD`` instead of the error columns.
 
-    :raises ConfigError: when a transform does not fit the columns that reach it, or does not compute row by row.
+    :raises ConfigError: when a transform does not fit its input columns, or does not compute each row separately.
     """
     for one in transforms:
         failure = f"{one.key}={one.value} cannot be computed for this record"
@@ -70,7 +70,7 @@ def guarded(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None)
         rows = _Guard(rows, step).through(one.apply(rows.drop(ORIGINAL, ERROR)))
     if sink is not None:
         name = type(sink).__name__
-        failure = f"The columns that {name} writes cannot be made of this record"
+        failure = f"The columns that {name} writes cannot be computed for this record"
         step = _Step(key="sink.class", stage=PUT, class_name=name, failure=failure)
         rows = _Guard(rows, step).through(sink.shape(rows.drop(ORIGINAL, ERROR)))
     return with_bad(rows)
@@ -78,7 +78,7 @@ def guarded(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """What is done to rows, as messages name it."""
+    """A transform or the sink's :meth:`Sink.shape`, with the texts for error messages."""
 
     key: str
     stage: str
@@ -87,7 +87,7 @@ class _Step:
 
 
 class _Guard:
-    """Builds the plan of one transform again."""
+    """Builds the plan of one transform again, with the error columns."""
 
     def __init__(self, rows: DataFrame, step: _Step) -> None:
         self._spark = rows.sparkSession
@@ -118,8 +118,8 @@ class _Guard:
         raise ConfigError(
             {
                 TOLERANCE: [
-                    f"{TOLERANCE}=all cannot be used with {self._step.key}: Spark runs it as {name}, which does not "
-                    "keep each record beside its row; set none, or leave the transform out"
+                    f"{TOLERANCE}=all cannot be used with {self._step.key}: Spark runs it as {name}, which loses the "
+                    "original record of a row; set none, or remove the transform"
                 ]
             }
         )
@@ -155,7 +155,8 @@ class _Guard:
     # -- expressions --------------------------------------------------------------------------------------------------
 
     def _tried(self, child: Any, expression: Any) -> Any:
-        """A new column: a struct of the expression's value; null where it fails, and for a row that is bad already."""
+        """A new column: a struct with the expression's value; null if the expression fails or the row is already
+        bad."""
         made = self._expressions.CreateNamedStruct(self._seq([self._name, expression]))
         is_good = self._expressions.IsNull(self._attribute(child, ERROR))
         nothing = self._expressions.Literal(None, made.dataType())
@@ -165,7 +166,7 @@ class _Guard:
         return self._expressions.GetStructField(result, 0, self._none())
 
     def _error(self, child: Any, results: Sequence[Any]) -> Any:
-        """The column :data:`ERROR`, in which rows get an error for which one of ``results`` is null."""
+        """The column :data:`ERROR`; a row without an error gets one if one of its ``results`` is null."""
         error = self._attribute(child, ERROR)
         has_failed = self._or([self._expressions.IsNull(result) for result in results])
         is_new = self._expressions.And(self._expressions.IsNull(error), has_failed)
@@ -185,7 +186,7 @@ class _Guard:
         return self._expressions.Alias(expression, name, fresh, self._seq([]), self._none(), self._seq([]))
 
     def _expression(self, column: Column) -> Any:
-        """The expression of a column that depends on no other."""
+        """The expression of a column that depends on no other column."""
         one = _plan(self._spark.range(1).select(column.alias("one")))
         return one.projectList().head().child()
 
@@ -209,7 +210,7 @@ def _items(seq: Any) -> list[Any]:
 
 
 def _can_fail(expression: Any) -> bool:
-    """Whether an expression may fail for a row; a projected column that is handed on never does."""
+    """Whether an expression may fail for a row; a column that is projected unchanged never fails."""
     if expression.getClass().getSimpleName() not in _NEVER_FAIL:
         return True
     return any(_can_fail(child) for child in _items(expression.children()))

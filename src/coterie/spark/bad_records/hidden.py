@@ -1,8 +1,8 @@
-"""The hidden columns that carry a record's original bytes and its error beside the columns of its row.
+"""The error columns: hidden columns of a row that contain the record's original bytes and its error.
 
-A source that sifts bad records gives each row :data:`ORIGINAL` and :data:`ERROR`. Transforms do not see them: they are
-led around every transform (``guarded.py``). At the end of the stream one column is left of both, :data:`BAD`: null for
-a good row, and for a bad one the record and what is wrong with it.
+A source that reports bad records adds :data:`ORIGINAL` and :data:`ERROR` to each row. Transforms cannot access these
+columns; ``guarded.py`` keeps them unchanged. At the end of the stream one column replaces both, :data:`BAD`: null for a
+good row; for a bad row a struct with the record and the error.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -34,7 +34,7 @@ RECORD = StructType(
         StructField("timestamp", TimestampType()),
     ]
 )
-"""A record as it was read, before any converter."""
+"""The type of :data:`ORIGINAL`: a record as it was read, before any converter."""
 FAULT = StructType(
     [
         StructField("stage", StringType()),
@@ -42,9 +42,9 @@ FAULT = StructType(
         StructField("message", StringType()),
     ]
 )
-"""What is wrong with a record: Connect's name of the stage, the converter's or transform's class, and a sentence."""
+"""The type of :data:`ERROR`: Connect's name of the stage, the converter's or transform's class, and a message."""
 BAD_ROW = StructType([*RECORD.fields, *FAULT.fields])
-"""The columns of a bad row."""
+"""The type of :data:`BAD`: the columns of a bad row."""
 
 POLL = "TASK_POLL"
 TRANSFORMATION = "TRANSFORMATION"
@@ -54,7 +54,7 @@ or ``VALUE_CONVERTER``."""
 
 
 def with_hidden(records: DataFrame) -> DataFrame:
-    """``records``, which have all columns of :data:`RECORD`, with the hidden columns and without an error."""
+    """``records``, which have all columns of :data:`RECORD`, with the error columns added and no error set."""
     original = F.struct(*(F.col(name) for name in RECORD.names))
     return records.withColumns({ORIGINAL: original, ERROR: F.lit(None).cast(FAULT)})
 
@@ -66,7 +66,7 @@ def fault(stage: str, class_name: str, message: str | Column) -> Column:
 
 
 def with_bad(rows: DataFrame) -> DataFrame:
-    """``rows`` with :data:`BAD` in place of the hidden columns."""
+    """``rows`` with :data:`BAD` instead of the error columns."""
     fields = [F.col(ORIGINAL)[name].alias(name) for name in RECORD.names]
     fields += [F.col(ERROR)[name].alias(name) for name in FAULT.names]
     bad = F.when(F.col(ERROR).isNotNull(), F.struct(*fields))
@@ -79,5 +79,5 @@ def good_rows(classified: DataFrame) -> DataFrame:
 
 
 def bad_rows(classified: DataFrame) -> DataFrame:
-    """The bad rows of a batch with the column :data:`BAD`, as columns of :data:`BAD_ROW`."""
+    """The bad rows of a batch with the column :data:`BAD`, with the columns of :data:`BAD_ROW`."""
     return classified.where(F.col(BAD).isNotNull()).select(f"{BAD}.*")

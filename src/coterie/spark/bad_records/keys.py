@@ -1,7 +1,7 @@
-"""The keys that say what becomes of bad records and of failed attempts, by Connect's names, and what they say.
+"""The config keys for bad records and retries, with Connect's names, and their parsed values.
 
 ``errors.deadletterqueue.path`` and ``errors.deadletterqueue.table`` are not Connect's: they name a folder or a table as
-the place of bad records instead of a topic.
+the destination of bad records instead of a topic.
 """
 
 import re
@@ -22,7 +22,7 @@ REPLICATION = QUEUE + "topic.replication.factor"
 CONTEXT = QUEUE + "context.headers.enable"
 
 _TABLE_BYTES = 63
-"""PostgreSQL cuts longer names off, without an error."""
+"""PostgreSQL truncates longer names without an error."""
 
 
 def _topic(value: str) -> str | None:
@@ -88,7 +88,7 @@ DEFINITION = Definition(
             Type.BOOLEAN,
             "false",
             "Log Errors",
-            "With errors.tolerance=all: write to the worker's log how many records were left out, once a minute.",
+            "With errors.tolerance=all: log the number of records that were left out, once a minute.",
         ),
         _key(
             2,
@@ -96,7 +96,7 @@ DEFINITION = Definition(
             Type.BOOLEAN,
             "false",
             "Log Error Details",
-            "Whether that line names topic, partition, offset and timestamp of the first of these records.",
+            "Whether the log line names topic, partition, offset and timestamp of the first of these records.",
         ),
         _key(
             3,
@@ -104,7 +104,7 @@ DEFINITION = Definition(
             Type.STRING,
             "",
             "Dead Letter Queue Topic Name",
-            "With errors.tolerance=all: topic that records which are left out are written to; empty for none.",
+            "With errors.tolerance=all: topic to which the left out records are written; empty means none.",
             _topic,
         ),
         _key(
@@ -113,7 +113,7 @@ DEFINITION = Definition(
             Type.SHORT,
             "3",
             "Dead Letter Queue Topic Replication Factor",
-            "Replication factor of that topic where it is created.",
+            "Replication factor with which the dead letter queue topic is created.",
             _replication,
         ),
         _key(
@@ -122,7 +122,7 @@ DEFINITION = Definition(
             Type.BOOLEAN,
             "false",
             "Enable Error Context Headers",
-            "Whether records in that topic get headers about the error; their keys start with __connect.errors.",
+            "Whether dead letter records get headers about the error; their keys start with __connect.errors.",
         ),
         _key(
             6,
@@ -130,7 +130,7 @@ DEFINITION = Definition(
             Type.STRING,
             "",
             "Dead Letter Folder",
-            "With errors.tolerance=all: folder of Parquet files that records which are left out are written to.",
+            "With errors.tolerance=all: folder to which the left out records are written as Parquet files.",
             _path,
             Width.LONG,
         ),
@@ -140,7 +140,7 @@ DEFINITION = Definition(
             Type.STRING,
             "",
             "Dead Letter Table",
-            "With errors.tolerance=all: table that such records are written to, in the database of the PostgresSink.",
+            "With errors.tolerance=all: table in the PostgresSink's database to which left out records are written.",
             _table,
         ),
         _key(
@@ -149,7 +149,7 @@ DEFINITION = Definition(
             Type.LONG,
             "0",
             "Retry Timeout for Errors",
-            "How long a task waits for a server that cannot be reached, in milliseconds; -1 means for ever.",
+            "How long a task waits for a server that cannot be reached, in milliseconds; -1 means without limit.",
             at_least(-1),
         ),
         _key(
@@ -200,7 +200,7 @@ DeadLetters: TypeAlias = Dropped | ToTopic | ToFolder | ToTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """``errors.tolerance=all``: what becomes of bad records."""
+    """The settings of ``errors.tolerance=all``: the destination of bad records, and the log lines about them."""
 
     letters: DeadLetters
     logs: bool
@@ -209,9 +209,10 @@ class Tolerance:
 
 
 def tolerance_of(config: Mapping[str, str]) -> Tolerance | None:
-    """What a connector's or task's config says of bad records; None: the first one fails the task.
+    """The settings for bad records in a connector's or task's config; None means that the first bad record fails the
+    task.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when a value is not valid; the error names the key.
     """
     if DEFINITION.read(config, TOLERANCE, str) == "none":
         return None
@@ -226,7 +227,7 @@ def _letters(config: Mapping[str, str]) -> DeadLetters:
     topic, path, table = (DEFINITION.read(config, key, str) for key in (TOPIC, PATH, TABLE))
     named = [key for key, value in ((TOPIC, topic), (PATH, path), (TABLE, table)) if value]
     if len(named) > 1:
-        raise ConfigError({named[1]: [f"Bad records go to one place: set only one of {', '.join(named)}"]})
+        raise ConfigError({named[1]: [f"Bad records have only one destination: set only one of {', '.join(named)}"]})
     if topic:
         return ToTopic(
             topic=topic,

@@ -1,4 +1,4 @@
-"""Dead letters: bad rows as they are written to a table, a folder or a topic, with where they come from."""
+"""Dead letters: the form in which bad rows are written to a table, a folder or a topic, with the record's origin."""
 
 import base64
 import json
@@ -22,10 +22,10 @@ from coterie.spark.bad_records.hidden import RECORD
 from coterie.spark.record import HEADERS_TYPE
 
 EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""What Connect raises for a record that a converter or a transform refuses."""
+"""The exception that Connect raises for a record that a converter or a transform cannot process."""
 
 CONTEXT = "__connect.errors."
-"""How the keys of Connect's headers about an error start."""
+"""Prefix of the keys of Connect's headers about an error."""
 
 ROW = StructType(
     [
@@ -48,7 +48,7 @@ ROW = StructType(
 
 
 def letters(bad: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
-    """Bad rows of ``task`` as columns of :data:`ROW`."""
+    """The bad rows of ``task`` with the columns of :data:`ROW`."""
     count = bad.num_rows
     columns = {name: bad.column(name) for name in bad.schema.names}
     columns |= {
@@ -62,7 +62,7 @@ def letters(bad: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
 
 
 def file_letters(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
-    """Bad rows of ``task`` as the columns of :data:`ROW`, with the headers as they are."""
+    """The bad rows of ``task`` with the columns of :data:`ROW`, but with unchanged ``headers``."""
     record = [F.col(name) for name in RECORD.names if name not in ("key", "value", "headers")]
     return bad.select(
         F.lit(str(task.connector)).alias("connector"),
@@ -89,9 +89,9 @@ def _text(value: object) -> str | None:
 
 
 def record_parts(of: Callable[[str], Column], task: ConnectorTaskId, *, has_context: bool) -> dict[str, Column]:
-    """The key, the value and the headers of a dead letter in a topic; ``of`` gives a column of the bad row by name.
+    """The key, value and headers of a dead letter in a topic. ``of`` returns a column of the bad row by name.
 
-    With ``has_context`` the record's own headers are followed by those that Connect adds, in Connect's order.
+    With ``has_context`` the headers of Connect follow the record's own headers, in Connect's order.
     """
     parts = {"key": of("key"), "value": of("value"), "headers": of("headers")}
     if has_context:
@@ -105,7 +105,7 @@ def record_parts(of: Callable[[str], Column], task: ConnectorTaskId, *, has_cont
             "class.name": of("class_name"),
             "exception.class.name": F.lit(EXCEPTION),
             "exception.message": of("message"),
-            # There is no Java stack: the line that Java would print above it.
+            # There is no Java stack trace: only the line that Java prints above a stack trace.
             "exception.stacktrace": F.concat(F.lit(f"{EXCEPTION}: "), of("message"), F.lit("\n")),
         }
         added = [

@@ -1,7 +1,8 @@
-"""Writes the bad rows of a task to a topic or a folder by a sink of their own, before the good rows of the batch.
+"""Writes the bad rows of a task to a topic or a folder by a separate sink, before the good rows of the batch.
 
-It is for places that the connector's sink does not hold. The sink of the bad rows has its own account of the batches
-that are in place, so that a replayed batch is there once; but the good and the bad rows of a batch are two steps.
+Used for destinations that the connector's sink does not write together with the good rows (:attr:`Sink.holds`). The
+separate sink has its own record of committed batches, so that it commits a replayed batch once. But the bad rows and
+the good rows of a batch are two commits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,13 +39,14 @@ from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
 from coterie.spark.sinks.kafka_target import OVERRIDE
 
 LEDGER_SUFFIX = "-dead-letters"
-"""Follows ``ledger.topic`` in the name of the compacted topic that states the last batch of each task whose bad records
-are in a topic."""
+"""Suffix that is appended to ``ledger.topic``: name of the compacted topic that contains the last committed batch of
+each task that writes bad records to a topic."""
 LEDGER = "ledger.topic"
 
 
 class DeadLetterQueue:
-    """A sink, and what it writes of a bad row. ``key`` is the key that names the place; errors name it."""
+    """A sink for bad rows. ``key``: the config key of the destination, which errors name. ``shape``: returns the
+    columns that the sink writes for the bad rows of a task."""
 
     def __init__(self, key: str, sink: Sink, shape: Callable[[DataFrame, ConnectorTaskId], DataFrame]) -> None:
         self._key = key
@@ -77,7 +79,7 @@ class DeadLetterQueue:
         except WorldError as error:
             raise WorldError(self._sentence(str(error))) from error
         except OSError as error:
-            # Not a refusal: the next start may find the folder in order.
+            # Not a permanent failure: at the next start the folder may be usable.
             raise OSError(error.errno, self._sentence(error.strerror or str(error))) from error
 
     def _sentence(self, said: str) -> str:
@@ -85,7 +87,7 @@ class DeadLetterQueue:
 
 
 class _StagedLetters:
-    """A batch of bad rows that readers do not see yet; its errors name the key of the place, too."""
+    """A staged batch of bad rows; its errors also name the config key of the destination."""
 
     def __init__(self, staged: Staged, named: Callable[[], AbstractContextManager[None]]) -> None:
         self._staged = staged
@@ -102,9 +104,9 @@ class _StagedLetters:
 
 
 def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]) -> DeadLetterQueue | None:
-    """The queue of a task's config; None where bad rows are written nowhere.
+    """The dead letter queue of a task's config; None when bad rows are dropped.
 
-    :raises ConfigError: when only the sink itself could write to such a place.
+    :raises ConfigError: when only the connector's sink could write to this kind of destination.
     """
     match letters:
         case Dropped():
@@ -121,10 +123,10 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
 
 
 def place_of(letters: DeadLetters, config: Mapping[str, str]) -> dict[str, str]:
-    """The keys that name the place where the queue writes bad records, and knows what it has written; with what they
-    say. Empty where bad records are written nowhere.
+    """The values of the keys that identify the destination of bad records and the queue's record of committed batches.
+    Empty when bad records are dropped.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when a value is not valid; the error names the key.
     """
     match letters:
         case Dropped():
@@ -138,10 +140,10 @@ def place_of(letters: DeadLetters, config: Mapping[str, str]) -> dict[str, str]:
 
 
 def topic_keys(config: Mapping[str, str]) -> dict[str, str]:
-    """What a connector's config says, beside ``errors.*``, of how the queue writes to a topic: ``ledger.topic`` and
-    ``producer.override.*``.
+    """The keys in a connector's config, in addition to ``errors.*``, with which the queue writes to a topic:
+    ``ledger.topic`` and ``producer.override.*``.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when a value is not valid; the error names the key.
     """
     own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
     overrides = {OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()}
@@ -151,7 +153,7 @@ def topic_keys(config: Mapping[str, str]) -> dict[str, str]:
 def errors_of(
     spark: SparkSession, letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Errors by the user's key of a place to which the queue writes; waits for a server for some seconds at most.
+    """Errors, by the user's key, of the queue's destination. Waits some seconds at most for a server.
 
     :raises ConfigError: see :func:`queue_of`.
     """
@@ -173,7 +175,8 @@ def errors_of(
 def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
     """See :meth:`Sink.retire`; for the folder of bad records that ``config`` names, if it names one.
 
-    A file sink has its marks of bad records in its own work folder, and none here.
+    A file sink keeps the commit markers of its bad records in its own work folder, and not in the folder of bad
+    records.
     """
     tolerance = tolerance_of(config)
     if tolerance is not None and isinstance(tolerance.letters, ToFolder):
@@ -181,11 +184,11 @@ def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
 
 
 def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
-    """The config of the Kafka sink that writes bad records. The topic stands under the user's keys, so that errors of
-    this sink name these keys.
+    """The config of the Kafka sink that writes bad records. It contains the topic under the user's keys, so that errors
+    of this sink name these keys.
 
-    The ledger is not that of the connector's own sink, which may be a Kafka sink, too: with one ledger both sinks would
-    have the same transactional id.
+    The ledger topic differs from that of the connector's own sink, which may also be a Kafka sink: with one ledger
+    topic both sinks would have the same transactional id.
     """
     bytes_ = Format.BYTES.value
     users = topic_keys(config)

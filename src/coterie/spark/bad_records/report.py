@@ -1,4 +1,4 @@
-"""What the worker's log says of records that were left out: one line a minute and task."""
+"""Logs the number of records that were left out: one line a minute for each task."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ EVERY_S = 60
 
 
 class Report:
-    """Counts the bad records of one run of a task, and writes the log's lines."""
+    """Counts the bad records of one run of a task, and logs them."""
 
     def __init__(
         self, task: ConnectorTaskId, tolerance: Tolerance, clock: Callable[[], float] = time.monotonic
@@ -25,10 +25,10 @@ class Report:
         self._since = Tally()
         self._logged_at: float | None = None
         self.count = 0
-        """Bad records in batches that were put in place."""
+        """Number of bad records in committed batches."""
 
     def add(self, tally: Tally) -> None:
-        """Count the bad records of a batch that was put in place; called with every batch."""
+        """Count the bad records of a committed batch. Must be called for every batch."""
         self.count += tally.count
         self._since = Tally(count=self._since.count + tally.count, first=self._since.first or tally.first)
         now = self._clock()

@@ -1,7 +1,7 @@
-"""The rows of a batch, divided into good and bad ones by one evaluation.
+"""Separates the good and the bad rows of a batch with one evaluation of the rows.
 
-An expression of a user need not be deterministic. A batch whose good rows come from one evaluation and whose bad rows
-come from another loses rows and doubles others. So either all rows go through the driver once, and are divided there
+An expression of a user may be not deterministic. If a batch's good rows came from one evaluation and its bad rows from
+another, some rows would be lost and others duplicated. So either the driver reads all rows once and separates them
 (:class:`Sifter`), or Spark keeps the evaluated rows until both kinds are written (:func:`kept`).
 """
 
@@ -20,29 +20,30 @@ from coterie.spark.arrow import pieces
 from coterie.spark.bad_records.hidden import BAD, bad_rows
 
 SPOOL_BYTES = 4 << 20
-"""How many bytes of bad rows are held in memory; more go to a file without a name."""
+"""Maximum of bad rows in memory, in bytes; if there are more, all are written to an unnamed temporary file."""
 _METRICS = "coterie_bad_rows"
 _SHOWN = ("stage", "message", "topic", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many bad rows a batch has, and of the first one what the log shows."""
+    """The bad-row summary of a batch: the number of bad rows, and the log fields of the first one."""
 
     count: int = 0
     first: tuple[tuple[str, object], ...] = ()
 
 
 class Divided:
-    """The rows of a batch in Arrow. :meth:`good` is read first; at its end all bad rows are known. Must be closed."""
+    """The rows of a batch in Arrow. Read :meth:`good` to its end first: only then :meth:`bad` is complete. Must be
+    closed."""
 
     def __init__(self, rows: Iterable[pa.RecordBatch]) -> None:
         self._rows = rows
         self._spool: tempfile.SpooledTemporaryFile[bytes] | None = None
-        """The bad rows, where there are any."""
+        """The bad rows; None while there are none."""
         self._writer: pa.RecordBatchStreamWriter | None = None
         self.tally = Tally()
-        """Of the pieces of :meth:`good` that were read."""
+        """The bad-row summary of the record batches of :meth:`good` that were read."""
 
     def good(self) -> Iterator[pa.RecordBatch]:
         """The good rows in their order."""
@@ -59,7 +60,7 @@ class Divided:
                 yield rest.filter(bad.is_null())
 
     def bad(self) -> Iterator[pa.RecordBatch]:
-        """The bad rows in their order, as columns of ``BAD_ROW``."""
+        """The bad rows in their order, with the columns of ``BAD_ROW``."""
         if self._writer is None or self._spool is None:
             return
         self._writer.close()
@@ -67,7 +68,7 @@ class Divided:
         yield from pa.ipc.open_stream(pa.PythonFile(self._spool, mode="r"))
 
     def close(self) -> None:
-        """Free the bad rows; :attr:`tally` stays."""
+        """Free the bad rows; :attr:`tally` remains valid."""
         if self._spool is not None:
             self._spool.close()
 
@@ -81,7 +82,8 @@ class Divided:
 
 
 class Sifter:
-    """Divides a batch whose rows have the column ``BAD``; each attempt to write the batch evaluates the rows anew."""
+    """Separates a batch whose rows have the column ``BAD``; each attempt to write the batch evaluates the rows
+    again."""
 
     def __init__(self, classified: DataFrame, *, is_small: bool) -> None:
         self._classified = classified
@@ -90,13 +92,13 @@ class Sifter:
         self._counted: Tally | None = None
 
     def divide(self) -> Divided:
-        """Evaluate the rows; the caller closes the result."""
+        """Evaluate the rows and separate them; the caller must close the result."""
         self._last = Divided(pieces(self._classified, is_small=self._is_small))
         return self._last
 
     @property
     def tally(self) -> Tally:
-        """Of the last evaluation."""
+        """The bad-row summary of the last evaluation."""
         return self._counted or (Tally() if self._last is None else self._last.tally)
 
     @contextmanager
@@ -107,15 +109,15 @@ class Sifter:
             yield rows
 
     def observed(self) -> DataFrame:
-        """All rows, with the column ``BAD``, for a sink that writes both kinds by one plan of Spark; that sink calls
-        :meth:`count` once it has run the plan."""
+        """All rows, with the column ``BAD``, for a sink that writes both kinds by one plan of Spark. After the plan has
+        run, the sink calls :meth:`count`."""
         bad = F.col(BAD)
         first = F.when(bad.isNotNull(), F.to_json(F.struct(*(bad[name].alias(name) for name in _SHOWN))))
         metrics = F.count(bad).alias("count"), F.first(first, ignorenulls=True).alias("first")
         return self._classified.observe(_METRICS, *metrics)
 
     def count(self, written: DataFrame) -> None:
-        """Take the tally from ``written``, which was made of :meth:`observed` and was run."""
+        """Set :attr:`tally` from the metrics of ``written``, which was derived from :meth:`observed` and has run."""
         frame: Any = written
         found = frame._jdf.queryExecution().observedMetrics().get(_METRICS)
         if found.isDefined() and (count := found.get().getLong(0)):
@@ -124,9 +126,9 @@ class Sifter:
 
 @contextmanager
 def kept(classified: DataFrame) -> Iterator[DataFrame]:
-    """The rows of ``classified``, evaluated once and held by Spark until the end of the block.
+    """The rows of ``classified``, evaluated once and stored by Spark until the end of the block.
 
-    A lost executor takes its part of the rows with it. The batch then fails; Spark does not evaluate them again.
+    If an executor is lost, its rows are lost too. The batch then fails; Spark does not evaluate the rows again.
     """
     rows: Any = classified.localCheckpoint(eager=True)
     try:
@@ -136,7 +138,7 @@ def kept(classified: DataFrame) -> Iterator[DataFrame]:
 
 
 def tally_of(classified: DataFrame) -> Tally:
-    """How many bad rows there are; for a batch that Spark holds."""
+    """The bad-row summary of rows that Spark has stored (:func:`kept`)."""
     shown = F.first(F.struct(*_SHOWN))
     row = bad_rows(classified).agg(F.count("*").alias("count"), shown.alias("first")).collect()[0]
     if not row["count"]:

@@ -1,1 +1,1 @@
-"""Generations of a connector's checkpoints: what each task reads, where it is, and how both change without loss."""
+"""Checkpoint generations of a connector: the input and the positions of each task, and how both change without loss."""

@@ -1,4 +1,5 @@
-"""Durable steps on the shared file system: written whole, synced, put in place by one call."""
+"""Durable operations on the shared file system: complete files, fsync, and one atomic call that publishes the
+result."""
 
 import contextlib
 import os
@@ -12,7 +13,7 @@ RETIRED_PREFIX = ".retired-"
 
 
 def put_first(path: Path, text: str) -> bool:
-    """Put a file with ``text`` at ``path`` unless a file stands there; True when this call put it."""
+    """Create the file ``path`` with ``text``, unless it exists; atomic. Returns True when this call created it."""
     aside = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     with aside.open("x") as file:
         file.write(text)
@@ -37,7 +38,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Have everything in ``folder`` on disk, and the folder itself."""
+    """fsync all files and folders in ``folder``, and ``folder`` itself."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
@@ -49,7 +50,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def retire(path: Path) -> None:
-    """Have a plain file stand at the name of a folder, and remove the folder. The name never becomes free."""
+    """Replace a folder by a plain file at the same path, and remove the folder. The path never becomes free."""
     aside = path.with_name(f"{RETIRED_PREFIX}{uuid.uuid4().hex}")
     aside.touch(exist_ok=False)
     try:
@@ -58,13 +59,13 @@ def retire(path: Path) -> None:
         aside.unlink()
         _retire_without_exchange(path, aside)
     except FileNotFoundError:
-        # A sweep took the plain file away; whoever swept has the same to retire.
+        # Another worker has removed the plain file as a leftover; that worker replaces the folder too.
         return
     remove(aside)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder that others may be removing, too."""
+    """Remove a file or a folder. Other workers may remove it at the same time."""
     try:
         path.unlink(missing_ok=True)
     except (IsADirectoryError, PermissionError):

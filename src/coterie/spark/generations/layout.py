@@ -1,8 +1,8 @@
-"""Where the generations of a connector stand on the shared file system, and how they are named.
+"""Paths and names of a connector's checkpoint generations on the shared file system.
 
-``LOCATION/<connector>-<incarnation>/`` holds ``gen-<k>/`` for k = 1, 2, …. A generation that was retired is a plain
-file under the same name, so that no name of a generation ever becomes free. Generation 0 is the layout of before
-generations: its tasks' folders stand in the connector's folder itself.
+``LOCATION/<connector>-<incarnation>/`` contains ``gen-<k>/`` for k = 1, 2, …. A removed generation is a plain file with
+the same name, so that the name of a generation never becomes free. Generation 0 is the layout of versions of Coterie
+without checkpoint generations: its tasks' folders are directly in the connector's folder.
 """
 
 import os
@@ -17,20 +17,20 @@ from coterie.spark.checkpoint import safe_name
 
 MANIFEST = "manifest.json"
 CLOSED = "closed"
-"""The order to close a generation; it holds the plan of the next one."""
+"""File that closes a checkpoint generation; it contains the plan of the next one."""
 RELEASED = "released"
 """Folder with one empty file for each task whose query has stopped since the generation was closed."""
 CLOSING = "closing"
 """Folder into which the checkpoints of a closed generation are moved, one folder for each task."""
 ALIVE = "alive"
-"""File in ``closing`` that the finisher touches while it works."""
+"""Liveness file in ``closing``: the worker that performs the re-split touches it."""
 
 _GENERATION = re.compile(r"gen-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationId:
-    """Names one generation in the config of a task: ``<number>-<id>``."""
+    """Identifies a checkpoint generation in the config of a task: ``<number>-<id>``."""
 
     number: int
     id: str
@@ -56,12 +56,12 @@ def generation_folder(connector: Path, number: int) -> Path:
 
 
 def seed_prefix(number: int) -> str:
-    """How the names of folders begin that are to become generation ``number``."""
+    """Prefix of the names of unfinished folders that are to become generation ``number``."""
     return f".gen-{number}-"
 
 
 def standing(connector: Path) -> int | None:
-    """The number of the newest generation; None when the connector has none."""
+    """The number of the newest checkpoint generation; None when the connector has none."""
     while True:
         try:
             names = os.listdir(connector)
@@ -70,6 +70,6 @@ def standing(connector: Path) -> int | None:
         numbers = [int(match[1]) for name in names if (match := _GENERATION.fullmatch(name))]
         if not numbers:
             return 0 if any(name.isdigit() for name in names) else None
-        # All of them can be retired between the listing and the look: then there are newer ones.
+        # If all listed generations were removed after the listing, newer ones exist: list again.
         if generation_folder(connector, max(numbers)).is_dir():
             return max(numbers)

@@ -1,4 +1,5 @@
-"""The documents of a generation: its manifest, and the plan of the next generation that closes it. Versioned JSON."""
+"""The documents of a checkpoint generation: its manifest, and the plan of the next one, which closes it. Versioned
+JSON."""
 
 import json
 from collections.abc import Mapping
@@ -16,19 +17,19 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a generation is to be, decided before the positions of the former one are gathered."""
+    """The plan of a checkpoint generation, written before the positions of the former one are read."""
 
     generation: GenerationId
     split: Split
     config: Mapping[str, str] = field(repr=False)
-    """The connector's, with references unresolved."""
+    """The connector's config, with unresolved references."""
     inferred: Mapping[str, str]
-    """Keys of the source that the config leaves out, without prefix, and the values that were found for them."""
+    """Inferred values of the source keys that the config omits, by name without prefix."""
     starts: Positions
-    """Where to begin with parts that were never read before."""
+    """Initial positions of source partitions that were never read."""
 
     def born(self, positions: Positions) -> "Manifest":
-        """The generation that goes on at ``positions``, which are those of the whole connector."""
+        """The manifest of the planned generation, which resumes at ``positions``, the positions of all tasks."""
         everything = {**self.starts, **positions}
         if self.split.function is not SplitFunction.PARTS_V1:
             live = everything
@@ -46,16 +47,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a generation is. The configs of its tasks in the config topic are copies of what stands here."""
+    """The manifest of a checkpoint generation. The task configs in the config topic are derived from it."""
 
     generation: GenerationId
     split: Split
     config: Mapping[str, str] = field(repr=False)
     inferred: Mapping[str, str]
     positions: Positions
-    """Where the tasks begin."""
+    """The positions at which the tasks start."""
     parked: Positions
-    """Where the reading of parts ended that are gone, should they come back."""
+    """Last positions of source partitions that no longer exist, for the case that they exist again later."""
 
 
 def plan_text(plan: Plan) -> str:
@@ -69,9 +70,9 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def read_plan(generation: Path) -> Plan | None:
-    """The plan of the next generation; None when ``generation`` is not closed.
+    """The plan of the next checkpoint generation; None when ``generation`` is not closed.
 
-    :raises WorldError: when a newer version of Coterie wrote it.
+    :raises WorldError: when a newer version of Coterie wrote the plan.
     """
     try:
         stated = _read(generation / CLOSED)
@@ -81,8 +82,8 @@ def read_plan(generation: Path) -> Plan | None:
 
 
 def read_manifest(generation: Path) -> Manifest:
-    """:raises OSError: when there is no such generation (any more).
-    :raises WorldError: when a newer version of Coterie wrote it.
+    """:raises OSError: when the checkpoint generation does not exist (any more).
+    :raises WorldError: when a newer version of Coterie wrote the manifest.
     """
     stated = _read(generation / MANIFEST)
     return Manifest(**_fields(stated), positions=stated["positions"], parked=stated["parked"])

@@ -1,4 +1,4 @@
-"""What the worker that has a connector does about its generations: the newest one is made to fit the config."""
+"""Makes a connector's newest checkpoint generation match the config; runs on the worker that has the connector."""
 
 import logging
 import stat
@@ -30,42 +30,44 @@ from coterie.spark.positions import Positions
 log = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
-"""A finisher that gave no sign of life for so long has died, or stands still: another one goes on."""
+"""Liveness timeout of a re-split: when its liveness file was not touched for this time, another worker continues."""
 LOOK_EVERY_MS = 50
 
 
 class Starts(Protocol):
-    """Asks a source where to begin with parts that were never read; ``is_first``: the connector is new."""
+    """Returns a source's initial positions for partitions that were never read; ``is_first``: the connector is new."""
 
     def __call__(self, parts: Sequence[str], *, is_first: bool) -> Positions: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a connector's config asks for."""
+    """The requirements of a connector's config for its checkpoint generation."""
 
     config: Mapping[str, str] = field(repr=False)
     split: Split
     sink: Callable[[Mapping[str, str]], Mapping[str, str | None]]
-    """What of a config says where rows are written. A batch in flight is written by the sink of its own generation, so
-    that another sink needs another generation."""
+    """Returns the identity of a config's sink. A batch in flight is written to the sink of its own generation, so that
+    another sink requires another generation."""
     starts: Starts
     open_keys: frozenset[str]
-    """Keys of the source that the config leaves out."""
+    """Keys of the source whose values have to be inferred, because the config omits them."""
     infer: Callable[[Mapping[str, str]], Mapping[str, str]] = field(repr=False)
-    """Finds values for those of them that are not among the given ones."""
+    """Infers values for those of the ``open_keys`` that are not in the given mapping."""
     is_fixed: bool
-    """Positions of one split mean nothing to another: the split never changes."""
+    """Whether the split never changes, because the positions of one split cannot be used in another."""
     is_known: bool
-    """The connector's tasks have been started before: if no generation stands, the shared file system is not there."""
+    """Whether the connector's tasks were started before. If no generation exists then, the shared file system is
+    missing."""
     flat: Manifest | None
-    """What the tasks read that ran before there were generations."""
+    """The manifest of generation 0, for tasks that a version of Coterie without checkpoint generations has started."""
     keeps_split: bool = False
-    """A task is FAILED: no task is stopped for other parts or another number of tasks."""
+    """Whether a task is FAILED. Then no task is stopped because of changed source partitions or another number of
+    tasks."""
 
     def inferred(self, former: Manifest | None) -> Mapping[str, str]:
-        """Values for the keys that the config leaves out: those of the former generation, as far as it has them, and
-        reads a part that is still read."""
+        """Values for ``open_keys``: the values of the former generation, if both generations have a common source
+        partition, and newly inferred values for the other keys."""
         known: Mapping[str, str] = {}
         if former is not None and not _parts_of(former.split).isdisjoint(_parts_of(self.split)):
             known = {key: value for key, value in former.inferred.items() if key in self.open_keys}
@@ -73,7 +75,8 @@ class Wanted:
 
 
 class Owner:
-    """Makes the newest generation of one connector fit its config. All methods block: they are called on threads."""
+    """Makes the newest checkpoint generation of one connector match its config. All methods block: call them on
+    threads."""
 
     def __init__(self, finisher: Finisher, *, grace_ms: int, silence_ms: int = SILENCE_MS) -> None:
         self._finisher = finisher
@@ -82,12 +85,14 @@ class Owner:
         self._silence_ms = silence_ms
 
     def settle(self, wanted: Wanted) -> Manifest:
-        """Return the newest generation once it fits. The one that stands at first is closed if it does not; one that
-        comes after it is not: ``wanted`` can be older than that one.
+        """Create generations until the newest one matches ``wanted``, and return it.
+
+        Only the generation that is the newest at the call is closed if it does not match. A later one is not closed:
+        ``wanted`` can be older than that generation.
 
         :raises FencedError: when this worker may no longer act for the connector.
-        :raises OvertakenError: when another worker has made a generation that does not fit.
-        :raises WorldError: when no generation stands though there was one, or no other can be made.
+        :raises OvertakenError: when another worker has created a generation that does not match.
+        :raises WorldError: when no generation exists although there was one, or no other can be created.
         """
         _hide_from_others(self._connector)
         first = standing(self._connector)
@@ -98,12 +103,13 @@ class Owner:
                     retire_old(self._connector, self._finisher.retire_lineages)
                     return manifest
             except OSError:
-                # Another finisher has made a newer generation, and has retired the one that was looked at.
+                # Another worker has created newer generations and removed generation `number`.
                 if standing(self._connector) == number:
                     raise
 
     def finish_after_silence(self) -> Manifest | None:
-        """The newest generation. A closed one is finished first, unless a finisher gives a sign of life: then None."""
+        """Return the newest generation. If it is closed, first finish the re-split, unless another worker touches the
+        liveness file or finishes the re-split within the liveness timeout: then return None."""
         number = standing(self._connector)
         assert number is not None, f"{self._connector} has no generation"
         generation = generation_folder(self._connector, number)
@@ -118,17 +124,18 @@ class Owner:
         return self._finisher.newest()
 
     def _has_moved(self, number: int, heard: int | None) -> bool:
-        """Whether a finisher has given a sign of life, or is done."""
+        """Whether another worker has touched the liveness file of the re-split, or has finished the re-split."""
         generation = generation_folder(self._connector, number)
         return standing(self._connector) != number or sign_of_life(generation) != heard
 
     def _newest(self, number: int | None, wanted: Wanted, *, may_close: bool) -> Manifest | None:
-        """Generation ``number`` if it fits; otherwise another one has been made, or begun."""
+        """Return generation ``number`` if it matches ``wanted``. Otherwise perform one step towards another generation
+        and return None."""
         if number is None:
             if wanted.is_known:
                 raise WorldError(
-                    f"No generation of checkpoints stands at {self._connector}, and the connector's tasks have run: "
-                    "do all workers share checkpoint.location?"
+                    f"No checkpoint generation was found in {self._connector}, although the connector's tasks have "
+                    "run: check that all workers share checkpoint.location"
                 )
             self._finisher.begin(self._plan(1, wanted, None))
             return None
@@ -141,24 +148,24 @@ class Owner:
                 return manifest
             if not may_close:
                 raise OvertakenError(
-                    f"Another worker has made generation {manifest.generation} of {self._connector} meanwhile"
+                    f"Another worker has created checkpoint generation {manifest.generation} of {self._connector}"
                 )
             if wanted.is_fixed and number > 0 and manifest.split != wanted.split:
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.tasks)} task(s), which cannot be split "
-                    f"anew: keep that number, or create a connector under another name"
+                    f"again: keep this number of tasks, or create a connector under another name"
                 )
             if isinstance(self._finisher.store, NoPositions):
-                # Once closed, the generation could not be finished.
+                # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
-                    "The connector has a checkpoint, and its positions cannot be taken to another one: put the former "
-                    "sink back, or create a connector under another name"
+                    "The connector has a checkpoint, and its positions cannot be moved to another one: configure the "
+                    "former sink again, or create a connector under another name"
                 )
             plan = self._plan(number + 1, wanted, manifest)
             with self._finisher.fence.passing():
                 close(self._connector, plan)
         if number > 0:
-            # Of generation 0 no runtime of this version runs a task.
+            # Not for generation 0: no runtime of this version runs its tasks.
             self._wait(lambda: not unreleased(generation, manifest), self._grace_ms)
         try:
             self._finisher.finish(number)
@@ -167,16 +174,16 @@ class Owner:
         return None
 
     def _is_kept(self, manifest: Manifest, wanted: Wanted) -> bool:
-        """Whether a generation goes on that does not fit, since a task is FAILED: one that reads what exists, by known
-        columns, and writes to the same sink."""
+        """Whether a generation that does not match is kept because a task is FAILED: its source partitions must still
+        exist, its columns must be known, and its sink must be the same."""
         if not (wanted.keeps_split and _has_columns(manifest, wanted) and _writes_the_same(manifest, wanted)):
             return False
         parts = {part for task in wanted.split.tasks for part in task}
         if any(part not in parts for task in manifest.split.tasks for part in task):
             return False
         log.warning(
-            "%s: a task is FAILED, so the tasks keep their parts though other parts or another number of tasks are "
-            "asked for; the connector is split anew once no task is FAILED",
+            "%s: a task is FAILED, so the tasks keep their source partitions, although the partitions or the number of "
+            "tasks have changed; the connector is split again once no task is FAILED",
             self._connector,
         )
         return True
@@ -186,8 +193,8 @@ class Owner:
             adopt(self._connector, wanted.flat)
         elif not (self._connector / MANIFEST).exists():
             raise WorldError(
-                f"{self._connector} holds checkpoints, and the config topic says nothing of their tasks: move the "
-                "folder away to read everything again"
+                f"{self._connector} contains checkpoints, but the config topic contains no configs of their tasks: "
+                "move the folder to another path to read everything again"
             )
 
     def _plan(self, number: int, wanted: Wanted, former: Manifest | None) -> Plan:
@@ -208,10 +215,10 @@ class Owner:
                 return
 
     def _wait(self, is_so: Callable[[], bool], limit_ms: int) -> bool:
-        """Whether it came to be so within the limit. Other workers write what is looked at, so it is looked at again
-        and again.
+        """Wait until ``is_so`` returns True; returns False when ``limit_ms`` is over. Polls, because other workers
+        write the files that ``is_so`` reads.
 
-        :raises FencedError: when the fence is closed meanwhile.
+        :raises FencedError: when the fence is closed before.
         """
         deadline = time.monotonic() + limit_ms / 1000
         while not is_so():
@@ -224,8 +231,8 @@ class Owner:
 
 
 def newest_stated(connector: Path) -> Plan | Manifest | None:
-    """The plan of the generation that a closed one is to become, else the newest generation; None when there is none,
-    or when no worker has closed the layout of before generations yet."""
+    """The plan of the next generation if the newest generation is closed, else the newest generation's manifest. None
+    when there is no generation, or when generation 0 is not closed."""
     while True:
         number = standing(connector)
         if number is None:
@@ -242,8 +249,8 @@ def newest_stated(connector: Path) -> Plan | Manifest | None:
 
 
 def fits(manifest: Manifest, wanted: Wanted) -> bool:
-    """Whether the tasks of a generation do what the config asks for: they read the same, by columns that are known, and
-    write to the same sink."""
+    """Whether a generation matches the requirements: it has the same split and the same sink, and values for all
+    ``open_keys``."""
     return manifest.split == wanted.split and _has_columns(manifest, wanted) and _writes_the_same(manifest, wanted)
 
 
@@ -252,7 +259,8 @@ def _has_columns(manifest: Manifest, wanted: Wanted) -> bool:
 
 
 def _hide_from_others(connector: Path) -> None:
-    """Take the rights of other users from a folder of before it was made without: its manifests may hold passwords."""
+    """Revoke other users' access to a folder that an older version of Coterie has created: its manifests may contain
+    passwords."""
     try:
         mode = stat.S_IMODE(connector.stat().st_mode)
         if mode & stat.S_IRWXO:
@@ -260,7 +268,7 @@ def _hide_from_others(connector: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("%s may hold passwords, and other users' rights cannot be taken from it: %s", connector, error)
+        log.warning("%s may contain passwords, and revoking other users' access to it failed: %s", connector, error)
 
 
 def _parts_of(split: Split) -> frozenset[str]:

@@ -1,25 +1,25 @@
-"""The re-split: closes a generation and makes the next one from the positions of all its tasks, at most once.
+"""The re-split: closes a checkpoint generation and creates the next one from its tasks' positions, at most once.
 
-Theory of operation. Every step can be repeated by any worker, from the first one on, also while another worker is at
-it, and also by a worker that stood still for generations.
+Theory of operation. Every worker can repeat every step, beginning with the first one, also while another worker
+performs the same step, and also after a suspension during which newer generations were created.
 
-a. :func:`close` puts the plan of the next generation at ``closed``, by a link: the first one wins, so that all
-   finishers make the same generation.
-b. The runtimes look for ``closed``, stop their queries at a batch boundary and call :func:`release`. A runtime that
-   does not costs a replay, no more.
-c. :meth:`Finisher.take` takes each checkpoint by an exchange, which stops its query, and moves it to ``closing/``,
-   where no start looks.
+a. :func:`close` creates the file ``closed`` with the plan of the next generation, by a link: only the first plan is
+   stored, so that all workers create the same generation.
+b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`release`. If a runtime does
+   not, one of its batches is replayed.
+c. :meth:`Finisher.take` takes over each checkpoint by an exchange, which stops its query, and moves the checkpoint to
+   ``closing/``, where no start searches for it.
 d. :meth:`Finisher.run_batches` runs each batch in flight with the split and the lineage of the closed generation: the
-   sink counts it once.
-e. :meth:`Finisher.commit` gathers the positions, deals them out, writes the new generation aside and renames it to its
-   name. The rename is the commit. It fails where another generation of that number stands or stood.
-f. The configs of the tasks that the manifest states are published. A task starts only in the generation that its config
-   names, so that a late copy of other configs starts nothing.
-g. :func:`retire_old` exchanges all generations but the last two for plain files: a rename or a query that comes late
-   finds a file.
+   sink commits each batch once.
+e. :meth:`Finisher.commit` reads the positions, assigns them to the new tasks, writes the new generation to a temporary
+   folder and renames that folder. The rename publishes the generation. It fails if another generation with this number
+   exists or existed.
+f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
+   its config names, so that late copies of other configs start no task.
+g. :func:`retire_old` replaces all generations but the last two by plain files, so that late renames and queries fail.
 
-After c. no batch is planned in the closed generation, so after d. its positions do not change any more: whoever gathers
-them gathers the same.
+After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
+read the same positions.
 """
 
 import errno
@@ -60,36 +60,36 @@ from coterie.spark.generations.taking import take_closed
 from coterie.spark.positions import Positions
 
 SIGN_EVERY_MS = 2_000
-"""How often a finisher shows life, at least."""
+"""Longest interval at which the worker that performs a re-split touches the liveness file."""
 
 
 RetireLineages: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
-"""Has the sink of a generation that is to be retired forget the lineages of its tasks, by their number. Repeatable;
-False when that cannot be done now: the generation then stays until the next time."""
+"""Removes the data that the sink of an old generation keeps for its lineages, which are given by task number.
+Idempotent. Returns False when that failed: the generation then stays until the next attempt."""
 
 
 def nothing_to_retire(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
-    """For sinks that keep nothing by lineage."""
+    """The :data:`RetireLineages` of sinks that keep no data for lineages."""
     return True
 
 
 class OvertakenError(CoterieError):
-    """Another finisher has taken a checkpoint from this one: this one stops, and leaves the rest to the other."""
+    """Another worker has taken over this re-split or has created another generation: this worker's re-split ends."""
 
 
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
 def adopt(connector: Path, manifest: Manifest) -> None:
-    """Say of the layout of before generations what its tasks read; from now on it is generation 0."""
+    """Write the manifest of generation 0, for the tasks of a version of Coterie without checkpoint generations."""
     assert manifest.generation.number == 0
     put_first(connector / MANIFEST, manifest_text(manifest))
 
 
 def close(connector: Path, plan: Plan) -> Plan:
-    """Close the generation before ``plan``; returns the plan that it is closed with, which can be another's.
+    """Close the generation before ``plan``; returns the stored plan, which another worker may have written before.
 
-    :raises OSError: when that generation does not stand (any more).
+    :raises OSError: when that generation does not exist (any more).
     """
     generation = generation_folder(connector, plan.generation.number - 1)
     put_first(generation / CLOSED, plan_text(plan))
@@ -99,7 +99,8 @@ def close(connector: Path, plan: Plan) -> Plan:
 
 
 def release(generation: Path, task: int) -> None:
-    """Say that the query of a task has stopped here. A generation that was retired is fine."""
+    """Record in the generation's folder that the query of a task has stopped. Does nothing if the generation was
+    removed."""
     try:
         (generation / RELEASED).mkdir(exist_ok=True)
         (generation / RELEASED / str(task)).touch()
@@ -108,7 +109,7 @@ def release(generation: Path, task: int) -> None:
 
 
 def unreleased(generation: Path, manifest: Manifest) -> frozenset[int]:
-    """The tasks that were started, and of which no runtime has said that it stopped them."""
+    """The tasks that were started, and whose stop no runtime has recorded by :func:`release`."""
     try:
         released = {int(name) for name in os.listdir(generation / RELEASED)}
     except (FileNotFoundError, NotADirectoryError):
@@ -118,8 +119,8 @@ def unreleased(generation: Path, manifest: Manifest) -> frozenset[int]:
 
 
 def sign_of_life(generation: Path) -> int | None:
-    """When a finisher was last at work, on the file system's clock; None before the first. To be compared only with an
-    earlier answer: the clocks of workers differ."""
+    """The time of the last touch of the liveness file, in ns of the file system's clock; None before the first touch.
+    Compare it only with an earlier result: the clocks of workers differ."""
     try:
         return (generation / CLOSING / ALIVE).stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
@@ -131,28 +132,29 @@ def sign_of_life(generation: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finisher:
-    """Makes the next generation of one connector."""
+    """Creates the next checkpoint generation of one connector."""
 
     connector: Path
     store: PositionStore
     run_batch: Callable[[Manifest, int, HeldCheckpoint], None]
-    """Runs the batch in flight of a task of a closed generation; returns when it is committed."""
+    """Runs the batch in flight of a task of a closed generation; returns when the batch is committed."""
     fence: Fence
-    """Closed when this worker may no longer act for the connector."""
+    """Is closed when this worker may no longer act for the connector."""
     retire_lineages: RetireLineages = nothing_to_retire
 
     def begin(self, plan: Plan) -> Manifest:
-        """Make generation 1 of a connector that has none: all tasks begin at the plan's ``starts``."""
+        """Create generation 1 of a connector without generations: all tasks start at the plan's ``starts``."""
         assert plan.generation.number == 1
-        # Manifests and plans hold the connector's config, and it may hold a password.
+        # Manifests and plans contain the connector's config, which may contain a password.
         self.connector.mkdir(mode=0o770, parents=True, exist_ok=True)
         self._put_in_place(plan.born({}))
         return self.newest()
 
     def finish(self, number: int) -> Manifest:
-        """Make the generation after ``number``, which is closed; returns the newest generation, whoever made it.
+        """Create the generation after ``number``, which is closed. Returns the newest generation, which another worker
+        may have created.
 
-        :raises OvertakenError: when another finisher is at work.
+        :raises OvertakenError: when another worker has taken over this re-split.
         :raises FencedError: when the fence is closed.
         """
         try:
@@ -161,26 +163,26 @@ class Finisher:
                 self.run_batches(number, held)
                 self.commit(number, held)
         except OSError:
-            # A retired generation is a plain file: everything that is done in it fails.
+            # A removed generation is a plain file: all operations in it fail.
             if standing(self.connector) in (None, number):
                 raise
         return self.newest()
 
     def take(self, number: int) -> list[HeldCheckpoint]:
-        """Step c.: hold the checkpoints of all tasks, so that no query plans a batch on them."""
+        """Step c.: take over the checkpoints of all tasks, so that no query plans a batch on them."""
         generation = generation_folder(self.connector, number)
         manifest = read_manifest(generation)
         held = []
         for task in range(len(manifest.split.tasks)):
             if number == 0:
-                # A task that never started has a checkpoint without batches.
+                # A task that was never started gets a checkpoint without batches.
                 make_first(generation / str(task))
             held.append(take_closed(generation, task))
             self.show_life(number)
         return held
 
     def run_batches(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step d.: leave no batch in flight."""
+        """Step d.: run the batches in flight."""
         manifest = read_manifest(generation_folder(self.connector, number))
         for task, one in enumerate(held):
             if one.batch_in_flight is not None:
@@ -188,7 +190,7 @@ class Finisher:
                 self.show_life(number)
 
     def commit(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step e.: gather the positions, and put the generation that goes on there in place."""
+        """Step e.: read the positions, and publish the generation that resumes at these positions."""
         generation = generation_folder(self.connector, number)
         manifest, plan = read_manifest(generation), read_plan(generation)
         assert plan is not None, f"{generation} is not closed"
@@ -198,10 +200,10 @@ class Finisher:
                 read[task] = self.store.read(one.path, manifest.split.tasks[task])
             except OSError as error:
                 if is_taken(one.path):
-                    raise OvertakenError(f"{one.path} was taken by another finisher") from error
+                    raise OvertakenError(f"{one.path} was taken over by a re-split of another worker") from error
                 raise
             if is_taken(one.path):
-                raise OvertakenError(f"{one.path} was taken by another finisher")
+                raise OvertakenError(f"{one.path} was taken over by a re-split of another worker")
         self._put_in_place(plan.born(gathered(manifest.parked, read, manifest.split)))
 
     def show_life(self, number: int) -> None:
@@ -209,7 +211,7 @@ class Finisher:
 
     @contextmanager
     def _showing_life(self, number: int) -> Iterator[None]:
-        """Show life also while one step takes long: a batch, or the gathering of many positions."""
+        """Touch the liveness file on a thread during the block: a batch, or reading many positions, can take long."""
         is_done = threading.Event()
 
         def show() -> None:
@@ -233,12 +235,13 @@ class Finisher:
             try:
                 return read_manifest(generation_folder(self.connector, number))
             except OSError:
-                # Retired meanwhile: there are newer ones.
+                # The generation was removed after the listing: newer ones exist.
                 if standing(self.connector) == number:
                     raise
 
     def _put_in_place(self, manifest: Manifest) -> None:
-        """Write the generation aside and rename it to its name, unless another stands there or stood there."""
+        """Write the generation to a temporary folder and rename it, unless a generation with this number exists or
+        existed."""
         number = manifest.generation.number
         seed = self.connector / f"{seed_prefix(number)}{uuid.uuid4().hex}"
         seed.mkdir()
@@ -248,7 +251,8 @@ class Finisher:
             checkpoint = seed / str(task) / GENESIS
             checkpoint.mkdir(parents=True)
             (checkpoint / LINEAGE).write_text(uuid.uuid4().hex)
-            # By hash, every task lists all files: those that others have read must not come up again.
+            # With a hash split, every task lists all files: it must not read again the files that other tasks have
+            # read.
             positions = manifest.positions if by_hash else manifest.split.own(task, manifest.positions)
             self.store.seed(checkpoint, positions)
         sync_tree(seed)
@@ -267,7 +271,7 @@ class Finisher:
 
 
 def lineages(generation: Path, manifest: Manifest) -> dict[int, str]:
-    """The lineages of the checkpoints of a closed generation, by task."""
+    """The lineages of the checkpoints of a closed generation, by task number."""
     found: dict[int, str] = {}
     for task in range(len(manifest.split.tasks)):
         for folder in (generation / CLOSING / str(task), generation / str(task)):
@@ -278,14 +282,14 @@ def lineages(generation: Path, manifest: Manifest) -> dict[int, str]:
 
 
 def retire_old(connector: Path, retire_lineages: RetireLineages = nothing_to_retire) -> None:
-    """Retire all generations but the last two, and remove what finishers and retirements have left behind."""
+    """Replace all generations but the last two by plain files, and remove temporary files of earlier re-splits."""
     newest = standing(connector)
     if newest is None:
         return
     names = sorted(os.listdir(connector))
     for number in range(1, newest - 1):
         folder = generation_folder(connector, number)
-        with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has retired it.
+        with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has removed it.
             manifest = read_manifest(folder)
             if retire_lineages(manifest, lineages(folder, manifest)):
                 retire(folder)
@@ -294,7 +298,7 @@ def retire_old(connector: Path, retire_lineages: RetireLineages = nothing_to_ret
             if (name.isdigit() or name in (CLOSING, RELEASED)) and (connector / name).is_dir():
                 retire(connector / name)
     for name in names:
-        # A seed of a generation that does not stand yet may be about to be renamed by another finisher.
+        # Keep the temporary folder of a generation that does not exist yet: another worker may be about to rename it.
         is_late_seed = any(name.startswith(seed_prefix(number)) for number in range(1, newest + 1))
         if is_late_seed or name.startswith(RETIRED_PREFIX):
             remove(connector / name)

@@ -1,4 +1,5 @@
-"""Which task reads what: by the parts named for it, or by the hash of a file's path. Deterministic on every worker."""
+"""Division of a connector's input between tasks: by source partition, or by the hash of a file's path.
+Deterministic."""
 
 import re
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ _AUTHORITY = "^[^:/]+:(//[^/]*)?"
 
 
 class SplitFunction(StrEnum):
-    """How tasks are told apart. A value never changes its meaning: generations on disk name it."""
+    """The function that divides the input between tasks. A value never changes its meaning: manifests on disk contain
+    it."""
 
     PARTS_V1 = "parts-v1"
-    """A task reads the parts that are named for it."""
+    """A task reads the source partitions that the split assigns to it."""
     PATH_HASH_V0 = "path-hash-v0"
     """A task reads the files whose URI, as ``RawLocalFileSystem`` writes it (``file:/a%20b``), hashes to its number."""
     PATH_HASH_V1 = "path-hash-v1"
@@ -23,14 +25,15 @@ class SplitFunction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What each task of a generation reads."""
+    """The division of the input between all tasks of a checkpoint generation."""
 
     function: SplitFunction
     tasks: tuple[tuple[str, ...], ...]
-    """The parts of each task, by its number. With a hash all tasks look at the same parts."""
+    """The source partitions of each task, by task number. With a hash function all tasks have the same source
+    partitions."""
 
     def own(self, task: int, positions: Positions) -> dict[str, int]:
-        """Those of ``positions`` that are the task's."""
+        """The entries of ``positions`` that belong to the task's input."""
         if self.function is SplitFunction.PARTS_V1:
             return {part: positions[part] for part in self.tasks[task] if part in positions}
         return {uri: at for uri, at in positions.items() if self._hashed(uri) == task}
@@ -41,18 +44,21 @@ class Split:
 
 
 def without_authority(uri: str) -> str:
-    """The path of a URI as it is written there: ``file:///a%20b`` and ``file:/a%20b`` are one file."""
+    """The path of a URI, still encoded: ``/a%20b`` for both ``file:///a%20b`` and ``file:/a%20b``, which are one
+    file."""
     return re.sub(_AUTHORITY, "", uri)
 
 
 def sql_task(function: SplitFunction, uri: str, count: int) -> str:
-    """As Spark SQL: the number of the task, of ``count``, that reads the file whose URI the column ``uri`` holds."""
+    """A Spark SQL expression: the number of the task, of ``count`` tasks, that reads the file with the URI in the
+    column ``uri``."""
     path = uri if function is SplitFunction.PATH_HASH_V0 else f"regexp_replace({uri}, '{_AUTHORITY}', '')"
     return f"pmod(hash({path}), {count})"
 
 
 def murmur3(data: bytes, seed: int = 42) -> int:
-    """Spark's ``hash`` of a string, signed: Murmur3-32, in which the bytes of the tail are mixed one by one, signed."""
+    """Spark's ``hash`` of a string, signed: Murmur3-32, except that each byte of the tail is mixed separately,
+    signed."""
     mixed = seed
     whole = len(data) - len(data) % 4
     words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, whole, 4)]
@@ -77,7 +83,7 @@ def _uri_v0(uri: str) -> str:
 
 
 def gathered(parked: Positions, read: Mapping[int, Positions], split: Split) -> dict[str, int]:
-    """The positions of a whole connector from what was ``read`` in the checkpoint of each task."""
+    """The positions of all tasks together. ``read``: the positions in the checkpoint of each task, by task number."""
     merged = dict(parked)
     for task, positions in sorted(read.items()):
         own = split.own(task, positions)

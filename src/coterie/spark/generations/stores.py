@@ -1,4 +1,4 @@
-"""How the positions of a source lie in checkpoints: read and seeded as data, without Spark."""
+"""Reads the positions of a source from checkpoints and writes them into new checkpoints, without Spark."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,32 +10,33 @@ from coterie.spark.sources.file_log import read_files, seed_read_files
 
 
 class PositionStore(Protocol):
-    """Reads the positions of one kind of source from a checkpoint, and writes them into a new one."""
+    """Reads the positions of one kind of source from a checkpoint, and writes them into a new checkpoint."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
-        """What the committed batches of a checkpoint have read, of ``parts`` and perhaps of others."""
+        """The positions of a checkpoint's committed batches in the source partitions ``parts``, and perhaps in
+        others."""
         ...
 
     def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """Have a checkpoint without batches go on at ``positions``."""
+        """Write ``positions`` into a checkpoint without batches, so that a query resumes there."""
         ...
 
 
 class NoPositions:
-    """Of a source whose positions only its own checkpoint can hold."""
+    """The store of a source whose positions cannot be written into another checkpoint."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         raise WorldError(
-            f"The positions in {checkpoint} cannot be taken to another checkpoint: the connector keeps its sink, or "
-            "create one under another name"
+            f"The positions in {checkpoint} cannot be moved to another checkpoint: keep the connector's sink, or "
+            "create a connector under another name"
         )
 
     def seed(self, checkpoint: Path, positions: Positions) -> None:
-        assert not positions, "nothing to go on from"
+        assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 
 class FilePositions:
-    """Modification time in ms by URI: the files that were looked at, whichever task's they are."""
+    """The store of file sources. Positions: modification time in ms, by URI, of the listed files, of any task."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         return read_files(checkpoint)

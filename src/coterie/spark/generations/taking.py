@@ -1,9 +1,9 @@
-"""Who holds a checkpoint of a generation: taken by starts while the generation is open, by finishers once it is closed.
+"""Take-over of a checkpoint: by starts while its checkpoint generation is open, by re-splits once it is closed.
 
-Both take by the exchange of :mod:`coterie.spark.checkpoint`. A start looks only in the task's folder. A finisher takes
-the checkpoint there, moves it to ``closing/<task>/`` and looks at what it has moved: a plain file means that a start
-has taken the checkpoint between the exchange and the move, and the finisher takes it again. From ``closing/<task>/``
-finishers take checkpoints from each other.
+Both use the exchange of :mod:`coterie.spark.checkpoint`. A start searches only the task's folder. A re-split takes over
+the checkpoint there, moves it to ``closing/<task>/`` and checks the moved entry: a plain file means that a start has
+taken over the checkpoint between the exchange and the move, and the re-split takes it over again. In
+``closing/<task>/`` the re-splits of several workers take over the checkpoints from each other.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from coterie.spark.generations.manifest import read_manifest
 
 
 class GenerationClosedError(CoterieError):
-    """The generation is closed: its tasks wait for a config that names another one."""
+    """The checkpoint generation is closed: its tasks wait for a config that names another one."""
 
 
 class GenerationAbsentError(WorldError):
-    """The generation that a config names does not stand on the shared file system."""
+    """The checkpoint generation that a config names does not exist on the shared file system."""
 
 
 def is_closed(generation: Path) -> bool:
-    """Whether the generation is closed or was retired."""
+    """Whether the checkpoint generation is closed or was removed."""
     return (generation / CLOSED).exists() or generation.is_file()
 
 
 def take_open(generation: Path, named: GenerationId, task: int) -> HeldCheckpoint:
-    """Take a task's checkpoint from its holder, in the generation that the task's config names. Nothing is made.
+    """Take over a task's checkpoint from its holder, in the generation ``named`` by the task's config. Creates nothing.
 
-    :raises GenerationClosedError: when the generation is closed or was retired.
-    :raises GenerationAbsentError: when no such generation stands.
+    :raises GenerationClosedError: when the generation is closed or was removed.
+    :raises GenerationAbsentError: when the generation does not exist.
     :raises WorldError: when the folder cannot be used, or the checkpoint is not found.
     """
     _check_open(generation, named)
-    # The file says that an earlier run of the task was stopped. If that run writes the file once more after this line,
-    # a finisher does not wait for this run to end its batch, and replays the batch.
+    # The file records that an earlier run of the task was stopped. If that run writes the file again after this line, a
+    # re-split does not wait until this run ends its batch, and replays the batch.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (generation / RELEASED / str(task)).unlink()
     try:
@@ -50,9 +50,9 @@ def take_open(generation: Path, named: GenerationId, task: int) -> HeldCheckpoin
 
 
 def take_closed(generation: Path, task: int) -> HeldCheckpoint:
-    """Take a task's checkpoint in a closed generation and hold it in ``closing/<task>/``.
+    """Take over a task's checkpoint in a closed generation and move it to ``closing/<task>/``.
 
-    :raises OSError: when the generation was retired.
+    :raises OSError: when the generation was removed.
     :raises WorldError: when the checkpoint is not found.
     """
     opened, closing = generation / str(task), generation / CLOSING / str(task)
@@ -68,19 +68,22 @@ def take_closed(generation: Path, task: int) -> HeldCheckpoint:
         if mine is not None and (held := look(mine)) is not None:
             return held
         if mine is None and time.monotonic() > deadline:
-            raise WorldError(f"{opened} and {closing} hold no checkpoint directory: see whether files were removed")
+            raise WorldError(
+                f"{opened} and {closing} contain no checkpoint directory: check whether files were removed there"
+            )
 
 
 def _check_open(generation: Path, named: GenerationId) -> None:
     if is_closed(generation):
-        raise GenerationClosedError(f"{generation} is closed")
+        raise GenerationClosedError(f"The checkpoint generation {generation} is closed")
     try:
         stands = read_manifest(generation).generation
     except NotADirectoryError as error:
-        raise GenerationClosedError(f"{generation} is retired") from error
+        raise GenerationClosedError(f"The checkpoint generation {generation} was removed") from error
     except FileNotFoundError as error:
         raise GenerationAbsentError(
-            f"Generation {named} does not stand at {generation}: do all workers share checkpoint.location?"
+            f"Checkpoint generation {named} was not found at {generation}: check that all workers share "
+            "checkpoint.location"
         ) from error
     if stands != named:
-        raise GenerationAbsentError(f"{generation} is generation {stands}, and the config names {named}")
+        raise GenerationAbsentError(f"{generation} is checkpoint generation {stands}, but the config names {named}")
