@@ -9,7 +9,7 @@ from coterie.rest.server import bind
 def test_a_taken_port_is_named_with_what_to_do() -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(WorldError, match=rf"Port {port} .* is taken.*listeners"):
+        with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
             bind("127.0.0.1", port)
 
 
