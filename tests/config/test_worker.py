@@ -47,7 +47,10 @@ def test_required_keys_are_named_each() -> None:
     assert raised.value.errors.keys() == REQUIRED.keys()
     for key, (sentence,) in raised.value.errors.items():
         assert sentence.startswith(f'Missing required configuration "{key}" which has no default value. It is: ')
-    assert "The folder of all checkpoints, which all workers of the group reach" in raised.value.errors["checkpoint.location"][0]
+    assert (
+        "The folder of all checkpoints, which all workers of the group reach"
+        in raised.value.errors["checkpoint.location"][0]
+    )
 
 
 @pytest.mark.parametrize("text", [EXAMPLE.read_text(), re.sub(r"(?m)^#(?=\S)", "", EXAMPLE.read_text())])

@@ -112,7 +112,7 @@ class QueryRestarting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStopping:
-    pass
+    query: TaskQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +230,9 @@ class Supervisor:
             return None if current is None else current[1].held
 
     def running(self) -> list[TaskQuery]:
-        """The queries of all runs in the state ``QueryRunning``."""
+        """The queries that run, also those that are being stopped and may commit one more batch."""
         with self._lock:
-            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning)]
+            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
 
     def close(self) -> None:
         """Fence all runs, end the polling thread and cancel the starts that still wait for a thread."""
@@ -343,7 +343,7 @@ class Supervisor:
         with self._lock:
             current = self._current(task)
             if current is not None:
-                current[0].state = QueryStopping()
+                current[0].state = QueryStopping(query=current[1])
             return current
 
     def _stop(self, run: QueryRun, query: TaskQuery, deadline: float) -> None:
@@ -402,7 +402,7 @@ class Supervisor:
             self._give_up(run, _taken(run))
             return
         if run.generation is not None and is_closed(run.generation):
-            if self._move(run, state, QueryStopping()):
+            if self._move(run, state, QueryStopping(query=query)):
                 self._stops.submit(self._close, run, query)
             return
         if isinstance(state, QueryWaiting):
