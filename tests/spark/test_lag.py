@@ -76,4 +76,4 @@ async def test_a_cluster_is_asked_by_one_client_a_report_and_not_again_when_it_d
     reports.report(closing)
     assert opened == [dead, kafka.servers, dead]
     said = [record.getMessage() for record in caplog.records if record.name == "coterie.spark.lag"]
-    assert [line.partition(": group")[0].rpartition(" ")[2] for line in said] == ["dead-1", "dead-2"]
+    assert [line.partition(": committing")[0].rpartition(" ")[2] for line in said] == ["dead-1", "dead-2"]
