@@ -55,6 +55,37 @@ async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_a
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
 
 
+async def test_a_query_that_is_being_stopped_counts_as_running_until_its_last_batch_is_committed(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lag of its connector in Kafka would else be that of the batch before."""
+    in_commit, go_on = threading.Event(), threading.Event()
+    put_in_place = Copy.put_in_place
+
+    def slow(copy: Copy) -> None:
+        in_commit.set()
+        assert go_on.wait(120)
+        put_in_place(copy)
+
+    monkeypatch.setattr(Copy, "put_in_place", slow)
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(rig.config(tmp_path), "stopped-late")
+
+    def is_running() -> bool:
+        return start.task in [query.task for query in rig.spark_runtime._supervisor.running()]
+
+    try:
+        await rig.wait_until(in_commit.is_set)
+        stopping = asyncio.create_task(rig.runtime.stop(start.task, grace_ms=60_000))
+        await rig.wait_until(lambda: rig.spark_runtime.held(start.task) is None)
+        assert is_running()
+    finally:
+        go_on.set()
+    await stopping
+    assert not is_running()
+    assert rows_of(tmp_path / "out") == [1]
+
+
 async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connector(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

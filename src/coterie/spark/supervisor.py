@@ -109,7 +109,7 @@ class QueryRestarting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStopping:
-    pass
+    query: TaskQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +227,9 @@ class Supervisor:
             return None if current is None else current[1].held
 
     def running(self) -> list[TaskQuery]:
-        """The queries that run."""
+        """The queries that run, also those that are being stopped and may commit one more batch."""
         with self._lock:
-            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning)]
+            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
 
     def close(self) -> None:
         """Fence all that runs, end the watch and drop the starts that still wait for a thread."""
@@ -336,7 +336,7 @@ class Supervisor:
         with self._lock:
             current = self._current(task)
             if current is not None:
-                current[0].state = QueryStopping()
+                current[0].state = QueryStopping(query=current[1])
             return current
 
     def _stop(self, run: QueryRun, query: TaskQuery, deadline: float) -> None:
@@ -392,7 +392,7 @@ class Supervisor:
             self._give_up(run, _taken(run))
             return
         if run.generation is not None and is_closed(run.generation):
-            if self._move(run, state, QueryStopping()):
+            if self._move(run, state, QueryStopping(query=query)):
                 self._stops.submit(self._close, run, query)
             return
         if isinstance(state, QueryWaiting):
