@@ -533,11 +533,11 @@ class KafkaSource:
             there = set(admin.partitions(sorted({part.topic for part in self._parts})))
         except TopicAbsentError as error:
             raise WorldError(f"Task {self._task} cannot continue: {error}") from error
-        if anew := sorted(set(self._parts) - there):
+        if recreated := sorted(set(self._parts) - there):
             raise WorldError(
-                f"Task {self._task} cannot continue: {', '.join(part.name for part in anew)} is not the partition that "
-                "the task has read, since the topic was deleted and created again. The connector is split again within "
-                "a minute"
+                f"Task {self._task} cannot continue: {', '.join(part.name for part in recreated)} is not the partition "
+                "that the task has read, since the topic was deleted and created again. The connector is split again "
+                "within a minute"
             )
 
     def _skip_lost(self, admin: KafkaAdmin, checkpoint: Path) -> None:
