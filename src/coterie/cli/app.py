@@ -49,6 +49,16 @@ app.command()(plan)
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
+JarsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--in",
+        metavar="FOLDER",
+        parser=folder,
+        help="The workers' folder of jars; by default coterie/jars in the user's cache folder.",
+        show_default=False,
+    ),
+]
 
 
 def main() -> None:
@@ -332,18 +342,7 @@ def fetch_jars(
 
 
 @jars_app.command("list")
-def list_jars(
-    in_: Annotated[
-        Path | None,
-        typer.Option(
-            "--in",
-            metavar="FOLDER",
-            parser=folder,
-            help="By default coterie/jars in the user's cache folder.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def list_jars(in_: JarsFolder = None) -> None:
     """Show each package's jars, by their coordinates: which are there and which are missing."""
     from coterie.cli import jars
 
@@ -351,18 +350,7 @@ def list_jars(
 
 
 @jars_app.command("archive")
-def archive_classes(
-    in_: Annotated[
-        Path | None,
-        typer.Option(
-            "--in",
-            metavar="FOLDER",
-            parser=folder,
-            help="The folder of jars of the workers; by default coterie/jars in the user's cache folder.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def archive_classes(in_: JarsFolder = None) -> None:
     """Archive the classes of Spark and of these jars, so that workers here start in half the time.
 
     The archive (some 170 MB) is kept in coterie/classes in the user's cache folder. Write another one after new jars,
