@@ -351,7 +351,7 @@ def list_jars(in_: JarsFolder = None) -> None:
 
 @jars_app.command("archive")
 def archive_classes(in_: JarsFolder = None) -> None:
-    """Archive the classes of Spark and of these jars, so that workers here start in half the time.
+    """Archive the classes of Spark and of these jars, so that workers of this user start sooner.
 
     The archive (some 170 MB) is kept in coterie/classes in the user's cache folder. Write another one after new jars,
     another PySpark or another Java: workers do not use an archive that does not fit.

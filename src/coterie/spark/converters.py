@@ -158,8 +158,8 @@ class Converter:
         """Parse the text as the only item of an array that something else follows.
 
         Parsed alone, a text is taken for good up to the end of its first value: text after that would be dropped, and
-        an empty text would be a null. Where its only closing brace is its last character, an object is the whole text:
-        it is parsed alone, which is faster by a third.
+        an empty text would be a null. A text whose only closing brace is its last character has nothing after its
+        object. Such a text is parsed alone, which is faster by a quarter.
         """
         text = F.col(self.side).cast("string")
         item = self.data_type()

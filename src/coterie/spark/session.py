@@ -48,8 +48,8 @@ FAST = {
     # A query with nothing to read says so this often: an idle look is progress too.
     "spark.sql.streaming.noDataProgressEventInterval": "2s",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Each task has a pool of its own: a thread that becomes free goes to the task that has the fewest. By default
-    # it goes to the oldest job, and all tasks wait for one that has a backlog.
+    # Spark assigns a free thread to the pool with the fewest running threads, and each connector task has its own pool.
+    # With Spark's default, FIFO, the oldest job gets the free thread, so one task with a backlog delays all others.
     "spark.scheduler.mode": "FAIR",
     # A batch takes a consumer for each of its Kafka partitions from this cache, and opens one that it does not find.
     # So it has to hold all partitions of the worker's tasks. Consumers that nothing uses for 5 minutes are closed.
@@ -61,8 +61,8 @@ FAST = {
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 THREADS_PER_CORE = 4
-"""Of Spark's own threads. A partition of a backlog keeps its thread for seconds: other tasks find a free one, and the
-operating system divides the cores between them."""
+"""The number of Spark's threads for each core. A partition of a backlog occupies its thread for seconds. With more
+threads than cores other tasks still get a thread, and the operating system divides the cores between all threads."""
 
 _launching = threading.Lock()
 
