@@ -78,7 +78,7 @@ def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dic
         source = ParquetFiles(path=rig.fresh("in"), files=options.files)
         inputs.make_files(source.path, files=options.files, rows=rows)
         each, write = TO * 2 * ROWS_A_PART, partial(_write_files, source.path)
-    pipeline = Pipeline(name=out.name, source=source, sink=sink, tasks=FROM, trigger_ms=1_000)
+    pipeline = Pipeline(name=out.name, source=source, sink=sink, tasks=FROM, trigger_ms=1_000, rotate=False)
     with rig.opened(name) as system:
         assert isinstance(system, Coterie)
         system.run(pipeline)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import warmup
@@ -120,9 +121,15 @@ def test_a_java_that_writes_no_archive_is_told_with_what_it_printed(
         def close(self, *, patience_s: float = 0) -> None:
             config.log_file.write_text("first line\nDynamicDump is unsupported\n")
 
+    def fail(*_: object) -> None:
+        raise PySparkException("no query runs")
+
     monkeypatch.setattr(warmup, "open_session", lambda *_: EndedWithoutOne())
-    monkeypatch.setattr(warmup, "warm_up", lambda *_: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(warmup, "warm_up", fail)
+    with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):
+        warmup.write_archive(config)
+    monkeypatch.setattr(warmup, "warm_up", lambda *_: None)
     with pytest.raises(WorldError, match=r"wrote no archive of classes: first line / DynamicDump is unsupported$"):
         warmup.write_archive(config)
     assert list((tmp_path / "cache" / "coterie" / "classes").iterdir()) == []

@@ -20,19 +20,25 @@ from tests.spark.conftest import Rig, rows_of, write_file
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 
 
-async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_and_the_others_are_watched(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "watched")
-    in_effect, go_on = threading.Event(), threading.Event()
+def hold_commits(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Make commits of file sinks wait. The first event is set once one waits; the second one lets all continue."""
+    in_commit, go_on = threading.Event(), threading.Event()
     put_in_place = Copy.put_in_place
 
     def slow(copy: Copy) -> None:
-        in_effect.set()
+        in_commit.set()
         assert go_on.wait(120)
         put_in_place(copy)
 
     monkeypatch.setattr(Copy, "put_in_place", slow)
+    return in_commit, go_on
+
+
+async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_and_the_others_are_watched(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "watched")
+    in_effect, go_on = hold_commits(monkeypatch)
     write_file(tmp_path / "long" / "in", "a.csv", [(1, 1.0, 1)])
     long = await rig.start(rig.config(tmp_path / "long"), "long-effect")
     try:
@@ -59,15 +65,7 @@ async def test_a_query_that_is_being_stopped_counts_as_running_until_its_last_ba
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lag of its connector in Kafka would else be that of the batch before."""
-    in_commit, go_on = threading.Event(), threading.Event()
-    put_in_place = Copy.put_in_place
-
-    def slow(copy: Copy) -> None:
-        in_commit.set()
-        assert go_on.wait(120)
-        put_in_place(copy)
-
-    monkeypatch.setattr(Copy, "put_in_place", slow)
+    in_commit, go_on = hold_commits(monkeypatch)
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "stopped-late")
 

@@ -49,6 +49,16 @@ app.command()(plan)
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
+JarsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--in",
+        metavar="FOLDER",
+        parser=folder,
+        help="The workers' folder of jars; by default coterie/jars in the user's cache folder.",
+        show_default=False,
+    ),
+]
 
 
 def main() -> None:
@@ -342,18 +352,7 @@ def fetch_jars(
 
 
 @jars_app.command("list")
-def list_jars(
-    in_: Annotated[
-        Path | None,
-        typer.Option(
-            "--in",
-            metavar="FOLDER",
-            parser=folder,
-            help="By default coterie/jars in the user's cache folder.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def list_jars(in_: JarsFolder = None) -> None:
     """Show the Maven coordinates of each package's jars, and which of them are missing."""
     from coterie.cli import jars
 
@@ -361,19 +360,8 @@ def list_jars(
 
 
 @jars_app.command("archive")
-def archive_classes(
-    in_: Annotated[
-        Path | None,
-        typer.Option(
-            "--in",
-            metavar="FOLDER",
-            parser=folder,
-            help="The folder of jars of the workers; by default coterie/jars in the user's cache folder.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Archive the classes of Spark and of these jars, so that workers on this machine start in half the time.
+def archive_classes(in_: JarsFolder = None) -> None:
+    """Archive the classes of Spark and of these jars, so that workers of this user start sooner.
 
     The archive (some 170 MB) is stored in coterie/classes in the user's cache folder. Write another archive when the
     jars, PySpark or Java change: workers do not use an archive of other versions.

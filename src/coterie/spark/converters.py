@@ -158,9 +158,9 @@ class Converter:
     def _parsed(self, records: DataFrame) -> DataFrame:
         """Parse the text as the only item of an array in an object that has another field after the array.
 
-        Spark parses a text only up to the end of its first JSON value: it would drop text after that value, and an
-        empty text would become a null. If the only closing brace of a text is its last character, no text can follow
-        an object: such a text is parsed alone, which is faster by a third.
+        Parsed alone, a text is accepted up to the end of its first JSON value: Spark would drop text after that value,
+        and an empty text would become a null. A text whose only closing brace is its last character has nothing after
+        its object. Such a text is parsed alone, which is faster by a quarter.
         """
         text = F.col(self.side).cast("string")
         item = self.data_type()

@@ -48,8 +48,8 @@ FAST = {
     # A query without input reports progress at this interval: a check without new input is progress too.
     "spark.sql.streaming.noDataProgressEventInterval": "2s",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Each task has its own scheduler pool: a free thread is given to the task with the fewest threads. By default it is
-    # given to the oldest job, and all tasks wait for a task with a backlog.
+    # Spark assigns a free thread to the pool with the fewest running threads, and each connector task has its own pool.
+    # With Spark's default, FIFO, the oldest job gets the free thread, so one task with a backlog delays all others.
     "spark.scheduler.mode": "FAIR",
     # A batch takes a consumer for each of its Kafka partitions from this cache, and opens a missing one. So the cache
     # needs capacity for all Kafka partitions of the worker's tasks. Consumers are closed after 5 minutes without use.
@@ -61,8 +61,8 @@ FAST = {
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 THREADS_PER_CORE = 4
-"""Number of Spark's executor threads for each core. A Spark partition of a backlog keeps its thread for seconds. With
-four threads a core other tasks still get a thread, and the operating system divides the cores between the threads."""
+"""The number of Spark's threads for each core. A partition of a backlog occupies its thread for seconds. With more
+threads than cores other tasks still get a thread, and the operating system divides the cores between all threads."""
 
 _launching = threading.Lock()
 

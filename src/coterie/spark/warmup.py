@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
@@ -47,10 +49,11 @@ def warm_up(spark: SparkSession, scratch: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_archive(config: SparkConfig) -> Path:
-    """Start Spark as a worker with this config does, warm it up, and let Java write an archive of the loaded classes.
+def write_archive(config: SparkConfig) -> None:
+    """Start Spark as a worker with this config does, warm it up, and end it: then Java writes an archive of the classes
+    that were loaded.
 
-    :raises WorldError: when Spark does not start, or Java cannot write the archive.
+    :raises WorldError: when Spark does not start, its first query fails, or Java cannot write the archive.
     """
     config.scratch.mkdir(parents=True, exist_ok=True)
     java_home = find_java_home(config.scratch, os.environ)
@@ -64,8 +67,11 @@ def write_archive(config: SparkConfig) -> Path:
             warm_up(session.spark, config.scratch)
             session.close(patience_s=ARCHIVE_WITHIN_S)
         finally:
+            # After an error or Ctrl-C; it does nothing where the JVM has ended.
             session.close()
         unfinished.rename(path)
+    except (PySparkException, Py4JError) as error:
+        raise WorldError(f"Spark's first query failed; no archive of classes was written: {error}") from error
     except FileNotFoundError:
         printed = config.log_file.read_text(errors="replace").splitlines()[-5:]
         raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(printed)}") from None
@@ -73,7 +79,6 @@ def write_archive(config: SparkConfig) -> Path:
         raise WorldError(f"No archive of classes can be written to {path.parent}: {error.strerror}") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return path
 
 
 def _run(spark: SparkSession, folder: Path, format_: str) -> None:
