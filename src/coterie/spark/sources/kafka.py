@@ -50,7 +50,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.record import HEADERS_TYPE, Part
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import PARTITION_BYTES, SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, ReadAgainError, Share
-from coterie.spark.sources.kafka_batch import records_of
+from coterie.spark.sources.kafka_batch import consumer_options, records_of
 from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
@@ -421,7 +421,7 @@ class KafkaSource:
             # No group is joined. Consumers are cached by group and partition, whatever their other properties are, so
             # that each start needs another group: Spark appends a fresh id.
             "groupIdPrefix": f"connect-{self.config.config['name']}",
-            **{f"kafka.{name}": value for name, value in self.consumer.items()},
+            **consumer_options(self.consumer),
             "assign": json.dumps(assigned),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "includeHeaders": str(has_headers).lower(),
