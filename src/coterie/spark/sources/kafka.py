@@ -50,7 +50,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.record import HEADERS_TYPE, Part
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import PARTITION_BYTES, SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, ReadAgainError, Share
-from coterie.spark.sources.kafka_batch import records_of
+from coterie.spark.sources.kafka_batch import consumer_options, records_of
 from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
@@ -426,7 +426,7 @@ class KafkaSource:
             # No group is joined. Spark caches consumers by group and partition, regardless of their other properties,
             # so each start needs another group: Spark appends a new id.
             "groupIdPrefix": f"connect-{self.config.config['name']}",
-            **{f"kafka.{name}": value for name, value in self.consumer.items()},
+            **consumer_options(self.consumer),
             "assign": json.dumps(assigned),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "includeHeaders": str(has_headers).lower(),

@@ -5,6 +5,7 @@ a batch are read before the batch.
 """
 
 from collections.abc import Mapping
+from statistics import mean
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -14,22 +15,34 @@ from coterie.spark.sources.kafka_positions import KafkaPart
 
 SAMPLED_AT_EDGE = 10
 """How many records are sampled at each end of a partition's range."""
+SAMPLED_PARTITIONS = 4
+"""In how many partitions records are sampled: each needs two consumers of its own."""
 
 
 def mean_bytes(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> int:
     """The approximate size of a record of ``ranges``, in bytes of key and value.
 
-    This is the larger of two means: over the first records of all partitions, and over their last records. It is 0 when
-    retention or compaction has deleted all these records.
+    This is the larger of two means: over the first records of a few partitions, and over their last records. It is 0
+    when retention or compaction has deleted all these records.
 
     :raises PySparkException, Py4JJavaError: when the cluster cannot be read.
     """
-    firsts = {part: offsets[:SAMPLED_AT_EDGE] for part, offsets in ranges.items() if offsets}
-    lasts = {part: offsets[-SAMPLED_AT_EDGE:] for part, offsets in ranges.items() if offsets}
-    if not firsts:
+    sampled = _sampled(ranges)
+    if not sampled:
         return 0
+    firsts = {part: ranges[part][:SAMPLED_AT_EDGE] for part in sampled}
+    lasts = {part: ranges[part][-SAMPLED_AT_EDGE:] for part in sampled}
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    means = [records_of(spark, consumer, edge).agg(F.avg(size).alias("mean")) for edge in (firsts, lasts)]
-    found = means[0].unionAll(means[1]).agg(F.max("mean")).first()
-    assert found is not None, "an aggregate without groups has one row"
-    return 0 if found[0] is None else int(found[0])
+    # Python computes the means: in Spark an aggregate needs a shuffle, and its plan costs more than reading the records.
+    sizes = [records_of(spark, consumer, edge).select(size, F.lit(edge is lasts)) for edge in (firsts, lasts)]
+    found = [tuple(row) for row in sizes[0].unionAll(sizes[1]).collect()]
+    edges = [[bytes_ for bytes_, is_last in found if is_last is edge] for edge in (False, True)]
+    return int(max((mean(edge) for edge in edges if edge), default=0))
+
+
+def _sampled(ranges: Mapping[KafkaPart, range]) -> list[KafkaPart]:
+    """The partitions to sample: of each topic the partition with most records, then the others by their size."""
+    by_size = sorted((part for part in ranges if ranges[part]), key=lambda part: (-len(ranges[part]), part.name))
+    first_of_topic = {part.topic: part for part in reversed(by_size)}
+    by_size.sort(key=lambda part: first_of_topic[part.topic] != part)
+    return by_size[:SAMPLED_PARTITIONS]

@@ -1,0 +1,62 @@
+"""How large the records of a batch are is estimated from a few of them; and how Spark's consumers are set for it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS, consumer_options
+from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS, mean_bytes
+from tests.spark.conftest import Rig
+from tests.spark.sources.kafka_topics import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+SMALL, LARGE = b"x" * 9, b"x" * 49_999
+"""Values; keys have one byte."""
+
+
+def test_the_size_of_records_is_the_larger_mean_of_the_first_and_the_last_ones(rig: Rig, kafka: Kafka) -> None:
+    def size_in(topic: str, *partitions: Sequence[bytes]) -> int:
+        kafka.create(topic, len(partitions))
+        for number, values in enumerate(partitions):
+            kafka.produce(topic, number, values)
+        ranges = {_part(topic, number): range(len(values)) for number, values in enumerate(partitions)}
+        return mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, ranges)
+
+    assert size_in("sizes-few", [SMALL] * 3) == 10
+    assert size_in("sizes-grow", [SMALL] * 30 + [LARGE] * 10) == 50_000
+    assert size_in("sizes-shrink", [LARGE] * 10 + [SMALL] * 30) == 50_000
+    assert size_in("sizes-of-full", [LARGE] * 30, *[[SMALL]] * SAMPLED_PARTITIONS) > 30_000
+    assert size_in("sizes-empty", [], []) == 0
+
+
+def test_one_partition_of_each_topic_is_looked_at_before_others(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("sizes-many", SAMPLED_PARTITIONS)
+    kafka.create("sizes-one", 1)
+    for number in range(SAMPLED_PARTITIONS):
+        kafka.produce("sizes-many", number, [SMALL] * 30)
+    kafka.produce("sizes-one", 0, [LARGE] * 10)
+    many = {_part("sizes-many", number): range(30) for number in range(SAMPLED_PARTITIONS)}
+    one = _part("sizes-one", 0)
+    found = mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
+    assert found > 10_000
+
+
+def test_records_that_retention_took_away_have_no_size(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("sizes-gone", 1)
+    kafka.produce("sizes-gone", 0, [SMALL] * 30)
+    kafka.delete_before("sizes-gone", 0, 30)
+    ranges = {_part("sizes-gone", 0): range(30)}
+    assert mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, ranges) == 0
+
+
+def test_a_fetch_at_the_end_of_a_partition_is_answered_soon_unless_the_user_says_otherwise() -> None:
+    assert consumer_options({"fetch.min.bytes": "1"}) == {
+        "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
+        "kafka.fetch.min.bytes": "1",
+    }
+    assert consumer_options({"fetch.max.wait.ms": "500"}) == {"kafka.fetch.max.wait.ms": "500"}
+
+
+def _part(topic: str, partition: int) -> KafkaPart:
+    return KafkaPart(topic=topic, partition=partition, topic_id="any")
