@@ -33,7 +33,7 @@ def mean_bytes(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping
     firsts = {part: ranges[part][:SAMPLED_AT_EDGE] for part in sampled}
     lasts = {part: ranges[part][-SAMPLED_AT_EDGE:] for part in sampled}
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    # Python computes the means: in Spark an aggregate needs a shuffle, and its plan costs more than reading the records.
+    # Python computes the means: in Spark an aggregate needs a shuffle, and planning that costs more than the reading.
     sizes = [records_of(spark, consumer, edge).select(size, F.lit(edge is lasts)) for edge in (firsts, lasts)]
     found = [tuple(row) for row in sizes[0].unionAll(sizes[1]).collect()]
     edges = [[bytes_ for bytes_, is_last in found if is_last is edge] for edge in (False, True)]
