@@ -321,7 +321,7 @@ async def check_a_group_that_ours_leads(
     assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await refused(drain)
     leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
-        assert "speaks eager" in await refused(leaves)
+        assert "protocol is eager" in await refused(leaves)
     else:
         await asyncio.to_thread(leaves)
     await check_nothing_has_happened(mixed, a, b, generation=shown["generation"])

@@ -71,7 +71,9 @@ def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> Non
         flights.PARQUET: (True, 30, 30),
         flights.JSON: (True, 40, 40),
     }
-    assert str(found[flights.JSON]).startswith("flights-json: 40 rows expected, 40 found: nothing lost")
+    assert str(found[flights.JSON]).startswith(
+        "flights-json: 40 rows expected, 40 found: no row lost, no row duplicated"
+    )
 
 
 def test_work_hidden_and_empty_files_are_not_output(archive: Path, out: Path) -> None:

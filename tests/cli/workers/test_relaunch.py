@@ -61,7 +61,7 @@ def test_the_port_that_a_worker_has_is_no_obstacle_under_another_host_and_anybod
     with bind("127.0.0.1", 0) as own, bind("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
         compose.check_listener(listening("", own.getsockname()[1]), running=running)
-        with pytest.raises(WorldError, match="is taken"):
+        with pytest.raises(WorldError, match="is in use"):
             compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
             compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
