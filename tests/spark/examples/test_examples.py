@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +109,18 @@ def customers(cluster: Cluster) -> dict[int, tuple[str, str | None]]:
 
 
 @pytest.fixture(scope="module")
-def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str | None]]) -> Cluster:
-    """The cluster with a connector of each example."""
+def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str | None]]) -> Iterator[Cluster]:
+    """The cluster with a connector of each example. The connectors are deleted in the end, for their queries would take
+    processor time from all tests that follow."""
     admin = AdminClient({"bootstrap.servers": cluster.servers})
+    examples = [name for name in names() if name != PYTHON]
     for command in COMMANDS:
         if not command.endswith(f"/{PYTHON}.json"):
             cluster.run(command)
             wait_until(lambda: "flights" in admin.list_topics(timeout=10).topics, "its topic", within_s=120)
-    return cluster
+    yield cluster
+    for name in examples:
+        httpx.delete(f"{cluster.url}/connectors/{name}", timeout=90).raise_for_status()
 
 
 def test_a_file_of_flights_goes_through_a_topic_to_parquet_delta_and_another_topic(

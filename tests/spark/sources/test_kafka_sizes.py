@@ -21,7 +21,7 @@ def test_the_size_of_records_is_the_larger_mean_of_the_first_and_the_last_ones(r
         for number, values in enumerate(partitions):
             kafka.produce(topic, number, values)
         ranges = {_part(topic, number): range(len(values)) for number, values in enumerate(partitions)}
-        return mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, ranges)
+        return mean_bytes({"bootstrap.servers": kafka.servers}, ranges)
 
     assert size_in("sizes-few", [SMALL] * 3) == 10
     assert size_in("sizes-grow", [SMALL] * 30 + [LARGE] * 10) == 50_000
@@ -38,7 +38,7 @@ def test_one_partition_of_each_topic_is_looked_at_before_others(rig: Rig, kafka:
     kafka.produce("sizes-one", 0, [LARGE] * 10)
     many = {_part("sizes-many", number): range(30) for number in range(SAMPLED_PARTITIONS)}
     one = _part("sizes-one", 0)
-    found = mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
+    found = mean_bytes({"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
     assert found > 10_000
 
 
@@ -47,7 +47,7 @@ def test_records_that_retention_took_away_have_no_size(rig: Rig, kafka: Kafka) -
     kafka.produce("sizes-gone", 0, [SMALL] * 30)
     kafka.delete_before("sizes-gone", 0, 30)
     ranges = {_part("sizes-gone", 0): range(30)}
-    assert mean_bytes(rig.session, {"bootstrap.servers": kafka.servers}, ranges) == 0
+    assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
 
 
 def test_a_fetch_at_the_end_of_a_partition_is_answered_soon_unless_the_user_says_otherwise() -> None:

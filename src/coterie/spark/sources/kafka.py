@@ -434,7 +434,7 @@ class KafkaSource:
         }
         in_flight = batch_in_flight(checkpoint)
         if in_flight is not None:
-            self._look(spark, planned_ranges(checkpoint, in_flight, self._parts))
+            self._look(planned_ranges(checkpoint, in_flight, self._parts))
         self.partition_rows = self._fitting_rows
         if self.partition_rows < self.max_offsets_per_trigger:
             options["maxRecordsPerPartition"] = str(self.partition_rows)
@@ -460,7 +460,7 @@ class KafkaSource:
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         ranges = planned_ranges(checkpoint, batch_id, self._parts)
-        rows = self._look(spark, ranges)
+        rows = self._look(ranges)
         most = min(max((len(offsets) for offsets in ranges.values()), default=0), self.partition_rows)
         if most > 2 * self._fitting_rows:
             raise ReadAgainError(
@@ -469,11 +469,11 @@ class KafkaSource:
             )
         return rows <= SMALL_BATCH_ROWS and rows * self.record_bytes <= SMALL_BATCH_BYTES
 
-    def _look(self, spark: SparkSession, ranges: Mapping[KafkaPart, range]) -> int:
+    def _look(self, ranges: Mapping[KafkaPart, range]) -> int:
         """Sample the size of a batch's records, unless a recent sample exists; returns the number of offsets in it."""
         rows = sum(len(offsets) for offsets in ranges.values())
         if rows > FEW_RECORDS and (not self.looked_at or time.monotonic() - self.looked_at > LOOK_EVERY_S):
-            self.record_bytes, self.looked_at = mean_bytes(spark, self.consumer, ranges), time.monotonic()
+            self.record_bytes, self.looked_at = mean_bytes(self.consumer, ranges), time.monotonic()
         return rows
 
     @property

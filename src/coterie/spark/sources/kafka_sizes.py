@@ -1,43 +1,44 @@
-"""Samples the size of the records of a Kafka batch, so that a batch too large for memory is not collected at once.
+"""The approximate size of the records of a Kafka batch, so that a batch need not fit into memory.
 
-Offsets determine how many records a batch has, not their size: 20,000 records may be 2 MB or 20 GB. So some records of
-a batch are read before the batch.
+Offsets give the number of a batch's records but not their size: 20,000 records may be 2 MB or 20 GB. So a few records
+of the batch are read first. A plain consumer reads them: a Spark job would need a consumer for each partition.
 """
 
-from collections.abc import Mapping
-from statistics import mean
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from py4j.protocol import Py4JJavaError
 
-from coterie.spark.sources.kafka_batch import records_of
+from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS
+from coterie.spark.sources.kafka_client import LIMIT_MS, causes, is_away, kafka_jvm
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 SAMPLED_AT_EDGE = 10
-"""How many records are sampled at each end of a partition's range."""
+"""How many records at most are sampled at each end of a partition's range. Of large records fewer are sampled: those
+that one fetch returns."""
 SAMPLED_PARTITIONS = 4
-"""In how many partitions records are sampled: each needs two consumers of its own."""
+"""In how many partitions records are sampled."""
 
 
-def mean_bytes(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> int:
+def mean_bytes(consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> int:
     """The approximate size of a record of ``ranges``, in bytes of key and value.
 
     This is the larger of two means: over the first records of a few partitions, and over their last records. It is 0
     when retention or compaction has deleted all these records.
 
-    :raises PySparkException, Py4JJavaError: when the cluster cannot be read.
+    :raises UnreachableError: when the cluster does not answer in time.
+    :raises WorldError: when the cluster rejects the request.
     """
     sampled = _sampled(ranges)
     if not sampled:
         return 0
-    firsts = {part: ranges[part][:SAMPLED_AT_EDGE] for part in sampled}
-    lasts = {part: ranges[part][-SAMPLED_AT_EDGE:] for part in sampled}
-    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    # Python computes the means: in Spark an aggregate needs a shuffle, and planning that costs more than the reading.
-    sizes = [records_of(spark, consumer, edge).select(size, F.lit(edge is lasts)) for edge in (firsts, lasts)]
-    found = [tuple(row) for row in sizes[0].unionAll(sizes[1]).collect()]
-    edges = [[bytes_ for bytes_, is_last in found if is_last is edge] for edge in (False, True)]
-    return int(max((mean(edge) for edge in edges if edge), default=0))
+    with _sampler(consumer, sampled) as sampler:
+        at_begin = sampler.mean_bytes({part: ranges[part][:SAMPLED_AT_EDGE] for part in sampled})
+        at_end = sampler.mean_bytes({part: ranges[part][-SAMPLED_AT_EDGE:] for part in sampled})
+    return max(at_begin, at_end)
 
 
 def _sampled(ranges: Mapping[KafkaPart, range]) -> list[KafkaPart]:
@@ -46,3 +47,92 @@ def _sampled(ranges: Mapping[KafkaPart, range]) -> list[KafkaPart]:
     first_of_topic = {part.topic: part for part in reversed(by_size)}
     by_size.sort(key=lambda part: first_of_topic[part.topic] != part)
     return by_size[:SAMPLED_PARTITIONS]
+
+
+@contextmanager
+def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_Sampler"]:
+    java = kafka_jvm()
+    own = java.java.util.Properties()
+    deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    ours = {
+        "key.deserializer": deserializer,
+        "value.deserializer": deserializer,
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+        "max.poll.records": str(SAMPLED_AT_EDGE),
+        "fetch.max.wait.ms": str(FETCH_WAIT_MS),
+        "default.api.timeout.ms": str(LIMIT_MS),
+    }
+    for name, value in {**consumer, **ours}.items():
+        own.setProperty(name, value)
+    servers = consumer.get("bootstrap.servers", "")
+    try:
+        client = java.org.apache.kafka.clients.consumer.KafkaConsumer(own)
+    except Py4JJavaError as error:
+        raise WorldError(f"No Kafka client can be created: {causes(error.java_exception)}") from error
+    try:
+        yield _Sampler(java, client, servers, parts)
+    except Py4JJavaError as error:
+        said = causes(error.java_exception)
+        if is_away(error.java_exception):
+            raise UnreachableError(f"Kafka at {servers} did not answer: {said}") from error
+        raise WorldError(f"Kafka at {servers} rejected the request: {said}") from error
+    finally:
+        client.close(java.java.time.Duration.ZERO)
+
+
+class _Sampler:
+    """A consumer of some partitions, without a group."""
+
+    def __init__(self, java: Any, client: Any, servers: str, parts: list[KafkaPart]) -> None:
+        self._client = client
+        self._servers = servers
+        self._list = java.java.util.ArrayList
+        self._wait = java.java.time.Duration.ofMillis(LIMIT_MS // 10)
+        partition_of = java.org.apache.kafka.common.TopicPartition
+        self._partitions = {part: partition_of(part.topic, part.partition) for part in parts}
+        self._size_functions = [_int_function(java, name) for name in ("serializedKeySize", "serializedValueSize")]
+        self._client.assign(self._listed(parts))
+
+    def mean_bytes(self, ranges: Mapping[KafkaPart, range]) -> int:
+        """The mean size of the records in ``ranges``: of each partition those that its first fetch returns."""
+        for part, offsets in ranges.items():
+            self._client.seek(self._partitions[part], offsets.start)
+        self._client.resume(self._listed(ranges))
+        count = size_bytes = 0
+        left = set(ranges)
+        deadline = time.monotonic() + LIMIT_MS / 1000
+        while left:
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"Kafka at {self._servers} did not return records of {', '.join(sorted(one.name for one in left))} "
+                    f"within {LIMIT_MS // 1000} s"
+                )
+            polled = self._client.poll(self._wait)
+            for part in tuple(left):
+                records = polled.records(self._partitions[part])
+                found = int(records.size())
+                count += found
+                # Java adds the sizes up: a call from Python for each record would take longer than all the rest.
+                size_bytes += sum(int(records.stream().mapToInt(size).sum()) for size in self._size_functions)
+                # The position also advances past records that were deleted, and past transaction markers.
+                if found or int(self._client.position(self._partitions[part])) >= ranges[part].stop:
+                    left.discard(part)
+                    self._client.pause(self._listed([part]))
+        return max(size_bytes, 0) // count if count else 0
+
+    def _listed(self, parts: Any) -> Any:
+        partitions = self._list()
+        for part in parts:
+            partitions.add(self._partitions[part])
+        return partitions
+
+
+def _int_function(java: Any, name: str) -> Any:
+    """A Java function that calls the method ``name`` of a record, which returns an int; -1 is the size of a null."""
+    record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
+    returns = invoke.MethodType.methodType(java.java.lang.Integer.TYPE)
+    method = invoke.MethodHandles.publicLookup().findVirtual(record, name, returns)
+    return invoke.MethodHandleProxies.asInterfaceInstance(
+        java.java.util.function.ToIntFunction._java_lang_class, method
+    )
