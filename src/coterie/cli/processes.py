@@ -1,4 +1,4 @@
-"""Child processes that end with their parent. Each one leads a process group of its own.
+"""Child processes that end with their parent. Each one leads a separate process group.
 
 A child ends itself when the parent's pipe closes (`parent`). The guard ends the groups of children that cannot notice
 that (`guard`). A group is ended before its leader is reaped, because until then no other group can get its number.

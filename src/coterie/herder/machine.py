@@ -9,7 +9,7 @@
 An event changes the herder's state; then the same few reconcilers compare the actual state with the target state, and
 emit the effects that remove the difference. Therefore most event handlers are only one or two lines.
 
-The herder has no log of its own. It appends lasting changes to the config log or the status log, and applies them when
+The herder has no separate log. It appends lasting changes to the config log or the status log, and applies them when
 it reads the lines back; so the leader, its followers, and workers that start later apply the same lines in the same
 way. All effects that take time are chores, whose results are events: a plug-in that blocks delays one chore of one
 connector, never a step.

@@ -275,7 +275,7 @@ def _stage_summary(write: WriteTurn) -> str:
 
 
 def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:
-    """Connect's text, with every error on a line of its own."""
+    """Connect's text, with every error on a separate line."""
     sentences = [sentence for key in errors for sentence in errors[key]]
     return "\n".join(
         (

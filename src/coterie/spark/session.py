@@ -54,7 +54,7 @@ FAST = {
     # A batch takes a consumer for each of its Kafka partitions from this cache, and opens a missing one. So the cache
     # needs capacity for all Kafka partitions of the worker's tasks. Consumers are closed after 5 minutes without use.
     "spark.kafka.consumer.cache.capacity": "10000",
-    # Coterie stages the output and commits it by a rename of its own: Spark's cheap committer is sufficient.
+    # Coterie stages the output and commits it by its own rename: Spark's cheap committer is sufficient.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

@@ -1,7 +1,7 @@
 """One worker: the event loop of its herder, and the functions that perform the herder's effects.
 
     inbox ──► step ──► perform: replies, timers, membership    at once
-      ▲                      └► chores: logs, tasks, plug-ins  each an asyncio task of its own
+      ▲                      └► chores: logs, tasks, plug-ins  each a separate asyncio task
       └── results, lines, membership events, task events ◄──┘
 
 All decisions are in the herder. The worker starts in this order: the loop runs, so that the REST API can report

@@ -1,6 +1,6 @@
 """The rows of batches: how retention and compaction read and change them.
 
-`RowReader` has a connection of its own, so that its long reads delay no fetch. The functions that change rows run
+`RowReader` has a separate connection, so that its long reads delay no fetch. The functions that change rows run
 inside a write of the `Store` and are limited to one chunk: an append waits for at most one chunk.
 """
 

@@ -1,6 +1,6 @@
 """The state of a classic member: its membership (``place``), its round and its ending; and its invariants.
 
-These three change independently, so each is a union of its own. Membership, lease and heartbeats continue during a
+These three change independently, so each is a separate union. Membership, lease and heartbeats continue during a
 join; a refused member stays in the group until it leaves; a loss ends both the membership and the round.
 
 docs/states.md lists their states, events and transitions as tables.

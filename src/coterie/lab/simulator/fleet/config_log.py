@@ -1,4 +1,4 @@
-"""The config topic that all workers read: durable lines in one order. Each worker reads up to an offset of its own."""
+"""The config topic that all workers read: durable lines in one order. Each worker has its offset in the log."""
 
 from collections.abc import Mapping, Sequence
 
