@@ -113,13 +113,12 @@ def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str 
     """The cluster with a connector of each example. The connectors are deleted in the end, for their queries would take
     processor time from all tests that follow."""
     admin = AdminClient({"bootstrap.servers": cluster.servers})
-    examples = [name for name in names() if name != PYTHON]
     for command in COMMANDS:
         if not command.endswith(f"/{PYTHON}.json"):
             cluster.run(command)
             wait_until(lambda: "flights" in admin.list_topics(timeout=10).topics, "its topic", within_s=120)
     yield cluster
-    for name in examples:
+    for name in set(names()) - {PYTHON}:
         httpx.delete(f"{cluster.url}/connectors/{name}", timeout=90).raise_for_status()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from coterie.nouns.errors import UnreachableError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS, consumer_options
 from coterie.spark.sources.kafka_positions import KafkaPart
 from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS, mean_bytes
@@ -48,6 +49,17 @@ def test_records_that_retention_took_away_have_no_size(rig: Rig, kafka: Kafka) -
     kafka.delete_before("sizes-gone", 0, 30)
     ranges = {_part("sizes-gone", 0): range(30)}
     assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
+    kafka.produce("sizes-gone", 0, [LARGE] * 3)
+    assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, "records after the batch do not count"
+
+
+def test_a_topic_that_is_gone_is_not_created_by_looking_at_it(
+    rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.spark.sources.kafka_sizes.LIMIT_MS", 1_000)
+    with pytest.raises(UnreachableError):
+        mean_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
+    assert "sizes-absent" not in kafka.admin.list_topics(timeout=30).topics
 
 
 def test_a_fetch_at_the_end_of_a_partition_is_answered_soon_unless_the_user_says_otherwise() -> None:

@@ -38,7 +38,15 @@ from coterie.spark.bad_records.keys import TOPIC as LETTERS_TOPIC
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import CREATION, LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
-from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentError, causes, is_away, kafka_admin
+from coterie.spark.sources.kafka_client import (
+    Edge,
+    KafkaAdmin,
+    TopicAbsentError,
+    causes,
+    is_away,
+    kafka_admin,
+    record_method,
+)
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 LEDGER_LIMIT_S = 60
@@ -335,7 +343,9 @@ class _Consumer:
             if known.contains(name):
                 properties.setProperty(name, value)
         self._client = java.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
-        self._key_of = _key_of(java)
+        self._key_of = record_method(
+            java, "key", java.java.lang.Object._java_lang_class, java.java.util.function.UnaryOperator
+        )
         self._client.assign(java.java.util.Collections.singletonList(partition))
 
     def __enter__(self) -> "_Consumer":
@@ -368,15 +378,6 @@ class _Consumer:
             if (at := int(keys.lastIndexOf(key))) >= 0:
                 found = records.get(at).value() or ""
         return found
-
-
-def _key_of(java: Any) -> Any:
-    """A Java function that returns a record's key, since a call from Python for each record would take a minute."""
-    record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
-    returns = invoke.MethodType.methodType(java.java.lang.Object._java_lang_class)
-    key = invoke.MethodHandles.publicLookup().findVirtual(record, "key", returns)
-    operator = java.java.util.function.UnaryOperator._java_lang_class
-    return invoke.MethodHandleProxies.asInterfaceInstance(operator, key)
 
 
 def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:

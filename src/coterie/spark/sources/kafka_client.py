@@ -221,9 +221,7 @@ class KafkaAdmin:
             said = causes(error.java_exception)
             if "UnknownTopicOrPartitionException" in said:
                 raise _UnknownTopicError(said) from error
-            if said.startswith(_LATE) or is_away(error.java_exception):
-                raise UnreachableError(f"Kafka at {self._servers} did not answer: {said}") from error
-            raise WorldError(f"Kafka at {self._servers} rejected the request: {said}") from error
+            raise request_error(self._servers, error.java_exception) from error
 
 
 class _UnknownTopicError(WorldError):
@@ -246,6 +244,24 @@ def is_away(error: Any) -> bool:
             kind = kind.getSuperclass()
         error = error.getCause()
     return False
+
+
+def request_error(servers: str, error: Any) -> WorldError:
+    """The error for a Java exception that a request to the cluster at ``servers`` raised."""
+    said = causes(error)
+    if said.startswith(_LATE) or is_away(error):
+        return UnreachableError(f"Kafka at {servers} did not answer: {said}")
+    return WorldError(f"Kafka at {servers} rejected the request: {said}")
+
+
+def record_method(java: Any, name: str, returns: Any, interface: Any) -> Any:
+    """The method ``name`` of a record, as a Java function of ``interface``; ``returns`` is the method's result type.
+
+    Java applies it to many records in one call: a call from Python for each record would take much longer.
+    """
+    record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
+    method = invoke.MethodHandles.publicLookup().findVirtual(record, name, invoke.MethodType.methodType(returns))
+    return invoke.MethodHandleProxies.asInterfaceInstance(interface._java_lang_class, method)
 
 
 def causes(error: Any) -> str:

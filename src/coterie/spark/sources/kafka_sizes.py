@@ -1,4 +1,4 @@
-"""The approximate size of the records of a Kafka batch, so that a batch need not fit into memory.
+"""Samples the size of the records of a Kafka batch, so that a batch too large for memory is not collected at once.
 
 Offsets give the number of a batch's records but not their size: 20,000 records may be 2 MB or 20 GB. So a few records
 of the batch are read first. A plain consumer reads them: a Spark job would need a consumer for each partition.
@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS
-from coterie.spark.sources.kafka_client import LIMIT_MS, causes, is_away, kafka_jvm
+from coterie.spark.sources.kafka_client import LIMIT_MS, causes, kafka_jvm, record_method, request_error
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 SAMPLED_AT_EDGE = 10
@@ -57,6 +57,7 @@ def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_
     ours = {
         "key.deserializer": deserializer,
         "value.deserializer": deserializer,
+        "allow.auto.create.topics": "false",
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
         "max.poll.records": str(SAMPLED_AT_EDGE),
@@ -73,10 +74,7 @@ def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_
     try:
         yield _Sampler(java, client, servers, parts)
     except Py4JJavaError as error:
-        said = causes(error.java_exception)
-        if is_away(error.java_exception):
-            raise UnreachableError(f"Kafka at {servers} did not answer: {said}") from error
-        raise WorldError(f"Kafka at {servers} rejected the request: {said}") from error
+        raise request_error(servers, error.java_exception) from error
     finally:
         client.close(java.java.time.Duration.ZERO)
 
@@ -91,11 +89,17 @@ class _Sampler:
         self._wait = java.java.time.Duration.ofMillis(LIMIT_MS // 10)
         partition_of = java.org.apache.kafka.common.TopicPartition
         self._partitions = {part: partition_of(part.topic, part.partition) for part in parts}
-        self._size_functions = [_int_function(java, name) for name in ("serializedKeySize", "serializedValueSize")]
+        self._size_functions = [
+            record_method(java, name, java.java.lang.Integer.TYPE, java.java.util.function.ToIntFunction)
+            for name in ("serializedKeySize", "serializedValueSize")
+        ]
         self._client.assign(self._listed(parts))
 
     def mean_bytes(self, ranges: Mapping[KafkaPart, range]) -> int:
-        """The mean size of the records in ``ranges``: of each partition those that its first fetch returns."""
+        """The mean size of the records that each partition's first fetch returns; 0 when none of ``ranges`` is left.
+
+        The size of a null is -1 in Java, so records without a key count one byte too few.
+        """
         for part, offsets in ranges.items():
             self._client.seek(self._partitions[part], offsets.start)
         self._client.resume(self._listed(ranges))
@@ -112,9 +116,9 @@ class _Sampler:
             for part in tuple(left):
                 records = polled.records(self._partitions[part])
                 found = int(records.size())
-                count += found
-                # Java adds the sizes up: a call from Python for each record would take longer than all the rest.
-                size_bytes += sum(int(records.stream().mapToInt(size).sum()) for size in self._size_functions)
+                if found and int(records.get(0).offset()) < ranges[part].stop:
+                    count += found
+                    size_bytes += sum(int(records.stream().mapToInt(size).sum()) for size in self._size_functions)
                 # The position also advances past records that were deleted, and past transaction markers.
                 if found or int(self._client.position(self._partitions[part])) >= ranges[part].stop:
                     left.discard(part)
@@ -126,13 +130,3 @@ class _Sampler:
         for part in parts:
             partitions.add(self._partitions[part])
         return partitions
-
-
-def _int_function(java: Any, name: str) -> Any:
-    """A Java function that calls the method ``name`` of a record, which returns an int; -1 is the size of a null."""
-    record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
-    returns = invoke.MethodType.methodType(java.java.lang.Integer.TYPE)
-    method = invoke.MethodHandles.publicLookup().findVirtual(record, name, returns)
-    return invoke.MethodHandleProxies.asInterfaceInstance(
-        java.java.util.function.ToIntFunction._java_lang_class, method
-    )
