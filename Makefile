@@ -1,15 +1,15 @@
-# The words of this house. CI runs the same ones (.ci/run).
+# The commands of this project. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check fmt test soak demo sim digests bench fuzz
 BIN := .venv/bin
 
-help:  ## say what the words mean
+help:  ## show these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/dev.stamp  ## make .venv with everything for work on Coterie; find or fetch Java
+setup: .venv/dev.stamp  ## create .venv with everything for work on Coterie; find or fetch Java
 
-check: .venv/dev.stamp  ## format, lint, types, contracts between the rooms
+check: .venv/dev.stamp  ## check format, lint, types and the import contracts of the packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -19,18 +19,18 @@ fmt: .venv/dev.stamp  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: .venv/dev.stamp  ## every test
+test: .venv/dev.stamp  ## run all tests except those of `soak`
 	-$(BIN)/python -m tests.class_archives
 	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
-soak: .venv/dev.stamp  ## the tests that take minutes each: sinks' owners killed again and again, rolling updates, clusters with Kafka Connect
-	@echo "One test after the other, each told as it runs. All of them take hours; -k of pytest chooses some."
+soak: .venv/dev.stamp  ## run the tests that take minutes each: repeated kills of sinks' owners, rolling updates, clusters with Kafka Connect
+	@echo "Runs one test after the other and shows each as it runs. All of them take hours; pytest's option -k selects some."
 	$(BIN)/python -X dev -m pytest -v -p no:randomly -m soak
 
-demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
+demo: .venv/run.stamp  ## run a broker and three workers on real data, and kill one worker in the middle of a batch
 	$(BIN)/coterie demo
 
-sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
+sim: .venv/dev.stamp  ## run the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
 	$(BIN)/python -m coterie.lab.simulator --jobs 2 $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 digests: .venv/dev.stamp  ## compare the simulator's digests with tests/lab/digests; WRITE=yes writes those of seeds 1-2000
@@ -39,12 +39,12 @@ digests: .venv/dev.stamp  ## compare the simulator's digests with tests/lab/dige
 			$(if $(WRITE),--seeds 1-2000 --write,--compare) tests/lab/digests/$$play.txt || exit 1; \
 	done
 
-fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a broker; FRAMES=… SEED=…
+fuzz: .venv/dev.stamp  ## fuzz with hostile frames: decode a million, send 50,000 to a broker; FRAMES=… SEED=…
 	$(BIN)/python -m tests.wire.fuzzing --frames $(or $(FRAMES),1000000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1) --protocol SASL_PLAINTEXT
 
-bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka and plain Spark: JSON lines (docs/benchmarks.md)
+bench: .venv/dev.stamp  ## run the benchmarks, also of Apache Kafka and plain Spark; prints JSON lines (docs/benchmarks.md)
 	$(BIN)/python -m benchmarks.bench_group
 	$(BIN)/python -m benchmarks.bench_log
 	$(BIN)/python -m benchmarks.bench_assignor
@@ -57,7 +57,7 @@ bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka and plain Spark: 
 	$(BIN)/python -m benchmarks.bench_neighbours
 	$(BIN)/python -m benchmarks.bench_move
 
-# `demo` needs what Coterie itself needs and no more; the tools come with the other words.
+# `demo` needs only Coterie's own dependencies; the other commands also need the tools.
 .venv/run.stamp: pyproject.toml tools/setup.sh
 	sh tools/setup.sh run
 .venv/dev.stamp: pyproject.toml tools/setup.sh

@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.brokers import say
+from benchmarks.brokers import print_progress
+from coterie.assignors.assignor_state import AssignorState, union
 from coterie.assignors.cooperative import RoundOutcome, assign
-from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory, union
+from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.target import Load, balance, fewest_moves_bound
-from coterie.cli.collector import collect_seldom
+from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from tests.assignors.oracle import fewest_moves
-from tests.kafka.real_kafka import NotToBeHad, fetch, java_path
+from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
 
 JOBS = (1_000, 10_000, 100_000, 1_000_000)
 WORKERS = (10, 100, 1_000, 2_000)
@@ -37,16 +37,19 @@ RUNS = 3
 ORACLE_WORKERS_MAX = 500
 """With more workers the oracle may take minutes. It is not needed when the number of moves equals the lower bound."""
 PEER_TIMEOUT_S = 120
-NO_DELAY = Policy(max_delay_ms=0)
+NO_DELAY = RebalancePolicy(max_delay_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """Numbers of tasks by connector, None for a deleted connector; numbers of workers that have joined and left."""
+class Workload:
+    """The connectors and workers of a group."""
 
-    sizes: tuple[int | None, ...]
+    connector_sizes: tuple[int | None, ...]
+    """The number of tasks of each connector; None for a deleted connector."""
     workers: int
-    gone: int = 0
+    """The number of workers that have joined, with those that have left."""
+    departed_workers: int = 0
+    """The number of workers that have left; these are the first that joined."""
 
     @classmethod
     def of(cls, jobs: int, workers: int) -> Self:
@@ -54,32 +57,36 @@ class Fleet:
         while jobs > 0:
             sizes.append(min(SIZES[len(sizes) % len(SIZES)], jobs - 1))
             jobs -= 1 + (sizes[-1] or 0)
-        return cls(sizes=tuple(sizes), workers=workers)
+        return cls(connector_sizes=tuple(sizes), workers=workers)
 
     @property
     def configured(self) -> Jobs:
-        names = {ConnectorName(f"connector-{n:05}"): size for n, size in enumerate(self.sizes) if size is not None}
+        names = {
+            ConnectorName(f"connector-{n:05}"): size for n, size in enumerate(self.connector_sizes) if size is not None
+        }
         tasks = frozenset(ConnectorTaskId(name, number) for name, size in names.items() for number in range(size))
         return Jobs(frozenset(names), tasks)
 
     @property
     def members(self) -> Sequence[MemberId]:
-        return [MemberId(f"worker-{number:05}") for number in range(self.gone, self.workers)]
+        return [MemberId(f"worker-{number:05}") for number in range(self.departed_workers, self.workers)]
 
 
-def many(fleet: Fleet) -> int:
-    return max(2, fleet.workers // 10)
+def many_workers(workload: Workload) -> int:
+    return max(2, workload.workers // 10)
 
 
-EVENTS: Mapping[str, Callable[[Fleet], Fleet]] = {
+EVENTS: Mapping[str, Callable[[Workload], Workload]] = {
     "full": lambda fleet: fleet,
     "stable": lambda fleet: fleet,
     "join-one": lambda fleet: replace(fleet, workers=fleet.workers + 1),
-    "join-many": lambda fleet: replace(fleet, workers=fleet.workers + many(fleet)),
-    "leave-one": lambda fleet: replace(fleet, gone=1),
-    "leave-many": lambda fleet: replace(fleet, gone=many(fleet)),
-    "connector-added": lambda fleet: replace(fleet, sizes=(*fleet.sizes, SIZES[2])),
-    "connector-removed": lambda fleet: replace(fleet, sizes=(*fleet.sizes[:2], None, *fleet.sizes[3:])),
+    "join-many": lambda fleet: replace(fleet, workers=fleet.workers + many_workers(fleet)),
+    "leave-one": lambda fleet: replace(fleet, departed_workers=1),
+    "leave-many": lambda fleet: replace(fleet, departed_workers=many_workers(fleet)),
+    "connector-added": lambda fleet: replace(fleet, connector_sizes=(*fleet.connector_sizes, SIZES[2])),
+    "connector-removed": lambda fleet: replace(
+        fleet, connector_sizes=(*fleet.connector_sizes[:2], None, *fleet.connector_sizes[3:])
+    ),
 }
 """The events, as changes of a settled state; ``full`` is the first assignment, from workers that run nothing."""
 
@@ -91,42 +98,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
     parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect's assignor out")
     options = parser.parse_args(arguments)
-    collect_seldom()  # as a worker does
+    raise_gc_thresholds()  # as a worker does
     try:
         for jobs in options.jobs or JOBS:
             for workers in options.workers or WORKERS:
-                for point in measure(Fleet.of(jobs, workers), options.event or list(EVENTS), peer=not options.no_peer):
+                for point in measure(
+                    Workload.of(jobs, workers), options.event or list(EVENTS), peer=not options.no_peer
+                ):
                     sys.stdout.write(json.dumps(point) + "\n")
                     sys.stdout.flush()
-    except NotToBeHad as reason:
-        say(f"bench_assignor: {reason}")
+    except ProgramUnavailableError as reason:
+        print_progress(f"bench_assignor: {reason}")
         return 1
     return 0
 
 
-def measure(fleet: Fleet, events: Sequence[str], *, peer: bool) -> Iterator[dict[str, Any]]:
-    """One point for each event."""
-    connect = Peer() if peer else None
+def measure(workload: Workload, events: Sequence[str], *, peer: bool) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each of ``events``, of Coterie's assignor and, with ``peer``, of Kafka Connect's."""
+    connect = ConnectAssignorProcess() if peer else None
     try:
-        say(f"{len(fleet.configured)} jobs, {fleet.workers} workers: settling ...")
-        settled = Group(fleet, dict.fromkeys(fleet.members, NO_JOBS), Memory())
+        print_progress(f"{len(workload.configured)} jobs, {workload.workers} workers: settling ...")
+        settled = AssignedGroup(workload, dict.fromkeys(workload.members, NO_JOBS), AssignorState())
         settled.settle()
         if connect is not None:
-            connect.settle(fleet)
+            connect.settle(workload)
         for event in events:
-            say(f"{len(fleet.configured)} jobs, {fleet.workers} workers: {event} ...")
+            print_progress(f"{len(workload.configured)} jobs, {workload.workers} workers: {event} ...")
             point = {
                 "benchmark": "assignor",
-                "jobs": len(fleet.configured),
-                "workers": fleet.workers,
+                "jobs": len(workload.configured),
+                "workers": workload.workers,
                 "event": event,
-                **ours(settled, fleet, event),
+                **measure_coterie(settled, workload, event),
                 "python": platform.python_version(),
                 "cores": os.cpu_count(),
                 "load": os.getloadavg()[0],
             }
             if connect is not None:
-                point |= connect.figures(fleet, event)
+                point |= connect.figures(workload, event)
             yield point
     finally:
         if connect is not None:
@@ -136,30 +145,36 @@ def measure(fleet: Fleet, events: Sequence[str], *, peer: bool) -> Iterator[dict
 # -- Coterie's assignor -----------------------------------------------------------------------------------------------
 
 
-class Group:
-    """The members of a group, with their jobs, and the leader's memory."""
+class AssignedGroup:
+    """The members of a group, with their jobs, and the state that the leader keeps between rounds."""
 
-    def __init__(self, fleet: Fleet, owned: Mapping[MemberId, Jobs], memory: Memory) -> None:
-        self.configured = fleet.configured
+    def __init__(self, workload: Workload, owned: Mapping[MemberId, Jobs], state: AssignorState) -> None:
+        self.configured = workload.configured
         self.owned = owned
-        self.memory = memory
+        self.state = state
 
-    def become(self, fleet: Fleet) -> "Group":
+    def after_event(self, workload: Workload) -> "AssignedGroup":
         """The group at the moment of an event, before the first rebalance."""
-        return Group(fleet, {member: self.owned.get(member, NO_JOBS) for member in fleet.members}, self.memory)
+        return AssignedGroup(
+            workload, {member: self.owned.get(member, NO_JOBS) for member in workload.members}, self.state
+        )
 
     def settle(self) -> dict[str, float]:
-        """Run rebalances until no member is assigned or revoked a job."""
+        """Run rounds until a round assigns and revokes no job.
+
+        Returns the processor time of the first round and of all rounds in ms, and the numbers of rounds and of revoked
+        jobs. The last round, which changes nothing, is not counted.
+        """
         took_ms: list[float] = []
         moves = 0
         while True:
             # Connect's assignor also receives decoded members: decoding is in neither measurement.
-            members = {member: MemberView(owned=owned) for member, owned in self.owned.items()}
+            members = {member: MemberSpec(owned=owned) for member, owned in self.owned.items()}
             started_s = time.thread_time()
             outcome = self._round(members)
             ended_s = time.thread_time()
-            self.memory = outcome.memory
-            self.owned = {member: one.whole for member, one in outcome.assignments.items()}
+            self.state = outcome.state
+            self.owned = {member: one.owned_after for member, one in outcome.assignments.items()}
             told = any(one.revoked or one.assigned for one in outcome.assignments.values())
             if took_ms and not told:
                 break
@@ -176,10 +191,10 @@ class Group:
         ]
         return loads, self.configured - union(owned)
 
-    def _round(self, members: Mapping[MemberId, MemberView]) -> RoundOutcome:
-        generation = Generation(self.memory.generation + 1 if self.memory.generation > 0 else 1)
+    def _round(self, members: Mapping[MemberId, MemberSpec]) -> RoundOutcome:
+        generation = Generation(self.state.generation + 1 if self.state.generation > 0 else 1)
         return assign(
-            self.memory,
+            self.state,
             configured=self.configured,
             members=members,
             generation=generation,
@@ -189,15 +204,15 @@ class Group:
         )
 
 
-def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float | None]:
-    after = EVENTS[event](fleet)
-    start = Group(fleet, {}, Memory()) if event == "full" else settled
-    before = start.become(after)
+def measure_coterie(settled: AssignedGroup, workload: Workload, event: str) -> dict[str, float | None]:
+    after = EVENTS[event](workload)
+    start = AssignedGroup(workload, {}, AssignorState()) if event == "full" else settled
+    before = start.after_event(after)
     loads, free = before.count_level()
     free_tasks = Counter(task.connector for task in free.tasks)
     runs = []
     for _ in range(RUNS):
-        group = start.become(after)
+        group = start.after_event(after)
         started_s = time.thread_time()
         balance(loads, connectors=len(free.connectors), tasks=free_tasks)
         count_ms = 1000 * (time.thread_time() - started_s)
@@ -218,33 +233,33 @@ def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float | None]:
 # -- Connect's assignor -----------------------------------------------------------------------------------------------
 
 
-class Peer:
+class ConnectAssignorProcess:
     """Kafka Connect's own assignor in a separate JVM (`peers/ConnectAssignor.java`)."""
 
     def __init__(self) -> None:
-        """:raises NotToBeHad: when there is no Java, or no jars."""
-        jars = fetch(say)
+        """:raises ProgramUnavailableError: when there is no Java, or no jars."""
+        jars = fetch(print_progress)
         source = Path(__file__).parent / "peers" / "ConnectAssignor.java"
         options = ["-Xmx4g", "-Dlog4j2.level=OFF", "-Dlog4j2.statusLoggerLevel=OFF", "-cp", f"{jars}/*"]
         self._process: subprocess.Popen[str] | None = subprocess.Popen(
             [java_path(), *options, str(source)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def settle(self, fleet: Fleet) -> None:
-        self._ask(f"fleet {fleet.workers} {_written(fleet)}")
+    def settle(self, workload: Workload) -> None:
+        self._ask(f"fleet {workload.workers} {_written(workload)}")
 
-    def figures(self, fleet: Fleet, event: str) -> dict[str, float | None]:
+    def figures(self, workload: Workload, event: str) -> dict[str, float | None]:
         """The figures of an event; None for each when the assignor did not respond within :data:`PEER_TIMEOUT_S`."""
-        after = EVENTS[event](fleet)
-        request = f"event {after.workers - fleet.workers} {after.gone} {_written(after)}"
+        after = EVENTS[event](workload)
+        request = f"event {after.workers - workload.workers} {after.departed_workers} {_written(after)}"
         if event == "full":
-            request = f"fleet {fleet.workers} {_written(fleet)}"
+            request = f"fleet {workload.workers} {_written(workload)}"
         keys = ("peer_first_ms", "peer_ms", "peer_all_ms", "peer_rounds", "peer_moves")
         answers = [answer for _ in range(RUNS) if (answer := self._ask(request))]
         if len(answers) < RUNS:
             return dict.fromkeys(keys)
         best = min(answers, key=lambda answer: float(answer[0]))
-        gone = (SIZES[2] + 1) if None in after.sizes else 0
+        gone = (SIZES[2] + 1) if None in after.connector_sizes else 0
         moves = int(best[3]) - gone
         figures = (float(answers[0][0]), float(best[0]), float(best[1]), int(best[2]), moves)
         return dict(zip(keys, figures, strict=True))
@@ -256,7 +271,11 @@ class Peer:
             self._process = None
 
     def _ask(self, request: str) -> Sequence[str]:
-        """The fields of the response; empty when it does not arrive in time, and for all later requests."""
+        """Send ``request``; returns the fields of the response. Empty when no response arrives within
+        :data:`PEER_TIMEOUT_S`, and for all later requests.
+
+        :raises ProgramUnavailableError: when the assignor's process has ended.
+        """
         if self._process is None:
             return ()
         assert self._process.stdin is not None
@@ -265,17 +284,19 @@ class Peer:
         self._process.stdin.flush()
         readable, _, _ = select.select([self._process.stdout], [], [], PEER_TIMEOUT_S)
         if not readable:
-            say(f"Kafka Connect's assignor did not respond within {PEER_TIMEOUT_S} s; it is left out from now on")
+            print_progress(
+                f"Kafka Connect's assignor did not respond within {PEER_TIMEOUT_S} s; it is left out from now on"
+            )
             self.close()
             return ()
         answer = self._process.stdout.readline().split()
         if not answer:
-            raise NotToBeHad("Kafka Connect's assignor has ended; it needs a JDK, whose output is above")
+            raise ProgramUnavailableError("Kafka Connect's assignor has ended; it needs a JDK, whose output is above")
         return answer
 
 
-def _written(fleet: Fleet) -> str:
-    return ",".join("-" if size is None else str(size) for size in fleet.sizes)
+def _written(workload: Workload) -> str:
+    return ",".join("-" if size is None else str(size) for size in workload.connector_sizes)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, paced, pipelines
-from benchmarks.brokers import say
+from benchmarks.brokers import print_progress
 from benchmarks.inputs import ParquetFolder
-from benchmarks.pipelines import ParquetFiles, Pipeline, Rig, System
-from tests.kafka.real_kafka import NotToBeHad
+from benchmarks.pipelines import MeasuredSystem, ParquetFiles, Pipeline, Rig
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,27 +66,29 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=options.folder)))
                 rig = stack.enter_context(pipelines.rig(folder, options.compiler))
                 if name in IDLE:
-                    idle = {one: idled(rig, one, name, options.idle or IDLE[name]) for one in systems}
-                    told = pipelines.compared(idle, "mb_a_task")
-                    told |= pipelines.compared(idle, "cpu_ms_a_task_and_s", prefix="cpu_ms_")
+                    idle = {one: measure_idle(rig, one, name, options.idle or IDLE[name]) for one in systems}
+                    told = pipelines.with_ratios(idle, "mb_a_task")
+                    told |= pipelines.with_ratios(idle, "cpu_ms_a_task_and_s", prefix="cpu_ms_")
                     told["tasks"] = options.idle or IDLE[name]
                 else:
-                    points = {one: climb(rig, one, name, options) for one in systems}
-                    told = pipelines.compared({one: {"held": held(climbed)} for one, climbed in points.items()}, "held")
+                    points = {one: measure_ladder(rig, one, name, options) for one in systems}
+                    told = pipelines.with_ratios(
+                        {one: {"held": max_tasks_on_time(climbed)} for one, climbed in points.items()}, "held"
+                    )
                     told["points"] = points
-        except (AssertionError, NotToBeHad) as reason:
-            yield pipelines.failed("density", name, options, load_before, reason, **facts)
+        except (AssertionError, ProgramUnavailableError) as reason:
+            yield pipelines.error_line("density", name, options, load_before, reason, **facts)
             continue
-        yield pipelines.line("density", name, options, load_before, **facts, **told)
+        yield pipelines.result_line("density", name, options, load_before, **facts, **told)
 
 
-def held(points: Sequence[Mapping[str, float]]) -> int:
-    """The largest number of tasks whose batches were on time."""
+def max_tasks_on_time(points: Sequence[Mapping[str, float]]) -> int:
+    """The largest number of tasks whose batches were on time; 0 if none were."""
     return max((int(point["tasks"]) for point in points if point["held"]), default=0)
 
 
-def climb(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Measure increasing numbers of tasks, until batches are late.
+def measure_ladder(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Measure increasing numbers of tasks of the case ``title`` until batches are late; returns the figures of each.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
@@ -95,12 +97,12 @@ def climb(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[
     settle, intervals = options.settle or case.settle, options.intervals or case.intervals
     points: list[dict[str, float]] = []
     running: list[tuple[Pipeline, ParquetFolder]] = []
-    pulse = paced.Pulse(rig.servers, interval_s=interval_s)
+    pulse = paced.IntervalProducer(rig.servers, interval_s=interval_s)
     pulse.start()
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         for tasks in options.ladder or case.ladder:
             more = tasks - sum(pipeline.tasks for pipeline, _ in running)
-            out = rig.fresh("out")
+            out = rig.new_path("out")
             topic = inputs.make_topic(rig.servers, out.name, more * case.partitions)
             pulse.add(topic)
             sink = ParquetFolder(out)
@@ -122,41 +124,41 @@ def climb(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[
                 {
                     "tasks": tasks,
                     "partitions": tasks * case.partitions,
-                    "late_p99_ms": round(window.late_p99_s * 1000),
+                    "late_p99_ms": round(window.lateness_p99_s * 1000),
                     "batches": window.batches,
                     "due": window.due,
                     "cpu_ms_a_batch": window.cpu_ms_a_batch,
                     "busy_share": window.busy_share,
-                    "held": window.holds(interval_s),
+                    "held": window.keeps_up(interval_s),
                 }
             )
-            say(f"{title}: {name}: {points[-1]}")
+            print_progress(f"{title}: {name}: {points[-1]}")
             if not points[-1]["held"]:
                 break
         pulse.stop()
         for pipeline, sink in running:
-            wrong = paced.wrong(system, pipeline, sink, pulse.written[pipeline.name])
+            wrong = paced.row_errors(system, pipeline, sink, pulse.written[pipeline.name])
             assert wrong is None, f"{name}: {wrong}"
     return points
 
 
-def idled(rig: Rig, name: str, title: str, tasks: int) -> dict[str, float]:
-    """The cost of tasks without input, after each has read one row, or all have read one file."""
-    out = rig.fresh("out")
+def measure_idle(rig: Rig, name: str, title: str, tasks: int) -> dict[str, float]:
+    """Measure the cost of ``tasks`` tasks without input, after each has read one row, or all have read one file."""
+    out = rig.new_path("out")
     source: inputs.Topic | ParquetFiles
     if title == "idle Kafka tasks":
         source = inputs.make_topic(rig.servers, out.name, tasks)
         rows = tasks
-        feed = inputs.Feed(rig.servers)
+        feed = inputs.RowProducer(rig.servers)
         feed.write(source, range(rows))
         feed.flush()
     else:
         rows = 100
-        source = ParquetFiles(path=rig.fresh("in"), files=1)
+        source = ParquetFiles(path=rig.new_path("in"), files=1)
         inputs.make_files(source.path, files=1, rows=rows)
     sink = ParquetFolder(out)
     pipeline = Pipeline(name=out.name, source=source, sink=sink, tasks=tasks, trigger_ms=1_000, rotate=False)
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         before_mb = system.resident_mb
         system.run(pipeline)
         expected = rows if isinstance(source, inputs.Topic) or name == "ours" else rows * tasks
@@ -170,11 +172,11 @@ def idled(rig: Rig, name: str, title: str, tasks: int) -> dict[str, float]:
             "mb_a_task": round((system.resident_mb - before_mb) / tasks, 2),
             "cpu_ms_a_task_and_s": round(cpu_s * 1000 / IDLE_S / tasks, 2),
         }
-    say(f"{title}: {name}: {figures}")
+    print_progress(f"{title}: {name}: {figures}")
     return figures
 
 
-def _wait_started(system: System, pipeline: Pipeline) -> None:
+def _wait_started(system: MeasuredSystem, pipeline: Pipeline) -> None:
     """Wait until each query has written ``metadata``, its first file in a checkpoint."""
     checkpoints = system.checkpoints(pipeline)
     started = lambda: all((path / "metadata").exists() for path in checkpoints)  # noqa: E731 - passed to `until` below

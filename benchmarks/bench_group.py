@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import brokers
-from benchmarks.brokers import Measured, say
+from benchmarks.brokers import MeasuredBroker, print_progress
 from benchmarks.light_member import LightMember
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 GROUP = "bench"
 HEARTBEAT_INTERVAL_S = 3.0
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         result = measure(options)
-    except (WorldError, NotToBeHad) as reason:
-        say(f"bench_group: {reason}")
+    except (WorldError, ProgramUnavailableError) as reason:
+        print_progress(f"bench_group: {reason}")
         return 1
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
@@ -70,34 +70,34 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
     }
     client_core = brokers.other_core(options.core)
-    with tempfile.TemporaryDirectory(prefix="bench-group-") as folder, brokers.held_to(client_core):
+    with tempfile.TemporaryDirectory(prefix="bench-group-") as folder, brokers.pinned_to_core(client_core):
         if not options.only_peer:
             connections_max = options.members + FILES_BESIDE_MEMBERS
             with brokers.embedded(Path(folder), core=options.core, connections_max=connections_max) as broker:
-                result["embedded"] = asyncio.run(measured(broker, "embedded", options))
+                result["embedded"] = asyncio.run(measure_system(broker, "embedded", options))
         if not options.no_peer:
             (Path(folder) / "kafka").mkdir()
             with brokers.kafka(Path(folder) / "kafka", core=options.core, properties=KAFKA_PROPERTIES) as broker:
-                result["kafka"] = asyncio.run(measured(broker, "kafka", options))
+                result["kafka"] = asyncio.run(measure_system(broker, "kafka", options))
     result["load_after"] = os.getloadavg()[0]
     if "embedded" in result and "kafka" in result:
         result["embedded_to_kafka"] = brokers.ratios(result["embedded"], result["kafka"])
     return result
 
 
-async def measured(broker: Measured, name: str, options: argparse.Namespace) -> dict[str, float]:
-    """All figures of one broker."""
+async def measure_system(broker: MeasuredBroker, name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Measure all figures of one broker; ``name`` is printed with the progress."""
     group = LightGroup(broker)
     try:
-        say(f"{name}: {options.members} members form a group ...")
+        print_progress(f"{name}: {options.members} members form a group ...")
         await group.connect(options.members - 1)
         figures = await group.form()
-        say(f"{name}: one more joins ...")
-        figures |= await group.one_more()
-        say(f"{name}: heartbeats, as many as possible ...")
+        print_progress(f"{name}: one more joins ...")
+        figures |= await group.measure_join()
+        print_progress(f"{name}: heartbeats, as many as possible ...")
         await group.saturate(WARM_UP_S)
         figures |= await group.saturate(options.seconds)
-        say(f"{name}: heartbeats, one per member every {HEARTBEAT_INTERVAL_S:g} s ...")
+        print_progress(f"{name}: heartbeats, one per member every {HEARTBEAT_INTERVAL_S:g} s ...")
         figures |= await group.pace(max(options.seconds, 2 * HEARTBEAT_INTERVAL_S))
     finally:
         group.close()
@@ -108,7 +108,7 @@ async def measured(broker: Measured, name: str, options: argparse.Namespace) -> 
 class LightGroup:
     """The members of one group, all in this process."""
 
-    def __init__(self, broker: Measured) -> None:
+    def __init__(self, broker: MeasuredBroker) -> None:
         self._broker = broker
         self._members: list[LightMember] = []
         self._last_join_s = 0.0
@@ -116,18 +116,18 @@ class LightGroup:
     async def connect(self, count: int) -> None:
         room = asyncio.Semaphore(CONNECTING_MAX)
 
-        async def connected() -> None:
+        async def connect_one() -> None:
             async with room:
                 await self._connect()
 
-        await all_of([connected() for _ in range(count)])
+        await all_of([connect_one() for _ in range(count)])
         await self._members[0].find_coordinator()
 
     async def form(self) -> dict[str, float]:
-        """All members join at once; the figures include the initial rebalance delay."""
+        """Let all members join at once; the returned figures include the initial rebalance delay."""
         started_s = time.monotonic()
         cpu_s = self._broker.cpu_s
-        await all_of([member.settle(self._note_join) for member in self._members])
+        await all_of([member.join_and_sync(self._note_join) for member in self._members])
         ended_s = time.monotonic()
         return {
             "form_s": round(ended_s - started_s, 3),
@@ -135,14 +135,14 @@ class LightGroup:
             "form_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
         }
 
-    async def one_more(self) -> dict[str, float]:
-        """One more member joins while the others send heartbeats at their interval. Ends when all members are in the
-        same generation."""
+    async def measure_join(self) -> dict[str, float]:
+        """Let one more member join while the others send heartbeats at their interval. Returns when all members are in
+        the same generation."""
         cpu_s = self._broker.cpu_s
         await self._connect()
         *others, newcomer = self._members
         started_s = time.monotonic()
-        await all_of([newcomer.settle(), *(self._rejoin_when_told(member) for member in others)])
+        await all_of([newcomer.join_and_sync(), *(self._rejoin_on_rebalance(member) for member in others)])
         ended_s = time.monotonic()
         generations = {member.generation for member in self._members}
         assert len(generations) == 1, f"the group has not settled: generations {generations}"
@@ -153,7 +153,8 @@ class LightGroup:
         }
 
     async def saturate(self, seconds: float) -> dict[str, float]:
-        """Heartbeats in a closed loop: after each response the next member, in cyclic order, sends a heartbeat."""
+        """Send heartbeats for ``seconds`` in a closed loop: after each response the next member, in cyclic order, sends
+        a heartbeat."""
         loop = asyncio.get_running_loop()
         idle = deque(self._members)
         latencies_s: list[float] = []
@@ -164,9 +165,9 @@ class LightGroup:
         def send() -> None:
             member = idle.popleft()
             sent_s = time.monotonic()
-            member.beat(lambda error: heard(member, error, sent_s))
+            member.send_heartbeat(lambda error: on_response(member, error, sent_s))
 
-        def heard(member: LightMember, error: int, sent_s: float) -> None:
+        def on_response(member: LightMember, error: int, sent_s: float) -> None:
             now_s = time.monotonic()
             latencies_s.append(now_s - sent_s)
             idle.append(member)
@@ -191,8 +192,8 @@ class LightGroup:
         }
 
     async def pace(self, seconds: float) -> dict[str, float]:
-        """Every member sends heartbeats at the interval. Latency is measured from the time at which a heartbeat was
-        due, not from the time at which this process sent it."""
+        """Let every member send heartbeats at the interval, for ``seconds``. Latency is measured from the time at which
+        a heartbeat was due, not from the time at which this process sent the heartbeat."""
         latencies_s: list[float] = []
         cpu_s = self._broker.cpu_s
         started_s = time.monotonic()
@@ -201,7 +202,7 @@ class LightGroup:
             due_s = first_s
             while due_s < started_s + seconds:
                 await asyncio.sleep(due_s - time.monotonic())
-                error = await member.beaten()
+                error = await member.heartbeat()
                 assert error == ErrorCode.none, f"the response to a heartbeat has error {error}"
                 latencies_s.append(time.monotonic() - due_s)
                 due_s += HEARTBEAT_INTERVAL_S
@@ -230,15 +231,15 @@ class LightGroup:
     def _note_join(self) -> None:
         self._last_join_s = time.monotonic()
 
-    async def _rejoin_when_told(self, member: LightMember) -> None:
+    async def _rejoin_on_rebalance(self, member: LightMember) -> None:
         # Heartbeats of members are spread over the interval, as if the members had joined at different times.
         pause_s = random.uniform(0, HEARTBEAT_INTERVAL_S)
         error: int = ErrorCode.none
         while error != ErrorCode.rebalance_in_progress:
             await asyncio.sleep(pause_s)
             pause_s = HEARTBEAT_INTERVAL_S
-            error = await member.beaten()
-        await member.settle(self._note_join)
+            error = await member.heartbeat()
+        await member.join_and_sync(self._note_join)
 
 
 async def all_of(doing: Sequence[Awaitable[None]]) -> None:

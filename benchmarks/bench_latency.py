@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, pipelines
-from benchmarks.brokers import say
-from benchmarks.inputs import DeltaFolder, Feed, ParquetFolder
+from benchmarks.brokers import print_progress
+from benchmarks.inputs import DeltaFolder, ParquetFolder, RowProducer
 from benchmarks.pipelines import Pipeline, Rig
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.sink_files import values_in
 
 CASES: Mapping[str, type[ParquetFolder] | type[DeltaFolder]] = {
@@ -46,43 +46,45 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             load_before = os.getloadavg()[0]
             facts = {"records": options.records, "every_ms": options.every_ms, "unit": "ms"}
             try:
-                figures = pipelines.in_turn(systems, options.runs, partial(measured, rig, case, options))
-            except (AssertionError, NotToBeHad) as reason:
-                yield pipelines.failed("latency", case, options, load_before, reason, **facts)
+                figures = pipelines.medians_of_interleaved_runs(
+                    systems, options.runs, partial(measure_system, rig, case, options)
+                )
+            except (AssertionError, ProgramUnavailableError) as reason:
+                yield pipelines.error_line("latency", case, options, load_before, reason, **facts)
                 continue
-            told = pipelines.compared(figures, "p50_ms") | pipelines.compared(figures, "p99_ms", prefix="p99_")
-            yield pipelines.line("latency", case, options, load_before, **facts, **told)
+            told = pipelines.with_ratios(figures, "p50_ms") | pipelines.with_ratios(figures, "p99_ms", prefix="p99_")
+            yield pipelines.result_line("latency", case, options, load_before, **facts, **told)
 
 
-def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
+def measure_system(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run of one system.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say(f"{case}: {name} starts ...")
+    print_progress(f"{case}: {name} starts ...")
     records = options.warm_up + options.records
-    out = rig.fresh("out")
+    out = rig.new_path("out")
     sink = CASES[case](out)
     topic = inputs.make_topic(rig.servers, out.name, PARTITIONS)
-    feed = Feed(rig.servers, linger_ms=0)
+    feed = RowProducer(rig.servers, linger_ms=0)
     pipeline = Pipeline(name=out.name, source=topic, sink=sink, rotate=False)
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         feed.write(topic, range(1))
         system.run(pipeline)
         system.wait_commit(pipeline, 0)
         produced_s = paced(feed, topic, range(1, records), options.every_ms / 1000)
         system.wait_rows(pipeline, records)
-    wrong = sink.wrong(range(records))
+    wrong = sink.row_errors(range(records))
     assert wrong is None, f"{name}: {wrong}"
-    seen_s = {number: at_s for path, at_s in sink.seen_s().items() for number in values_in(path, "id")}
+    seen_s = {number: at_s for path, at_s in sink.visible_since_s().items() for number in values_in(path, "id")}
     waits_s = [seen_s[number] - at_s for number, at_s in produced_s.items() if number >= options.warm_up]
     p50, p99 = pipelines.p50_p99(waits_s)
-    say(f"{case}: {name}: p50 {p50} s, p99 {p99} s")
+    print_progress(f"{case}: {name}: p50 {p50} s, p99 {p99} s")
     return {"p50_ms": round(p50 * 1000, 1), "p99_ms": round(p99 * 1000, 1)}
 
 
-def paced(feed: Feed, topic: inputs.Topic, numbers: range, every_s: float) -> dict[int, float]:
-    """Write one row at a time; returns the time of each, in seconds since 1970, by number."""
+def paced(feed: RowProducer, topic: inputs.Topic, numbers: range, every_s: float) -> dict[int, float]:
+    """Write one row every ``every_s``; returns the time at which each was written, in seconds since 1970, by number."""
     produced_s: dict[int, float] = {}
     due = time.monotonic()
     for number in numbers:

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import brokers
 from benchmarks.bench_group import milliseconds
-from benchmarks.brokers import Measured, say
-from tests.kafka.real_kafka import NotToBeHad
+from benchmarks.brokers import MeasuredBroker, print_progress
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 TOPIC = "bench"
 PARTITIONS = 4
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         result = measure(options)
-    except NotToBeHad as reason:
-        say(f"bench_log: {reason}")
+    except ProgramUnavailableError as reason:
+        print_progress(f"bench_log: {reason}")
         return 1
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
@@ -63,35 +63,38 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_before": os.getloadavg()[0],
     }
-    with tempfile.TemporaryDirectory(prefix="bench-log-") as folder, brokers.held_to(brokers.other_core(options.core)):
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-log-") as folder,
+        brokers.pinned_to_core(brokers.other_core(options.core)),
+    ):
         with brokers.embedded(Path(folder), core=options.core, connections_max=100) as broker:
-            result["embedded"] = measured(broker, "embedded", options)
+            result["embedded"] = measure_system(broker, "embedded", options)
         if not options.no_peer:
             (Path(folder) / "kafka").mkdir()
             with brokers.kafka(Path(folder) / "kafka", core=options.core, properties=KAFKA_PROPERTIES) as broker:
-                result["kafka"] = measured(broker, "kafka", options)
+                result["kafka"] = measure_system(broker, "kafka", options)
     result["load_after"] = os.getloadavg()[0]
     if "kafka" in result:
         result["embedded_to_kafka"] = brokers.ratios(result["embedded"], result["kafka"])
     return result
 
 
-def measured(broker: Measured, name: str, options: argparse.Namespace) -> dict[str, float]:
-    """All figures of one broker."""
+def measure_system(broker: MeasuredBroker, name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Measure all figures of one broker; ``name`` is printed with the progress."""
     bootstrap = f"127.0.0.1:{broker.port}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(DEADLINE_S)
     value = os.urandom(options.size)
-    say(f"{name}: warm-up, then {options.records} records of {options.size} bytes are produced ...")
+    print_progress(f"{name}: warm-up, then {options.records} records of {options.size} bytes are produced ...")
     produce(bootstrap, WARM_UP_RECORDS, value)
     cpu_s = broker.cpu_s
     produced_s = produce(bootstrap, options.records, value)
     produced_cpu_s = broker.cpu_s - cpu_s
-    say(f"{name}: ... fetched ...")
+    print_progress(f"{name}: ... fetched ...")
     cpu_s = broker.cpu_s
     fetched_s = fetch(bootstrap, options.records)
     fetched_cpu_s = broker.cpu_s - cpu_s
-    say(f"{name}: ... and {options.singles} written one by one ...")
+    print_progress(f"{name}: ... and {options.singles} written one by one ...")
     latencies_s = one_by_one(bootstrap, options.singles, value)
     megabytes = options.records * options.size / 1e6
     return {
@@ -108,7 +111,7 @@ def measured(broker: Measured, name: str, options: argparse.Namespace) -> dict[s
 
 
 def produce(bootstrap: str, count: int, value: bytes) -> float:
-    """Seconds until the last of ``count`` records is acknowledged."""
+    """Produce ``count`` records; returns the seconds until the last record is acknowledged."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": LINGER_MS, "batch.size": BATCH_SIZE}
     )
@@ -133,7 +136,7 @@ def produce(bootstrap: str, count: int, value: bytes) -> float:
 
 
 def fetch(bootstrap: str, count: int) -> float:
-    """Seconds from a consumer's start until it has ``count`` records, not counting those of the warm-up."""
+    """Fetch ``count`` records, without those of the warm-up; returns the seconds from the consumer's start."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
     try:
         started_s = time.monotonic()
@@ -152,7 +155,10 @@ def fetch(bootstrap: str, count: int) -> float:
 
 
 def one_by_one(bootstrap: str, count: int, value: bytes) -> list[float]:
-    """Seconds from each record's produce to its acknowledgement, with one record in flight."""
+    """Produce ``count`` records, one in flight at a time; returns the seconds until each was acknowledged.
+
+    Ten more records before these are not counted.
+    """
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     latencies_s: list[float] = []
     for number in range(count + 10):

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, paced, pipelines
-from benchmarks.brokers import say
+from benchmarks.brokers import print_progress
 from benchmarks.inputs import ParquetFolder
 from benchmarks.pipelines import Coterie, Pipeline, Rig
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 CASES = ("join", "drain", "stop and start")
 WORKERS = 3
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The line of each case. In each run all cases are events of the same group of workers."""
+    """Yield the line of each case. In each run all cases are events of the same group of workers."""
     cases = options.case or CASES
     load_before = os.getloadavg()[0]
     facts = {"unit": "s", "tasks": options.tasks, "workers": WORKERS, "interval_s": options.interval_s}
@@ -49,33 +49,33 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-move-", dir=options.folder)))
         rig = stack.enter_context(pipelines.rig(folder, options.compiler))
         try:
-            runs = [played(rig, options) for _ in range(options.runs)]
-        except (AssertionError, NotToBeHad) as reason:
+            runs = [run_all_events(rig, options) for _ in range(options.runs)]
+        except (AssertionError, ProgramUnavailableError) as reason:
             for case in cases:
-                yield pipelines.failed("move", case, options, load_before, reason, **facts)
+                yield pipelines.error_line("move", case, options, load_before, reason, **facts)
             return
     for case in cases:
         figures = pipelines.medians([run[case] for run in runs])
         told = {"ours": figures["down_p50_s"], "stock": None, "ratio": None, **figures}
-        yield pipelines.line("move", case, options, load_before, **facts, **told)
+        yield pipelines.result_line("move", case, options, load_before, **facts, **told)
 
 
-def played(rig: Rig, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def run_all_events(rig: Rig, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Run all events on one group of workers.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say("three workers start ...")
-    out = rig.fresh("out")
+    print_progress("three workers start ...")
+    out = rig.new_path("out")
     sink = ParquetFolder(out)
     topic = inputs.make_topic(rig.servers, out.name, options.tasks)
-    pulse = paced.Pulse(rig.servers, interval_s=options.interval_s / 4, rows=ROWS)
+    pulse = paced.IntervalProducer(rig.servers, interval_s=options.interval_s / 4, rows=ROWS)
     pulse.add(topic)
     trigger_ms = round(options.interval_s * 1000)
     pipeline = Pipeline(
         name=out.name, source=topic, sink=sink, tasks=options.tasks, trigger_ms=trigger_ms, rotate=False
     )
-    with rig.opened("ours", workers=WORKERS) as system:
+    with rig.running_system("ours", workers=WORKERS) as system:
         assert isinstance(system, Coterie)
         system.run(pipeline)
         pulse.start()
@@ -83,7 +83,7 @@ def played(rig: Rig, options: argparse.Namespace) -> dict[str, dict[str, float]]
         play = partial(_event, system, pipeline, options)
         figures = {"join": play("join"), "drain": play("drain"), "stop and start": play("stop and start")}
         pulse.stop()
-        wrong = paced.wrong(system, pipeline, sink, pulse.written[topic.name])
+        wrong = paced.row_errors(system, pipeline, sink, pulse.written[topic.name])
         assert wrong is None, wrong
     return figures
 
@@ -121,7 +121,7 @@ def _event(system: Coterie, pipeline: Pipeline, options: argparse.Namespace, cas
     told = {"moved": len(found), "down_p50_s": p50, "down_p99_s": p99}
     if case != "join":
         told["busy_share"] = round(busy_share, 2)
-    say(f"{case}: {told}")
+    print_progress(f"{case}: {told}")
     return told
 
 
@@ -137,7 +137,10 @@ def _stops(system: Coterie, pipeline: Pipeline, since_s: float) -> dict[int, flo
 
 
 def downs_s(stops_s: Mapping[int, float], checkpoints: Sequence[Path]) -> dict[int, float]:
-    """Seconds from each task's stop to the first batch that is planned afterwards, for tasks with such a batch."""
+    """Seconds from each task's stop to the first batch that is planned afterwards, by number of the task.
+
+    Tasks without such a batch are left out.
+    """
     found: dict[int, float] = {}
     for task, stopped_s in stops_s.items():
         try:

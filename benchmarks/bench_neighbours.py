@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, paced, pipelines
-from benchmarks.brokers import say
-from benchmarks.inputs import QUERY, Feed, ParquetFolder, Topic
+from benchmarks.brokers import print_progress
+from benchmarks.inputs import QUERY, ParquetFolder, RowProducer, Topic
 from benchmarks.pipelines import Pipeline, Rig
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 INTERVAL_S = 1.0
 PARTITIONS = 4
@@ -43,43 +43,43 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-neighbours-", dir=options.folder)))
         rig = stack.enter_context(pipelines.rig(folder, options.compiler))
         try:
-            say(f"{options.rows} rows are written to a topic ...")
+            print_progress(f"{options.rows} rows are written to a topic ...")
             backlog = inputs.make_topic(rig.servers, "backlog", PARTITIONS)
-            feed = Feed(rig.servers)
+            feed = RowProducer(rig.servers)
             feed.write(backlog, range(options.rows))
             feed.flush()
-            run = partial(measured, rig, backlog, options)
-            figures = pipelines.in_turn(pipelines.systems(options), options.runs, run)
-        except (AssertionError, NotToBeHad) as reason:
-            yield pipelines.failed("neighbours", case, options, load_before, reason, **facts)
+            run = partial(measure_system, rig, backlog, options)
+            figures = pipelines.medians_of_interleaved_runs(pipelines.systems(options), options.runs, run)
+        except (AssertionError, ProgramUnavailableError) as reason:
+            yield pipelines.error_line("neighbours", case, options, load_before, reason, **facts)
             return
-    told = pipelines.compared(figures, "late_p99_ms") | pipelines.compared(figures, "late_p50_ms", prefix="p50_")
-    told |= pipelines.compared(figures, "rows_per_s", prefix="backlog_rows_per_s_")
-    yield pipelines.line("neighbours", case, options, load_before, **facts, **told)
+    told = pipelines.with_ratios(figures, "late_p99_ms") | pipelines.with_ratios(figures, "late_p50_ms", prefix="p50_")
+    told |= pipelines.with_ratios(figures, "rows_per_s", prefix="backlog_rows_per_s_")
+    yield pipelines.result_line("neighbours", case, options, load_before, **facts, **told)
 
 
-def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -> dict[str, float]:
+def measure_system(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run of one system.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say(f"{name} starts ...")
-    out = rig.fresh("out")
+    print_progress(f"{name} starts ...")
+    out = rig.new_path("out")
     topic = inputs.make_topic(rig.servers, out.name, options.tasks)
-    pulse = paced.Pulse(rig.servers, interval_s=INTERVAL_S)
+    pulse = paced.IntervalProducer(rig.servers, interval_s=INTERVAL_S)
     pulse.add(topic)
     sink = ParquetFolder(out)
     trigger_ms = round(INTERVAL_S * 1000)
     light = Pipeline(name=out.name, source=topic, sink=sink, tasks=options.tasks, trigger_ms=trigger_ms, rotate=False)
-    heavy_out = ParquetFolder(rig.fresh("heavy"))
+    heavy_out = ParquetFolder(rig.new_path("heavy"))
     heavy = Pipeline(name=heavy_out.path.name, source=backlog, sink=heavy_out, sql=QUERY, batch=HEAVY_BATCH)
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         system.run(light)
         system.wait_commit(light, 0)
         pulse.start()
         time.sleep(options.settle)
-        expected = inputs.kept(options.rows)
-        planned = Planned(system.checkpoints(light))
+        expected = inputs.ids_kept_by_query(options.rows)
+        planned = BatchTimeRecorder(system.checkpoints(light))
         planned.start()
         begin_s = time.time()
         system.run(heavy)
@@ -88,11 +88,13 @@ def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -
         end_s = time.time()
         seen = planned.stop()
         pulse.stop()
-        wrong = heavy_out.wrong(expected) or paced.wrong(system, light, sink, pulse.written[topic.name])
+        wrong = heavy_out.row_errors(expected) or paced.row_errors(system, light, sink, pulse.written[topic.name])
         assert wrong is None, f"{name}: {wrong}"
     late_s = [late for one in seen for late in paced.lateness_s(one, INTERVAL_S, begin_s, end_s)]
     p50, p99 = pipelines.p50_p99(late_s)
-    say(f"{name}: {len(late_s)} light batches, late p50 {p50} s, p99 {p99} s; backlog in {end_s - begin_s:.1f} s")
+    print_progress(
+        f"{name}: {len(late_s)} light batches, late p50 {p50} s, p99 {p99} s; backlog in {end_s - begin_s:.1f} s"
+    )
     return {
         "late_p99_ms": round(p99 * 1000),
         "late_p50_ms": round(p50 * 1000),
@@ -100,7 +102,7 @@ def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -
     }
 
 
-class Planned(threading.Thread):
+class BatchTimeRecorder(threading.Thread):
     """Reads checkpoints periodically, since Spark deletes the files of a batch after 100 further batches."""
 
     def __init__(self, checkpoints: Sequence[Path]) -> None:
@@ -114,7 +116,7 @@ class Planned(threading.Thread):
             self._look()
 
     def stop(self) -> list[dict[int, float]]:
-        """When each batch of each checkpoint was planned."""
+        """Stop reading; returns when each batch was planned, in seconds since 1970, for each checkpoint."""
         self._stopped.set()
         self.join()
         self._look()

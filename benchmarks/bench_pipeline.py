@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, pipelines
-from benchmarks.brokers import say
-from benchmarks.inputs import QUERY, DeltaFolder, Feed, ParquetFolder, PostgresTable, Sink, Topic
-from benchmarks.pipelines import ParquetFiles, Pipeline, Rig, System
-from tests.kafka.real_kafka import NotToBeHad
+from benchmarks.brokers import print_progress
+from benchmarks.inputs import QUERY, DeltaFolder, ParquetFolder, PostgresTable, RowProducer, Sink, Topic
+from benchmarks.pipelines import MeasuredSystem, ParquetFiles, Pipeline, Rig
+from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.spark.sinks.postgres_server import PostgresServer
 
 CASES = ("kafka-parquet", "kafka-delta", "parquet-postgres")
@@ -55,17 +55,17 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     topic = _topic(rig.servers, options.rows)
                 source = topic if server is None else _files(folder / "in", options)
                 assert source is not None
-                run = partial(measured, rig, case, source, server, options)
-                figures = pipelines.in_turn(systems, options.runs, run)
-            except (AssertionError, NotToBeHad) as reason:
-                yield pipelines.failed("pipeline", case, options, load_before, reason, **facts)
+                run = partial(measure_system, rig, case, source, server, options)
+                figures = pipelines.medians_of_interleaved_runs(systems, options.runs, run)
+            except (AssertionError, ProgramUnavailableError) as reason:
+                yield pipelines.error_line("pipeline", case, options, load_before, reason, **facts)
                 continue
-            told = pipelines.compared(figures, "rows_per_s")
-            told |= pipelines.compared(figures, "rows_per_cpu_s", prefix="cpu_")
-            yield pipelines.line("pipeline", case, options, load_before, **facts, **told)
+            told = pipelines.with_ratios(figures, "rows_per_s")
+            told |= pipelines.with_ratios(figures, "rows_per_cpu_s", prefix="cpu_")
+            yield pipelines.result_line("pipeline", case, options, load_before, **facts, **told)
 
 
-def measured(
+def measure_system(
     rig: Rig,
     case: str,
     source: Topic | ParquetFiles,
@@ -77,24 +77,26 @@ def measured(
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say(f"{case}: {name} starts ...")
-    out = rig.fresh("out")
+    print_progress(f"{case}: {name} starts ...")
+    out = rig.new_path("out")
     sinks = {"kafka-parquet": ParquetFolder, "kafka-delta": DeltaFolder}
     sink: Sink = PostgresTable(server, "flights", COLUMNS) if server is not None else sinks[case](out)
     per_batch = options.rows // options.batches if isinstance(source, Topic) else FILES_A_BATCH
     pipeline = Pipeline(name=f"{case}-{out.name}", source=source, sink=sink, sql=QUERY, batch=per_batch)
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         system.run(pipeline)
-        figures = timed(system, pipeline, options)
-        expected = inputs.kept(options.rows)
+        figures = measure_throughput(system, pipeline, options)
+        expected = inputs.ids_kept_by_query(options.rows)
         system.wait_rows(pipeline, len(expected))
-    wrong = sink.wrong(expected)
+    wrong = sink.row_errors(expected)
     assert wrong is None, f"{name}: {wrong}"
-    say(f"{case}: {name}: {figures['rows_per_s']} rows/s, {figures['rows_per_cpu_s']} rows per second of CPU")
+    print_progress(
+        f"{case}: {name}: {figures['rows_per_s']} rows/s, {figures['rows_per_cpu_s']} rows per second of CPU"
+    )
     return figures
 
 
-def timed(system: System, pipeline: Pipeline, options: argparse.Namespace) -> dict[str, float]:
+def measure_throughput(system: MeasuredSystem, pipeline: Pipeline, options: argparse.Namespace) -> dict[str, float]:
     """Figures from the commit of the first batch, which is the warm-up, to the commit of the last batch."""
     last = options.batches - 1
     system.wait_commit(pipeline, 0)
@@ -111,9 +113,9 @@ def timed(system: System, pipeline: Pipeline, options: argparse.Namespace) -> di
 
 
 def _topic(servers: str, rows: int) -> Topic:
-    say(f"{rows} rows are written to a topic ...")
+    print_progress(f"{rows} rows are written to a topic ...")
     topic = inputs.make_topic(servers, "flights", PARTITIONS)
-    feed = Feed(servers)
+    feed = RowProducer(servers)
     feed.write(topic, range(rows))
     feed.flush()
     return topic
@@ -121,7 +123,7 @@ def _topic(servers: str, rows: int) -> Topic:
 
 def _files(folder: Path, options: argparse.Namespace) -> ParquetFiles:
     files = options.batches * FILES_A_BATCH
-    say(f"{options.rows} rows are written to {files} files ...")
+    print_progress(f"{options.rows} rows are written to {files} files ...")
     inputs.make_files(folder, files=files, rows=options.rows)
     return ParquetFiles(path=folder, files=files)
 

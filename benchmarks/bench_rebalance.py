@@ -1,4 +1,4 @@
-"""The cost of a rebalance: tasks that stop, how long these do not run, and the time until all tasks are balanced.
+"""The cost of a rebalance: tasks that stop, how long these tasks do not run, and the time until all are balanced.
 
 ``python -m benchmarks.bench_rebalance --tasks 90`` prints one JSON line for each event, for Coterie and Kafka Connect;
 `docs/benchmarks.md` explains its keys.
@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import diary, fleets
-from benchmarks.brokers import say
-from benchmarks.fleets import ConnectWorkers, OurWorkers, Workers
+from benchmarks import fleets, task_log
+from benchmarks.brokers import print_progress
+from benchmarks.fleets import ConnectWorkers, CoterieWorkers, Workers
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 EVENTS = ("create", "join", "stop", "kill", "drain")
 WORKERS = 3
 TASKS_PER_CONNECTOR = 10
 QUIET_S = 1.0
-"""Tasks count as balanced after they have been balanced for this long."""
+"""Tasks count as balanced when none has started or stopped for this time."""
 IDLE_S = 7.0
 """Pause between two events: then no worker uses the shorter intervals that follow an event any more."""
 
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for point in measure(tasks, options):
                 sys.stdout.write(json.dumps(point) + "\n")
                 sys.stdout.flush()
-    except (WorldError, NotToBeHad) as reason:
-        say(f"bench_rebalance: {reason}")
+    except (WorldError, ProgramUnavailableError) as reason:
+        print_progress(f"bench_rebalance: {reason}")
         return 1
     return 0
 
 
 def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One point for each event, with the figures of every system."""
+    """Measure all events; returns one line for each event, with the figures of every system."""
     wanted = options.event or EVENTS
     points: dict[str, dict[str, Any]] = {
         event: {
@@ -79,7 +79,7 @@ def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     }
     with tempfile.TemporaryDirectory(prefix="bench-rebalance-") as name:
         folder = Path(name)
-        systems: dict[str, Callable[..., Workers]] = {"coterie": OurWorkers}
+        systems: dict[str, Callable[..., Workers]] = {"coterie": CoterieWorkers}
         protocols = {"coterie": options.protocol}
         if not options.no_peer:
             jars, plugins = fleets.light_source(folder)
@@ -90,7 +90,10 @@ def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
                 protocols[f"connect_{protocol}"] = protocol
         # Runs of the systems alternate, so that other load on the machine affects all systems alike.
         runs = [
-            (system, measured(f"{system}-{run}", kind, folder, tasks, wanted, protocols[system], options.delay_ms))
+            (
+                system,
+                measure_system(f"{system}-{run}", kind, folder, tasks, wanted, protocols[system], options.delay_ms),
+            )
             for run in range(1, options.runs + 1)
             for system, kind in systems.items()
         ]
@@ -109,7 +112,7 @@ def medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: statistics.median_low(one[key] for one in figures if key in one) for key in keys}
 
 
-def measured(
+def measure_system(
     name: str,
     kind: Callable[..., Workers],
     folder: Path,
@@ -118,17 +121,19 @@ def measured(
     protocol: str,
     delay_ms: int,
 ) -> Mapping[str, dict[str, Any]]:
-    """All events of one system in one run, ``name``, on a separate broker."""
+    """Measure all ``wanted`` events of one system in one run, ``name``, with a separate broker; returns the figures."""
     home = folder / name
     home.mkdir()
     with Children(folder / "logs") as children, fleets.broker(folder / f"{name}-broker", children) as port:
         workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
-        say(f"{name}: {WORKERS} workers start ...")
+        print_progress(f"{name}: {WORKERS} workers start ...")
         figures = play(name, Bench(workers, tasks), wanted)
         workers.end()
     gap_ms = fleets.heartbeat_gap_ms(folder / f"{name}-broker", workers.group_id)
     if gap_ms >= 2 * fleets.HEARTBEAT_MS:
-        say(f"{name}: a heartbeat was late: {gap_ms} ms after the previous one; the interval is {fleets.HEARTBEAT_MS}")
+        print_progress(
+            f"{name}: a heartbeat was late: {gap_ms} ms after the previous one; the interval is {fleets.HEARTBEAT_MS}"
+        )
     for one in figures.values():
         one["heartbeat_gap_max_ms"] = gap_ms
         if stall_ms := workers.longest_stall_ms():
@@ -141,7 +146,7 @@ def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[
 
     def note(event: str, cost: dict[str, Any]) -> None:
         figures[event] = cost
-        say(f"{name}: {event}: balanced after {cost['to_balanced_s']} s")
+        print_progress(f"{name}: {event}: balanced after {cost['to_balanced_s']} s")
 
     workers = bench.workers
     for _ in range(WORKERS):
@@ -178,8 +183,10 @@ class Bench:
         return {
             "posted_s": round((posted_ms - since_ms) / 1000, 2),
             "rounds": self.workers.generation() - generation,
-            "restarted": sum(count - 1 for count in Counter(run.task for run in self.workers.fleet().runs()).values()),
-            "to_balanced_s": round((self.workers.fleet().last_ms() - since_ms) / 1000, 2),
+            "restarted": sum(
+                count - 1 for count in Counter(run.task for run in self.workers.timeline().runs()).values()
+            ),
+            "to_balanced_s": round((self.workers.timeline().last_ms() - since_ms) / 1000, 2),
         }
 
     def join(self) -> dict[str, Any]:
@@ -192,7 +199,7 @@ class Bench:
         return self._cost(since_ms, generation, before, gone=None)
 
     def lose(self, how: Callable[[str], None]) -> dict[str, Any]:
-        """Remove the newest worker, in the way ``how``."""
+        """Remove the newest worker by calling ``how`` with its name."""
         before, generation = self._before()
         since_ms = now_ms()
         gone = list(self.workers.running)[-1]
@@ -204,7 +211,7 @@ class Bench:
         """Wait until every task runs once, and tasks have been evenly spread for :data:`QUIET_S`."""
 
         def is_settled() -> bool:
-            fleet = self.workers.fleet()
+            fleet = self.workers.timeline()
             return now_ms() > fleet.last_ms() + 1000 * QUIET_S and fleet.is_balanced(
                 list(self.workers.running), self._tasks
             )
@@ -220,11 +227,11 @@ class Bench:
     def _before(self) -> tuple[Mapping[str, int], int]:
         """The number of tasks by worker, and the group's generation, after a pause."""
         time.sleep(self._idle_s)
-        return Counter(worker for _, worker in self.workers.fleet().running()), self.workers.generation()
+        return Counter(worker for _, worker in self.workers.timeline().running()), self.workers.generation()
 
     def _cost(self, since_ms: int, generation: int, before: Mapping[str, int], *, gone: str | None) -> dict[str, Any]:
-        figures: dict[str, Any] = diary.cost(self.workers.fleet(), since_ms, gone)
-        figures["optimum"] = diary.fewest_stops(before, list(self.workers.running))
+        figures: dict[str, Any] = task_log.event_cost(self.workers.timeline(), since_ms, gone)
+        figures["optimum"] = task_log.fewest_stops(before, list(self.workers.running))
         figures["rounds"] = self.workers.generation() - generation
         return figures
 

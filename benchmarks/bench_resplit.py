@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, pipelines
-from benchmarks.brokers import say
-from benchmarks.inputs import Feed, ParquetFolder, Topic
+from benchmarks.brokers import print_progress
+from benchmarks.inputs import ParquetFolder, RowProducer, Topic
 from benchmarks.pipelines import Coterie, ParquetFiles, Pipeline, Rig
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 CASES = ("kafka", "files")
 FROM, TO = 4, 7
@@ -49,51 +49,53 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             size = {"partitions": options.partitions} if case == "kafka" else {"files": options.files}
             facts = {"unit": "s", "from": FROM, "to": TO, **size}
             try:
-                figures = pipelines.in_turn(["ours"], options.runs, partial(measured, rig, case, options))
-            except (AssertionError, NotToBeHad) as reason:
-                yield pipelines.failed("resplit", case, options, load_before, reason, **facts)
+                figures = pipelines.medians_of_interleaved_runs(
+                    ["ours"], options.runs, partial(measure_system, rig, case, options)
+                )
+            except (AssertionError, ProgramUnavailableError) as reason:
+                yield pipelines.error_line("resplit", case, options, load_before, reason, **facts)
                 continue
             told = {"ours": figures["ours"]["batches_s"], "stock": None, "ratio": None} | figures["ours"]
-            yield pipelines.line("resplit", case, options, load_before, **facts, **told)
+            yield pipelines.result_line("resplit", case, options, load_before, **facts, **told)
 
 
-def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
+def measure_system(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say(f"{case}: a worker starts ...")
-    out = rig.fresh("out")
+    print_progress(f"{case}: a worker starts ...")
+    out = rig.new_path("out")
     sink = ParquetFolder(out)
     source: Topic | ParquetFiles
     if case == "kafka":
         rows = options.partitions * ROWS_A_PART
         topic = source = inputs.make_topic(rig.servers, out.name, options.partitions)
-        feed = Feed(rig.servers)
+        feed = RowProducer(rig.servers)
         feed.write(topic, range(rows))
         feed.flush()
         each, write = options.partitions, partial(feed.write, topic)
     else:
         rows = options.files * ROWS_A_PART
-        source = ParquetFiles(path=rig.fresh("in"), files=options.files)
+        source = ParquetFiles(path=rig.new_path("in"), files=options.files)
         inputs.make_files(source.path, files=options.files, rows=rows)
         each, write = TO * 2 * ROWS_A_PART, partial(_write_files, source.path)
     pipeline = Pipeline(name=out.name, source=source, sink=sink, tasks=FROM, trigger_ms=1_000, rotate=False)
-    with rig.opened(name) as system:
+    with rig.running_system(name) as system:
         assert isinstance(system, Coterie)
         system.run(pipeline)
         system.wait_rows(pipeline, rows)
-        say(f"{case}: {rows} rows were read; {FROM} tasks become {TO} ...")
-        trickle = Trickle(write, rows, each)
+        print_progress(f"{case}: {rows} rows were read; {FROM} tasks become {TO} ...")
+        trickle = ContinuousProducer(write, rows, each)
         trickle.start()
         figures = split_anew(system, replace(pipeline, tasks=TO), SEEDED[case])
         rows = trickle.stop()
         if case == "kafka":
             feed.flush()
         system.wait_rows(pipeline, rows)
-    wrong = sink.wrong(range(rows))
+    wrong = sink.row_errors(range(rows))
     assert wrong is None, wrong
-    say(f"{case}: {figures}")
+    print_progress(f"{case}: {figures}")
     return figures
 
 
@@ -121,7 +123,7 @@ def split_anew(system: Coterie, pipeline: Pipeline, seeded: int) -> dict[str, fl
     return {"stands_s": round(stands_s - put_s, 2), "batches_s": round(max(commits) - put_s, 2)}
 
 
-class Trickle(threading.Thread):
+class ContinuousProducer(threading.Thread):
     """Writes rows repeatedly, so that every task of any split has rows to read."""
 
     def __init__(self, write: Callable[[range], None], first: int, each: int) -> None:

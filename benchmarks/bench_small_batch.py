@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs, paced, pipelines
-from benchmarks.brokers import say
+from benchmarks.brokers import print_progress
 from benchmarks.inputs import DeltaFolder, ParquetFolder, PostgresTable, Sink
 from benchmarks.pipelines import Pipeline, Rig
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.spark.sinks.postgres_server import PostgresServer
 
 CASES = ("parquet", "delta", "postgres")
@@ -50,29 +50,31 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
             try:
                 server = stack.enter_context(inputs.postgres()) if case == "postgres" else None
-                figures = pipelines.in_turn(systems, options.runs, partial(measured, rig, case, server, options))
-            except (AssertionError, NotToBeHad) as reason:
-                yield pipelines.failed("small_batch", case, options, load_before, reason, **facts)
+                figures = pipelines.medians_of_interleaved_runs(
+                    systems, options.runs, partial(measure_system, rig, case, server, options)
+                )
+            except (AssertionError, ProgramUnavailableError) as reason:
+                yield pipelines.error_line("small_batch", case, options, load_before, reason, **facts)
                 continue
-            told = pipelines.compared(figures, "cpu_ms_a_batch") | pipelines.compared(
+            told = pipelines.with_ratios(figures, "cpu_ms_a_batch") | pipelines.with_ratios(
                 figures, "batches", prefix="batches_"
             )
-            yield pipelines.line("small_batch", case, options, load_before, **facts, **told)
+            yield pipelines.result_line("small_batch", case, options, load_before, **facts, **told)
 
 
-def measured(
+def measure_system(
     rig: Rig, case: str, server: PostgresServer | None, options: argparse.Namespace, name: str
 ) -> dict[str, float]:
     """One run of one system.
 
     :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
-    say(f"{case}: {name} starts ...")
-    pulse = paced.Pulse(rig.servers, interval_s=options.interval_s)
-    with rig.opened(name, guarantee="foreach_batch") as system:
+    print_progress(f"{case}: {name} starts ...")
+    pulse = paced.IntervalProducer(rig.servers, interval_s=options.interval_s)
+    with rig.running_system(name, guarantee="foreach_batch") as system:
         running: list[tuple[Pipeline, Sink]] = []
         for query in range(QUERIES):
-            out = rig.fresh("out")
+            out = rig.new_path("out")
             sink: Sink
             match case:
                 case "parquet":
@@ -96,9 +98,11 @@ def measured(
         window = paced.watch(system, [one for one, _ in running], interval_s=options.interval_s, seconds=seconds)
         pulse.stop()
         for pipeline, sink in running:
-            wrong = paced.wrong(system, pipeline, sink, pulse.written[pipeline.name])
+            wrong = paced.row_errors(system, pipeline, sink, pulse.written[pipeline.name])
             assert wrong is None, f"{name}: {wrong}"
-    say(f"{case}: {name}: {window.cpu_ms_a_batch} ms of CPU a batch, {window.batches} batches of {window.due}")
+    print_progress(
+        f"{case}: {name}: {window.cpu_ms_a_batch} ms of CPU a batch, {window.batches} batches of {window.due}"
+    )
     return {"cpu_ms_a_batch": window.cpu_ms_a_batch, "batches": window.batches}
 
 

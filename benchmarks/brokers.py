@@ -1,4 +1,4 @@
-"""The measured brokers, each in a separate process, pinned to one core; and their cost."""
+"""The measured brokers, each in a separate process that is pinned to one core, and the brokers' cost."""
 
 import contextlib
 import os
@@ -13,14 +13,15 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import RealKafka, fetch
 
 JAVA_OPTIONS = ("-Xmx1g", "-Xms1g")
-"""The heap of Kafka's own start script, with both of Java's compilers; the tests' broker uses one, to start sooner."""
+"""The heap of Kafka's own start script, with both of Java's compilers. The tests' broker uses only one compiler, to
+start sooner."""
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredBroker:
     """A broker that listens at ``port``, and the process whose cost is measured."""
 
     port: int
@@ -28,7 +29,7 @@ class Measured:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time so far, user and system."""
+        """Processor time of the process so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
@@ -38,34 +39,34 @@ class Measured:
 
 
 @contextlib.contextmanager
-def embedded(folder: Path, *, core: int, connections_max: int) -> Iterator[Measured]:
-    """Coterie's own broker on one core."""
+def embedded(folder: Path, *, core: int, connections_max: int) -> Iterator[MeasuredBroker]:
+    """Run Coterie's own broker on one core in the block."""
     broker = EmbeddedBroker(folder / "data", connections_max=connections_max)
-    with held_to(core):
+    with pinned_to_core(core):
         broker.start()
     try:
-        yield Measured(port=broker.port, pid=broker.pid)
+        yield MeasuredBroker(port=broker.port, pid=broker.pid)
     finally:
         broker.kill()
 
 
 @contextlib.contextmanager
-def kafka(folder: Path, *, core: int, properties: str = "") -> Iterator[Measured]:
-    """Apache Kafka on one core.
+def kafka(folder: Path, *, core: int, properties: str = "") -> Iterator[MeasuredBroker]:
+    """Run Apache Kafka on one core in the block.
 
-    :raises NotToBeHad: when it cannot run on this machine.
+    :raises ProgramUnavailableError: when Kafka cannot run on this machine.
     """
-    broker = RealKafka(fetch(say), folder, properties=properties, java_options=JAVA_OPTIONS)
-    with held_to(core):
+    broker = RealKafka(fetch(print_progress), folder, properties=properties, java_options=JAVA_OPTIONS)
+    with pinned_to_core(core):
         broker.start()
     try:
-        yield Measured(port=broker.port, pid=broker.pid)
+        yield MeasuredBroker(port=broker.port, pid=broker.pid)
     finally:
         broker.stop()
 
 
 @contextlib.contextmanager
-def held_to(core: int) -> Iterator[None]:
+def pinned_to_core(core: int) -> Iterator[None]:
     """Processes and threads that start in the block run on ``core`` only, and stay there."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
@@ -76,9 +77,9 @@ def held_to(core: int) -> Iterator[None]:
 
 
 def allow_files(count: int) -> None:
-    """Raise the limit of open files of this process and of the brokers that it starts.
+    """Raise the limit of open files of this process, and of the brokers that it starts, to at least ``count``.
 
-    :raises WorldError: when the system does not allow that many.
+    :raises WorldError: when the hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
@@ -91,21 +92,21 @@ def allow_files(count: int) -> None:
 
 
 def other_core(core: int) -> int:
-    """The core for the clients: another one than the broker's, if the machine has one."""
+    """The core for the clients: another core than ``core``, the broker's, if this process may use another."""
     return min(os.sched_getaffinity(0) - {core}, default=core)
 
 
 def per_cpu_s(count: int, cpu_s: float) -> int:
-    """``count`` per second of processor time, of which at least one tick is assumed: the system counts in ticks."""
+    """``count`` per second of processor time, which is taken as at least one tick: the system counts in ticks."""
     return round(count / max(cpu_s, 1 / _TICKS_PER_SECOND))
 
 
 def ratios(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
-    """The ratio of each figure of the embedded broker to Kafka's."""
+    """The ratio of each figure of the embedded broker to Kafka's; figures that are 0 for Kafka are left out."""
     return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key]}
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print progress to standard error, since standard output is for the result."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.brokers import say
-from benchmarks.diary import Entry, Fleet, entries
+from benchmarks.brokers import print_progress
+from benchmarks.task_log import TaskLogEntry, TaskTimeline, parse_entries
 from coterie.cli.processes import Child, Children
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
-from tests.kafka.real_kafka import NotToBeHad, fetch, java_path
+from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
 
 DEADLINE_S = 300
 SESSION_MS = 10_000
@@ -66,15 +66,16 @@ class Workers(ABC):
     # -- differs between Coterie and Kafka Connect --------------------------------------------------------------------
 
     @abstractmethod
-    def command(self, properties: Path, diary: Path) -> list[str]:
+    def command(self, properties: Path, task_log: Path) -> list[str]:
         """The arguments of Python that run one worker."""
 
     @abstractmethod
     def further_properties(self) -> str: ...
 
     connector_class: str
+    """The class of the connector with light tasks."""
     can_drain: bool
-    generation_told: re.Pattern[str]
+    generation_pattern: re.Pattern[str]
     """Pattern of the line in a worker's log that contains the group's generation."""
 
     # -- the workers --------------------------------------------------------------------------------------------------
@@ -91,10 +92,11 @@ class Workers(ABC):
         return name
 
     def stop(self, name: str) -> None:
-        """Send SIGTERM, without waiting for the worker's end."""
+        """Send SIGTERM to the worker, without waiting for its end."""
         self.running.pop(name).terminate()
 
     def kill(self, name: str) -> None:
+        """Kill the worker with SIGKILL, and note the time."""
         self.running.pop(name).kill()
         self.killed_ms[name] = round(time.time() * 1000)
 
@@ -107,18 +109,20 @@ class Workers(ABC):
         del self.running[name]
 
     def end(self) -> None:
+        """End all workers; those that run 30 s after SIGTERM are killed."""
         self._children.end(list(self.running.values()), grace_s=30)
         self.running.clear()
 
-    def fleet(self) -> Fleet:
-        found: list[Entry] = []
+    def timeline(self) -> TaskTimeline:
+        """The starts and stops of tasks on all workers so far."""
+        found: list[TaskLogEntry] = []
         for diary in self._folder.glob("*.diary"):
-            found += entries(diary.read_text(), diary.stem)
-        return Fleet(entries=found, killed_ms=self.killed_ms)
+            found += parse_entries(diary.read_text(), diary.stem)
+        return TaskTimeline(entries=found, killed_ms=self.killed_ms)
 
     def serves_connectors(self) -> bool:
-        """Whether the first worker's REST API serves connectors: Connect's listens, and joins its group, before it
-        serves any path."""
+        """Whether the first worker's REST API serves connectors. A worker of Connect listens, and joins its group,
+        before its REST API serves any path."""
         url = self.url(next(iter(self.running)))
         return httpx.get(f"{url}/connectors", timeout=DEADLINE_S, trust_env=False).status_code == httpx.codes.OK
 
@@ -144,11 +148,11 @@ class Workers(ABC):
     # -- state of the workers -----------------------------------------------------------------------------------------
 
     def generation(self) -> int:
-        """The highest generation of the group that any worker has logged."""
+        """The highest generation of the group that any worker has logged; 0 if none has."""
         told = (
             int(number)
             for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
-            for number in self.generation_told.findall(log.read_text(errors="replace"))
+            for number in self.generation_pattern.findall(log.read_text(errors="replace"))
         )
         return max(told, default=0)
 
@@ -162,7 +166,8 @@ class Workers(ABC):
         return max(told, default=0)
 
     def group_state(self) -> tuple[str, int]:
-        """The group's state and its number of members, from its coordinator."""
+        """The group's state, such as Stable, and its number of members, from its coordinator; Unknown and 0 after an
+        error."""
         with raw_client(self._port) as client:
             answer = client.ask(
                 DESCRIBE_GROUPS, DESCRIBE_VERSION, groups=(self.group_id,), include_authorized_operations=False
@@ -172,36 +177,41 @@ class Workers(ABC):
             return "Unknown", 0
         return group.group_state, len(group.members)
 
-    def until(self, what: str, condition: Callable[[], bool], *, pause_s: float = 0.02) -> None:
+    def until(self, awaited: str, condition: Callable[[], bool], *, pause_s: float = 0.02) -> None:
+        """Wait until ``condition`` is true; ``awaited`` describes the condition in the error.
+
+        :raises AssertionError: when a worker has ended, or ``condition`` is still false after ``DEADLINE_S``.
+        """
         deadline_s = time.monotonic() + DEADLINE_S
         while not condition():
             for name, child in self.running.items():
                 if not child.is_running:
                     raise AssertionError(f"{name} has ended: {child.tail()}")
             if time.monotonic() > deadline_s:
-                raise AssertionError(f"{self.group_id}: timeout after {DEADLINE_S} s, waiting until {what}")
+                raise AssertionError(f"{self.group_id}: timeout after {DEADLINE_S} s, waiting until {awaited}")
             time.sleep(pause_s)
 
     def url(self, name: str) -> str:
+        """The REST URL of the worker, from its log; waits until the worker has logged it."""
         found: list[str] = []
 
-        def is_told() -> bool:
+        def has_url() -> bool:
             found.extend(
                 re.findall(r"http://127\.0\.0\.1:[1-9]\d*", self.running[name].log.read_text(errors="replace"))
             )
             return bool(found)
 
-        self.until(f"{name} serves REST", is_told)
+        self.until(f"{name} serves REST", has_url)
         return found[0]
 
 
-class OurWorkers(Workers):
+class CoterieWorkers(Workers):
     connector_class = "LightSource"
     can_drain = True
-    generation_told = re.compile(r"Generation (\d+)\b[^\n]* led by")
+    generation_pattern = re.compile(r"Generation (\d+)\b[^\n]* led by")
 
-    def command(self, properties: Path, diary: Path) -> list[str]:
-        return ["-m", "benchmarks.light_worker", str(properties), str(diary)]
+    def command(self, properties: Path, task_log: Path) -> list[str]:
+        return ["-m", "benchmarks.light_worker", str(properties), str(task_log)]
 
     def further_properties(self) -> str:
         return f"checkpoint.location={self._folder}\n"
@@ -212,15 +222,15 @@ class ConnectWorkers(Workers):
 
     connector_class = "peers.LightSource"
     can_drain = False
-    generation_told = re.compile(r"generationId=(\d+)")
+    generation_pattern = re.compile(r"generationId=(\d+)")
 
     def __init__(self, *arguments: Path | Children, jars: Path, plugins: Path, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._jars, self._plugins = jars, plugins
 
-    def command(self, properties: Path, diary: Path) -> list[str]:
+    def command(self, properties: Path, task_log: Path) -> list[str]:
         run = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
-        options = ["-Xmx512m", "-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF", f"-Dlight.diary={diary}"]
+        options = ["-Xmx512m", "-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF", f"-Dlight.diary={task_log}"]
         main = ["-cp", f"{self._jars}/*", "org.apache.kafka.connect.cli.ConnectDistributed", str(properties)]
         return ["-c", run, java_path(), *options, *main]
 
@@ -234,12 +244,14 @@ class ConnectWorkers(Workers):
 def light_source(folder: Path) -> tuple[Path, Path]:
     """Kafka's jars, and a plug-in path with the light connector of `peers`.
 
-    :raises NotToBeHad: when there is no Java, no compiler, or no jars.
+    :raises ProgramUnavailableError: when there is no Java, no compiler, or no jars.
     """
-    jars = fetch(say)
+    jars = fetch(print_progress)
     compiler = shutil.which("javac", path=str(Path(java_path()).resolve().parent)) or shutil.which("javac")
     if compiler is None:
-        raise NotToBeHad("Kafka Connect's light tasks need a Java compiler: install a JDK, or measure with --no-peer")
+        raise ProgramUnavailableError(
+            "Kafka Connect's light tasks need a Java compiler: install a JDK, or measure with --no-peer"
+        )
     classes = folder / "classes"
     source = Path(__file__).parent / "peers" / "LightSource.java"
     subprocess.run([compiler, "-cp", f"{jars}/*", "-d", str(classes), str(source)], check=True)
@@ -254,8 +266,8 @@ def light_source(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def broker(folder: Path, children: Children) -> Iterator[int]:
-    """A running embedded broker; returns its port. At its end it writes the gaps between each member's requests to
-    ``stats.json`` in ``folder``."""
+    """Run an embedded broker in the block; yields its port. At its end the broker writes the gaps between each member's
+    requests to ``stats.json`` in ``folder``."""
     listen = ["--listen", "127.0.0.1:0", "--initial-delay-ms", "300"]
     child = children.start(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
     deadline_s = time.monotonic() + DEADLINE_S

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.sink_files import values_in, visible_files
 from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer, running_server
 
@@ -25,11 +25,12 @@ SCHEMA = "id BIGINT, carrier STRING, delay INT, distance INT"
 QUERY = (
     "SELECT id, lower(carrier) AS carrier, delay * 60 AS delay_s, distance * 1.609D AS km FROM source WHERE delay >= 0"
 )
-"""The query drops a tenth of the rows; see :func:`kept`."""
+"""The query drops a tenth of the rows; see :func:`ids_kept_by_query`."""
 CARRIERS = ("AA", "DL", "UA", "WN", "B6", "AS", "NK", "F9")
 
 
-def value(number: int) -> bytes:
+def row_json(number: int) -> bytes:
+    """The row with the id ``number``, as JSON."""
     return b'{"id":%d,"carrier":"%s","delay":%d,"distance":%d}' % (
         number,
         CARRIERS[number % 8].encode(),
@@ -38,7 +39,7 @@ def value(number: int) -> bytes:
     )
 
 
-def kept(rows: int) -> list[int]:
+def ids_kept_by_query(rows: int) -> list[int]:
     """The ids of the rows that :data:`QUERY` keeps, of the rows 0 to ``rows`` - 1."""
     return [number for number in range(rows) if number % 100 >= 10]
 
@@ -53,12 +54,13 @@ class Topic:
 
 
 def make_topic(servers: str, name: str, partitions: int) -> Topic:
+    """Create a topic; returns when it exists."""
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(DEADLINE_S)
     return Topic(name=name, partitions=partitions)
 
 
-class Feed:
+class RowProducer:
     """Writes rows to topics, numbered in each topic."""
 
     def __init__(self, servers: str, *, linger_ms: int = 5) -> None:
@@ -73,24 +75,29 @@ class Feed:
         self._failures: list[object] = []
 
     def write(self, topic: Topic, numbers: range) -> None:
-        """Write the rows; the numbers of rows in partitions differ by at most one."""
+        """Queue the rows ``numbers`` for sending. Row n goes to partition n modulo the number of partitions."""
         for number in numbers:
             while True:
                 try:
-                    self._producer.produce(topic.name, value(number), partition=number % topic.partitions)
+                    self._producer.produce(topic.name, row_json(number), partition=number % topic.partitions)
                     break
                 except BufferError:
                     self._producer.poll(0.05)
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Wait until every row is acknowledged."""
+        """Wait until no row is queued or in flight.
+
+        A row whose delivery has failed is not reported here: it is missing in the sink at the end.
+
+        :raises AssertionError: when rows are still queued after ``DEADLINE_S``.
+        """
         left = self._producer.flush(DEADLINE_S)
         assert not left, f"{left} records were not acknowledged within {DEADLINE_S} s"
 
 
 def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:
-    """Write Parquet files with ``rows`` rows in total, numbered from ``first``."""
+    """Write ``files`` Parquet files with ``rows // files`` rows each, numbered from ``first``, into a new folder."""
     folder.mkdir(parents=True)
     each = rows // files
     for file in range(files):
@@ -116,22 +123,25 @@ class Sink(ABC):
     def connector(self) -> dict[str, str]: ...
 
     @abstractmethod
-    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
-        """The name of a sink of `benchmarks.stock`, and its options."""
+    def spark_sink(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+        """The name of a sink of `benchmarks.plain_spark` with this guarantee, and its options.
 
-    def stock_session(self, guarantee: str) -> dict[str, str]:
-        """Settings of the Spark session."""
+        ``guarantee`` is ``stock``, ``at_least_once`` or ``foreach_batch``; ``query`` is the name of the query.
+        """
+
+    def spark_session_settings(self, guarantee: str) -> dict[str, str]:
+        """The settings of plain Spark's session that this sink needs for ``guarantee``."""
         return {}
 
     @abstractmethod
     def count(self) -> int:
-        """The number of rows that a reader finds; fast, since it is polled."""
+        """The number of rows that a reader finds now; must be fast, since it is polled."""
 
     @abstractmethod
     def ids(self) -> Counter[int]:
         """The number of times that a reader finds each row, by id."""
 
-    def wrong(self, expected: Sequence[int]) -> str | None:
+    def row_errors(self, expected: Sequence[int]) -> str | None:
         """An error message, or None when a reader finds exactly the ``expected`` rows, each once."""
         there = self.ids()
         wanted = set(expected)
@@ -143,8 +153,8 @@ class Sink(ABC):
 
 
 class ParquetFolder(Sink):
-    """Parquet files. With ``stock``, Spark's own file sink writes, to one folder for each query; with
-    ``foreach_batch``, a function writes files and renames their folder."""
+    """Parquet files. With the guarantee ``stock``, Spark's own file sink writes, to one folder for each query; with
+    ``foreach_batch``, a function writes files and renames their folder; with ``at_least_once``, a function appends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,21 +165,24 @@ class ParquetFolder(Sink):
     def connector(self) -> dict[str, str]:
         return {"connector.class": "FileSink", "sink.format": "parquet", "sink.path": str(self.path)}
 
-    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+    def spark_sink(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
         sink = {"stock": "file sink", "at_least_once": "append files", "foreach_batch": "rename files"}[guarantee]
         self._has_log = sink == "file sink"
         return sink, {"path": str(self.path / query)}
 
     def count(self) -> int:
-        for path in self.seen_s().keys() - self._counts.keys():
+        for path in self.visible_since_s().keys() - self._counts.keys():
             self._counts[path] = pyarrow.parquet.read_metadata(path).num_rows
         return sum(self._counts.values())
 
     def ids(self) -> Counter[int]:
-        return Counter(id_ for path in self.seen_s() for id_ in values_in(path, "id"))
+        return Counter(id_ for path in self.visible_since_s() for id_ in values_in(path, "id"))
 
-    def seen_s(self) -> dict[Path, float]:
-        """The time since when readers see each file: a rename sets the file's change time (ctime)."""
+    def visible_since_s(self) -> dict[Path, float]:
+        """The time since when readers see each file, in seconds since 1970.
+
+        It is the file's change time (ctime), which a rename sets; with Spark's file sink, that of the sink's log.
+        """
         if not self._has_log:
             return {path: path.stat().st_ctime for path in visible_files(self.path) if path.suffix == ".parquet"}
         seen: dict[Path, float] = {}
@@ -182,8 +195,8 @@ class ParquetFolder(Sink):
 
 
 class DeltaFolder(Sink):
-    """A Delta table. ``stock`` commits with txnAppId and txnVersion; ``foreach_batch`` also uses settings for small
-    batches."""
+    """A Delta table. The guarantee ``stock`` commits with txnAppId and txnVersion, ``foreach_batch`` also uses settings
+    for small batches, and ``at_least_once`` appends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -191,11 +204,11 @@ class DeltaFolder(Sink):
     def connector(self) -> dict[str, str]:
         return {"connector.class": "DeltaSink", "sink.path": str(self.path), "sink.auto.create": "true"}
 
-    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+    def spark_sink(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
         sink = "append delta" if guarantee == "at_least_once" else "commit delta"
         return sink, {"path": str(self.path), "application": query}
 
-    def stock_session(self, guarantee: str) -> dict[str, str]:
+    def spark_session_settings(self, guarantee: str) -> dict[str, str]:
         if guarantee != "foreach_batch":
             return {}
         return {"spark.databricks.delta.snapshotPartitions": "1", "spark.databricks.delta.stats.collect": "false"}
@@ -208,8 +221,8 @@ class DeltaFolder(Sink):
             return Counter()
         return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
-    def seen_s(self) -> dict[Path, float]:
-        """The time since when readers see each file: that of the commit that adds the file."""
+    def visible_since_s(self) -> dict[Path, float]:
+        """The time since when readers see each file, in seconds since 1970: that of the commit that adds the file."""
         return {
             self.path / unquote(action["add"]["path"]): log.stat().st_ctime
             for log in (self.path / "_delta_log").glob("*.json")
@@ -219,8 +232,8 @@ class DeltaFolder(Sink):
 
 
 class PostgresTable(Sink):
-    """A table. ``stock`` writes to a staging table, then rows and batch number in one transaction; ``at_least_once`` is
-    Spark's jdbc writer."""
+    """A table. The guarantee ``stock`` writes to a staging table, then rows and batch number in one transaction; every
+    other guarantee is Spark's jdbc writer (at least once)."""
 
     def __init__(self, server: PostgresServer, table: str, columns: str) -> None:
         self._server = server
@@ -237,7 +250,7 @@ class PostgresTable(Sink):
         keys = self._server.keys | {"table.name.format": self._table}
         return {"connector.class": "PostgresSink", **{f"sink.{key}": one for key, one in keys.items()}}
 
-    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+    def spark_sink(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
         dsn = f"host=127.0.0.1 port={self._server.port} dbname=postgres user={USER} password={PASSWORD}"
         to = {
             "url": self._server.keys["connection.url"],
@@ -261,11 +274,11 @@ class PostgresTable(Sink):
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server that is started for the benchmark and ended after it.
 
-    :raises NotToBeHad: when PostgreSQL is not installed on this machine.
+    :raises ProgramUnavailableError: when PostgreSQL is not installed on this machine.
     """
     try:
         server = running_server()
         with server as running:
             yield running
     except pytest.skip.Exception as reason:
-        raise NotToBeHad(str(reason)) from None
+        raise ProgramUnavailableError(str(reason)) from None

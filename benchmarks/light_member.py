@@ -23,10 +23,10 @@ REBALANCE_TIMEOUT = timedelta(seconds=300)
 SUBSCRIPTION = b"s" * 30
 ASSIGNMENT = b"a" * 40
 
-_NOT_YET = (
+_RETRIABLE_ERRORS = (
     ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator
 )  # fmt: skip
-_YOUNG_S = 0.1
+_RETRY_S = 0.1
 _HEARTBEAT_ERROR_AT = 9
 """Position of the error code in Heartbeat v4's response: after correlation id, empty tagged fields, throttle time."""
 
@@ -72,17 +72,17 @@ class LightMember(asyncio.Protocol):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def beat(self, on_error: Callable[[int], None]) -> None:
+    def send_heartbeat(self, on_error: Callable[[int], None]) -> None:
         """Send a heartbeat; ``on_error`` is called with the response's error code."""
         self._send(
             self._heartbeat,
             lambda frame: on_error(int.from_bytes(frame[_HEARTBEAT_ERROR_AT : _HEARTBEAT_ERROR_AT + 2], signed=True)),
         )
 
-    async def beaten(self) -> int:
+    async def heartbeat(self) -> int:
         """Send a heartbeat; returns the response's error code."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.beat(answer.set_result)
+        self.send_heartbeat(answer.set_result)
         return await answer
 
     async def find_coordinator(self) -> None:
@@ -92,9 +92,9 @@ class LightMember(asyncio.Protocol):
             answer = await self._ask(request)
             if answer.coordinators[0].error_code == ErrorCode.none:
                 return
-            await asyncio.sleep(_YOUNG_S)
+            await asyncio.sleep(_RETRY_S)
 
-    async def settle(self, when_sent: Callable[[], None] | None = None) -> None:
+    async def join_and_sync(self, when_sent: Callable[[], None] | None = None) -> None:
         """Join and sync until this member has an assignment; ``when_sent`` is called after each JoinGroup is sent."""
         while True:
             answer = await self._ask(self._join(), when_sent)
@@ -103,8 +103,8 @@ class LightMember(asyncio.Protocol):
                 continue
             if answer.error_code == ErrorCode.rebalance_in_progress:
                 continue
-            if answer.error_code in _NOT_YET:
-                await asyncio.sleep(_YOUNG_S)
+            if answer.error_code in _RETRIABLE_ERRORS:
+                await asyncio.sleep(_RETRY_S)
                 continue
             assert answer.error_code == ErrorCode.none, answer.error_code
             self.member_id = answer.member_id

@@ -1,7 +1,7 @@
 """A real worker with light tasks: a task uses almost no resources, and its starts and stops are logged.
 
 ``python -m benchmarks.light_worker WORKER_FILE DIARY`` runs a worker until SIGTERM. DIARY is the file for the task log;
-see :mod:`benchmarks.diary`.
+see :mod:`benchmarks.task_log`.
 """
 
 import asyncio
@@ -11,22 +11,23 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.diary import line_of
+from benchmarks.task_log import format_entry
 from coterie.cli import parent
 from coterie.cli.workers import compose, settings_file
-from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 TICK_S = 0.1
-"""The duration of a simulated batch: a task stops at its end, as Connect's source tasks do when their poll returns."""
+"""The duration of a simulated batch: a task stops at the end of a batch, as Connect's source tasks stop when their poll
+returns."""
 
 
 class LightRuntime:
     """`TaskRuntime` whose tasks only report that they run. A connector is split into ``tasks.max`` tasks."""
 
-    def __init__(self, diary: Path) -> None:
-        self._diary = diary.open("ab", buffering=0)
+    def __init__(self, task_log: Path) -> None:
+        self._task_log = task_log.open("ab", buffering=0)
         self._started_s: dict[ConnectorTaskId, float] = {}
         self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -37,17 +38,17 @@ class LightRuntime:
     async def close(self) -> None:
         for task in list(self._started_s):
             self._end(task)
-        self._diary.close()
+        self._task_log.close()
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
         return {}
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "source"
 
-    def lacks(self) -> Mapping[str, str]:
+    def missing_jars(self) -> Mapping[str, str]:
         return {}
 
     async def split(
@@ -55,22 +56,24 @@ class LightRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
 
-    def forget(self, connector: ConnectorName) -> None:
+    def stop_connector(self, connector: ConnectorName) -> None:
         """Does nothing: a split takes no time."""
 
-    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+    async def finish_checkpoint_generation(
+        self, connector: ConnectorName, incarnation: Incarnation
+    ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("tasks are never closed in this benchmark")
 
-    async def start(self, start: TaskStart) -> None:
-        self._note("start", start.task)
-        self._started_s[start.task] = time.monotonic()
-        self._events.put_nowait(TaskProgressed(task=start.task, batch_id=0, input_rows=0))
+    async def start(self, spec: TaskSpec) -> None:
+        self._log_event("start", spec.task)
+        self._started_s[spec.task] = time.monotonic()
+        self._events.put_nowait(TaskProgressed(task=spec.task, batch_id=0, input_rows=0))
 
     async def restart(self, task: ConnectorTaskId) -> None:
         raise AssertionError("tasks never fail in this benchmark")
@@ -80,7 +83,7 @@ class LightRuntime:
             await asyncio.sleep(TICK_S - (time.monotonic() - started_s) % TICK_S)
             self._end(task)
 
-    def stop_everything_now(self) -> None:
+    def halt_all_tasks(self) -> None:
         assert self._loop is not None
         for task in list(self._started_s):
             self._end(task)
@@ -91,18 +94,18 @@ class LightRuntime:
 
     def _end(self, task: ConnectorTaskId) -> None:
         if self._started_s.pop(task, None) is not None:
-            self._note("stop", task)
+            self._log_event("stop", task)
 
-    def _note(self, what: str, task: ConnectorTaskId) -> None:
-        self._diary.write(line_of(round(time.time() * 1000), what, str(task)).encode())
+    def _log_event(self, event: str, task: ConnectorTaskId) -> None:
+        self._task_log.write(format_entry(round(time.time() * 1000), event, str(task)).encode())
 
 
-def main(file: str, diary: str) -> int:
-    parent.end_with_it()
+def main(file: str, task_log: str) -> int:
+    parent.exit_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings, _ = settings_file.read(Path(file))
-    return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(diary)))
+    return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(task_log)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Pipelines that are measured in Coterie and in plain Spark, the processes that run them, and the cost of these.
+"""Pipelines that are measured in Coterie and in plain Spark, the processes that run them, and the processes' cost.
 
-A :class:`Pipeline` is described once. :class:`Coterie` runs it as a connector of a real worker, :class:`Stock` as
-queries of `benchmarks.stock`. Batches of both are counted and timed by the files of their checkpoints.
+A :class:`Pipeline` is described once. :class:`Coterie` runs it as a connector of a real worker, :class:`PlainSpark` as
+queries of `benchmarks.plain_spark`. Batches of both are counted and timed by the files of their checkpoints.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from benchmarks import fleets
-from benchmarks.brokers import say
-from benchmarks.diary import quantile
-from benchmarks.fleets import DEADLINE_S, OurWorkers
+from benchmarks.brokers import print_progress
+from benchmarks.fleets import DEADLINE_S, CoterieWorkers
 from benchmarks.inputs import SCHEMA, Sink, Topic
+from benchmarks.task_log import quantile
 from coterie.cli.processes import Child, Children
 from coterie.spark.checkpoint import safe_name
 from coterie.spark.jars import session_settings
@@ -67,7 +67,7 @@ class Pipeline:
     batch: int | None = None
     """The most records or files of a batch; None means each system's default."""
     rotate: bool = True
-    """Whether Coterie's file sink may wait for rows, as it does by default."""
+    """Whether Coterie's file sink may wait for rows, as it does by default if it reads from Kafka."""
 
     def connector(self) -> dict[str, str]:
         """The config of a connector of Coterie."""
@@ -94,12 +94,13 @@ class Pipeline:
             config[bound] = str(self.batch)
         if self.sql is not None:
             config |= {"transforms": "select", "transforms.select.type": "Sql", "transforms.select.query": self.sql}
-        if not self.rotate and config["connector.class"] == "FileSink":
+        can_wait = isinstance(self.source, Topic) and config["connector.class"] == "FileSink"
+        if can_wait and not self.rotate:
             config["sink.rotate.interval.ms"] = "0"
         return config
 
-    def stock(self, guarantee: str, *, servers: str, checkpoints: Path) -> list[dict[str, Any]]:
-        """The requests to `benchmarks.stock`: one query for each task, each with a separate sink."""
+    def spark_queries(self, guarantee: str, *, servers: str, checkpoints: Path) -> list[dict[str, Any]]:
+        """The requests to `benchmarks.plain_spark`: one query for each task, each with a separate sink."""
         return [self._query(task, guarantee, servers=servers, checkpoints=checkpoints) for task in range(self.tasks)]
 
     def _query(self, task: int, guarantee: str, *, servers: str, checkpoints: Path) -> dict[str, Any]:
@@ -114,13 +115,13 @@ class Pipeline:
                 options, format_, bound = {"path": str(path)}, "parquet", "maxFilesPerTrigger"
         if self.batch is not None:
             options[bound] = str(self.batch)
-        sink, to = self.sink.stock(guarantee, name)
+        sink, to = self.sink.spark_sink(guarantee, name)
         return {
             "format": format_,
             "options": options,
             "schema": SCHEMA,
             "sql": self.sql,
-            "session": self.sink.stock_session(guarantee),
+            "session": self.sink.spark_session_settings(guarantee),
             "sink": sink,
             "to": to,
             "trigger_ms": self.trigger_ms,
@@ -128,13 +129,14 @@ class Pipeline:
         }
 
     def query_name(self, task: int) -> str:
+        """The name of plain Spark's query that corresponds to a task."""
         return f"{self.name}-{task}"
 
 
 # -- systems ----------------------------------------------------------------------------------------------------------
 
 
-class System(ABC):
+class MeasuredSystem(ABC):
     """A measured system: its processes, from its start to :meth:`close`."""
 
     name: str
@@ -159,7 +161,7 @@ class System(ABC):
 
     @abstractmethod
     def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
-        """The checkpoint of a task; None while it has no checkpoint."""
+        """The checkpoint of a task; None while the task has no checkpoint."""
 
     @abstractmethod
     def check(self, pipeline: Pipeline) -> None:
@@ -169,7 +171,7 @@ class System(ABC):
         self._children.end(self.processes, grace_s=30)
 
     def checkpoints(self, pipeline: Pipeline) -> list[Path]:
-        """The checkpoints of all tasks. Waits until all exist."""
+        """The checkpoints of all tasks, in order of their numbers. Waits until all checkpoints exist."""
 
         def all_there() -> list[Path] | None:
             found = [self._checkpoint(pipeline, task) for task in range(pipeline.tasks)]
@@ -179,7 +181,7 @@ class System(ABC):
         return self.until(f"{pipeline.name} has its checkpoints", all_there, pipeline)
 
     def wait_commit(self, pipeline: Pipeline, batch_id: int, *, within_s: float = DEADLINE_S) -> None:
-        """Wait until each task has committed this batch."""
+        """Wait until each task has committed the batch ``batch_id``."""
         marks = [path / "commits" / str(batch_id) for path in self.checkpoints(pipeline)]
         what = f"{pipeline.name} commits batch {batch_id}"
         self.until(what, lambda: all(mark.exists() for mark in marks), pipeline, within_s=within_s)
@@ -191,20 +193,26 @@ class System(ABC):
 
     def until(
         self,
-        what: str,
-        look: Callable[[], ValueT | None],
+        awaited: str,
+        probe: Callable[[], ValueT | None],
         pipeline: Pipeline,
         *,
         within_s: float = DEADLINE_S,
         pause_s: float = POLL_S,
     ) -> ValueT:
+        """Call ``probe`` until its result is true, and return the result; ``awaited`` describes it in the error.
+
+        :raises AssertionError: when that takes longer than ``within_s``, a process has ended, or ``pipeline`` failed.
+        """
         deadline = time.monotonic() + within_s
         checked = time.monotonic()
         while True:
-            if seen := look():
+            if seen := probe():
                 return seen
             now = time.monotonic()
-            assert now < deadline, f"{self.name}: timeout after {within_s:.0f} s, waiting until {what}\n{self.tails()}"
+            assert now < deadline, (
+                f"{self.name}: timeout after {within_s:.0f} s, waiting until {awaited}\n{self.tails()}"
+            )
             if now > checked + 1:
                 checked = now
                 for process in self.processes:
@@ -213,6 +221,7 @@ class System(ABC):
             time.sleep(pause_s)
 
     def tails(self) -> str:
+        """The ends of all processes' logs."""
         return "\n".join(process.tail() for process in self.processes)
 
     @property
@@ -224,12 +233,12 @@ class System(ABC):
         return sum(resident_mb(process.pid) for process in self.processes)
 
 
-class SparkWorkers(OurWorkers):
+class SparkWorkers(CoterieWorkers):
     """Workers of Coterie with their Spark, as `coterie worker` starts them."""
 
     compiler: str = "default"
 
-    def command(self, properties: Path, diary: Path) -> list[str]:
+    def command(self, properties: Path, task_log: Path) -> list[str]:
         return ["-m", "coterie", "worker", "-c", str(properties)]
 
     def further_properties(self) -> str:
@@ -242,7 +251,7 @@ class SparkWorkers(OurWorkers):
         return "".join(f"{line}\n" for line in lines)
 
 
-class Coterie(System):
+class Coterie(MeasuredSystem):
     """Workers with default settings; ``workers`` is their number."""
 
     name = "ours"
@@ -299,8 +308,8 @@ class Coterie(System):
         return held[-1] if held else None
 
 
-class Stock(System):
-    """One driver of plain Spark. ``guarantee`` selects one of the pipeline's sinks for plain Spark."""
+class PlainSpark(MeasuredSystem):
+    """One driver of plain Spark. ``guarantee`` selects how it writes (:meth:`.Sink.spark_sink`)."""
 
     def __init__(self, folder: Path, children: Children, *, port: int, compiler: str, guarantee: str = "stock") -> None:
         super().__init__(folder, children, port=port, compiler=compiler)
@@ -314,9 +323,9 @@ class Stock(System):
 
     def open(self) -> None:
         (self.folder / "queries").mkdir()
-        (self.folder / "session.json").write_text(json.dumps(session_of_stock(self.folder, self._compiler)))
+        (self.folder / "session.json").write_text(json.dumps(plain_spark_settings(self.folder, self._compiler)))
         java = str(find_java_home(self.folder, os.environ))
-        arguments = ["-m", "benchmarks.stock", str(self.folder)]
+        arguments = ["-m", "benchmarks.plain_spark", str(self.folder)]
         self._driver = self._children.start(f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java})
         deadline = time.monotonic() + DEADLINE_S
         while not (self.folder / "ready").exists():
@@ -326,7 +335,7 @@ class Stock(System):
 
     def run(self, pipeline: Pipeline) -> None:
         servers = f"127.0.0.1:{self._port}"
-        asked = pipeline.stock(self._guarantee, servers=servers, checkpoints=self.folder / "checkpoints")
+        asked = pipeline.spark_queries(self._guarantee, servers=servers, checkpoints=self.folder / "checkpoints")
         for task, query in enumerate(asked):
             aside = self.folder / "query.aside"
             aside.write_text(json.dumps(query))
@@ -340,12 +349,12 @@ class Stock(System):
         return path if path.is_dir() else None
 
 
-def session_of_stock(scratch: Path, compiler: str) -> dict[str, str]:
+def plain_spark_settings(scratch: Path, compiler: str) -> dict[str, str]:
     """Spark's own defaults, with the JVM's options, the memory and the jars of a worker."""
     ours = settings_for({}, scratch)
     options = [option for option in ours["spark.driver.extraJavaOptions"].split() if option.startswith("-XX:")]
     return {
-        **session_settings(jars.fetched(say), {}),
+        **session_settings(jars.fetched(print_progress), {}),
         "spark.master": ours["spark.master"],
         "spark.driver.memory": ours["spark.driver.memory"],
         "spark.driver.extraJavaOptions": " ".join(options) if compiler == "default" else COMPILERS[compiler],
@@ -362,7 +371,7 @@ def session_of_stock(scratch: Path, compiler: str) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Rig:
-    """A broker on which one system after another runs. Each run uses a new instance of the system."""
+    """A broker with which one system after another runs. Each run uses a new instance of the system."""
 
     folder: Path
     children: Children
@@ -375,28 +384,32 @@ class Rig:
         return f"127.0.0.1:{self.port}"
 
     @contextmanager
-    def opened(self, name: str, *, guarantee: str | None = None, workers: int = 1) -> Iterator[System]:
-        """The system ``ours`` (Coterie), or plain Spark; the default for ``guarantee`` is ``name``."""
+    def running_system(self, name: str, *, guarantee: str | None = None, workers: int = 1) -> Iterator[MeasuredSystem]:
+        """Run a system in the block: ``ours`` is Coterie with this number of ``workers``, every other ``name`` is plain
+        Spark. The default of ``guarantee``, which only plain Spark uses, is ``name``."""
         self._made.append(name)
         folder = self.folder / f"{name}-{len(self._made)}"
-        system: System
+        system: MeasuredSystem
         if name == "ours":
             system = Coterie(folder, self.children, port=self.port, compiler=self.compiler, workers=workers)
         else:
-            system = Stock(folder, self.children, port=self.port, compiler=self.compiler, guarantee=guarantee or name)
+            system = PlainSpark(
+                folder, self.children, port=self.port, compiler=self.compiler, guarantee=guarantee or name
+            )
         try:
             system.open()
             yield system
         finally:
             system.close()
 
-    def fresh(self, name: str) -> Path:
+    def new_path(self, name: str) -> Path:
         """The path of a new folder, which does not exist yet, beside the folders of the systems."""
         return self.folder / f"{name}-{len(self._made)}-{time.monotonic_ns()}"
 
 
 @contextmanager
 def rig(folder: Path, compiler: str) -> Iterator[Rig]:
+    """Run a broker in the block, then end all processes; ``compiler`` is ``default`` or in :data:`COMPILERS`."""
     with ExitStack() as stack:
         children = stack.enter_context(Children(folder / "logs"))
         port = stack.enter_context(fleets.broker(folder / "broker", children))
@@ -407,19 +420,20 @@ def rig(folder: Path, compiler: str) -> Iterator[Rig]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process and of all its descendants, including ended ones whose parent waited for them."""
+    """Processor time of a process and its descendants, including ended descendants for which their parent waited."""
     ticks = os.sysconf("SC_CLK_TCK")
     stats = _stats()
-    return sum(sum(map(int, stats[one][11:15])) for one in _family(pid, stats)) / ticks
+    return sum(sum(map(int, stats[one][11:15])) for one in _process_tree(pid, stats)) / ticks
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process and of all its descendants."""
+    """Resident memory of a process and all its descendants; memory that several of them share counts several times."""
     stats = _stats()
-    return sum(int(stats[one][21]) for one in _family(pid, stats)) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return sum(int(stats[one][21]) for one in _process_tree(pid, stats)) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _family(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
+def _process_tree(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
+    """The process ``pid`` and all its descendants in ``stats``; empty if the process has ended."""
     found, added = [], [pid] if pid in stats else []
     while added:
         found += added
@@ -440,7 +454,7 @@ def _stats() -> dict[int, list[str]]:
 
 
 def busy_s() -> float:
-    """Processor time that the machine has spent on anything."""
+    """Processor time that all cores of the machine have spent since its start, without idle and waiting time."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _idle, _waiting, *further = map(int, fields[:8])
     return (user + nice + system + sum(further)) / os.sysconf("SC_CLK_TCK")
@@ -457,6 +471,7 @@ def batches(checkpoint: Path) -> dict[int, float]:
 
 
 def committed_s(checkpoint: Path, batch_id: int) -> float:
+    """When the batch was committed, in seconds since 1970."""
     return (checkpoint / "commits" / str(batch_id)).stat().st_mtime
 
 
@@ -485,7 +500,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, help="folder for all files (default: the system's temporary folder)")
 
 
-def line(benchmark: str, case: str, options: argparse.Namespace, load_before: float, **more: Any) -> dict[str, Any]:
+def result_line(
+    benchmark: str, case: str, options: argparse.Namespace, load_before: float, **more: Any
+) -> dict[str, Any]:
     return {
         "benchmark": benchmark,
         "case": case,
@@ -499,16 +516,16 @@ def line(benchmark: str, case: str, options: argparse.Namespace, load_before: fl
     }
 
 
-def failed(
+def error_line(
     benchmark: str, case: str, options: argparse.Namespace, load_before: float, reason: BaseException, **more: Any
 ) -> dict[str, Any]:
     """The line of a case that could not be measured, with the error instead of figures."""
-    say(f"{case}: {reason}")
-    return line(benchmark, case, options, load_before, **more, error=str(reason))
+    print_progress(f"{case}: {reason}")
+    return result_line(benchmark, case, options, load_before, **more, error=str(reason))
 
 
 def print_lines(lines: Iterable[Mapping[str, Any]]) -> int:
-    """Print each line as soon as it is measured; returns the exit code."""
+    """Print each line as soon as it is measured; returns the exit code: 1 if a line contains an error, else 0."""
     wrong = False
     for one in lines:
         wrong |= "error" in one
@@ -517,22 +534,28 @@ def print_lines(lines: Iterable[Mapping[str, Any]]) -> int:
     return int(wrong)
 
 
-def systems(options: argparse.Namespace, *stock: str) -> list[str]:
-    """The names of the measured systems: Coterie, and Spark with each of these guarantees."""
-    return ["ours"] if options.no_stock else ["ours", *(stock or ("stock",))]
+def systems(options: argparse.Namespace, *guarantees: str) -> list[str]:
+    """The names of the measured systems: Coterie (``ours``) and, unless ``--no-stock`` is given, plain Spark with each
+    of ``guarantees`` (default: ``stock``)."""
+    return ["ours"] if options.no_stock else ["ours", *(guarantees or ("stock",))]
 
 
-def in_turn(
-    systems: Sequence[str], runs: int, measured: Callable[[str], Mapping[str, float]]
+def medians_of_interleaved_runs(
+    systems: Sequence[str], runs: int, measure_system: Callable[[str], Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """The medians of each system's runs. Runs of the systems alternate, so that other load on the machine affects all
-    systems alike."""
-    told = [(name, measured(name)) for _ in range(runs) for name in systems]
+    """Measure each of ``systems`` ``runs`` times; returns the median of each figure, by system.
+
+    Runs of the systems alternate, so that other load on the machine affects all systems alike.
+    """
+    told = [(name, measure_system(name)) for _ in range(runs) for name in systems]
     return {name: medians([one for of, one in told if of == name]) for name in systems}
 
 
-def compared(figures: Mapping[str, Mapping[str, float]], key: str, *, prefix: str = "") -> dict[str, Any]:
-    """One figure of each system, and the ratio of Coterie's figure to that of each other system."""
+def with_ratios(figures: Mapping[str, Mapping[str, float]], key: str, *, prefix: str = "") -> dict[str, Any]:
+    """The figure ``key`` of each system, and the ratio of Coterie's figure to the figure of each other system.
+
+    A ratio is None if the other system's figure is 0.
+    """
     told: dict[str, Any] = {f"{prefix}{name}": one[key] for name, one in figures.items()}
     for name, one in figures.items():
         if name != "ours":
@@ -542,10 +565,12 @@ def compared(figures: Mapping[str, Mapping[str, float]], key: str, *, prefix: st
 
 
 def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure; every run has the figures of the first."""
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 def p50_p99(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile; 0 and 0 without values."""
     return quantile(values, 0.5), quantile(values, 0.99)
 
 

@@ -1,4 +1,4 @@
-"""A stream of your own, for examples/python-to-json.json; README.md says how a worker comes to run it."""
+"""A stream of your own, for examples/python-to-json.json; README.md describes how a worker runs it."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

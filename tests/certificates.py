@@ -21,7 +21,7 @@ class Pair:
 
 
 class Authority:
-    """Signs whatever a test needs; its own certificate is what the other side trusts."""
+    """Signs a test's certificates; the other side trusts the authority's own certificate."""
 
     def __init__(self, folder: Path, name: str = "test authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Authority:
         return self._own.certificate
 
     def pair(self, name: str, *, subject: str = "/CN=localhost", host: str = "DNS:localhost,IP:127.0.0.1") -> Pair:
-        """A certificate for ``subject``, good for whoever serves at ``host`` and for a client alike."""
+        """A certificate for ``subject``, valid for a server at ``host`` and for a client."""
         made = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={host}\nextendedKeyUsage=serverAuth,clientAuth\n")
@@ -50,7 +50,7 @@ class Authority:
 
 
 def encrypted(key: Path) -> Path:
-    """A copy of ``key`` that wants a password."""
+    """A copy of ``key`` that is encrypted with a password."""
     path = key.with_suffix(".encrypted")
     _openssl("ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", path)
     return path

@@ -1,6 +1,6 @@
-"""Writes the archives of Spark's classes from which the JVMs of the tests start: half their processor time is that.
+"""Writes the archives of Spark's classes from which the JVMs of the tests start: they halve the processor time.
 
-``python -m tests.class_archives`` does nothing where they are. Tests do not need them.
+``python -m tests.class_archives`` does nothing if they exist. Tests do not need them.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests import jars
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 
 def say(line: str) -> None:
@@ -21,7 +21,7 @@ def main() -> int:
         folders = [without_jars]
         try:
             folders.append(str(jars.fetched(say)))
-        except NotToBeHad as reason:
+        except ProgramUnavailableError as reason:
             say(str(reason))
         program = Path(sys.executable).with_name("coterie")
         writers = [subprocess.Popen([program, "jars", "archive", "--in", folder]) for folder in folders]

@@ -1,4 +1,4 @@
-"""The brokers that several rooms are tested against: Coterie's own as a process, and a real Apache Kafka."""
+"""Fixtures for several folders: the brokers (Coterie's own as a process, and a real Apache Kafka) and fetched jars."""
 
 import os
 import signal
@@ -14,21 +14,21 @@ from hypothesis import settings
 from coterie.wire.connect import ConnectProtocol
 from tests import jars
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import FETCH_TIMEOUT_S, NotToBeHad, RealKafka, fetch, fetch_plugins, is_fetched
+from tests.kafka.real_kafka import FETCH_TIMEOUT_S, ProgramUnavailableError, RealKafka, fetch, fetch_plugins, is_fetched
 from tests.kafka.tools import Tools
 
-# Python's development mode is for the tests; what they start runs as it does elsewhere.
+# Python's development mode is for the tests only; the processes that they start run without it.
 os.environ.pop("PYTHONDEVMODE", None)
-# A script that starts the tests with `&` has SIGINT ignored in them; what they start inherits that, and tests send it.
+# In tests started by a script with `&` SIGINT is ignored; child processes inherit that, and some tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# How long an example takes says how busy the machine is, and nothing about us.
+# The duration of an example depends on the load of the machine.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side, one process has all that share a Spark session, one all that start workers as
+    """In a parallel run, one process runs all tests that share a Spark session, one all that start workers as
     processes, and one all that need a real Kafka."""
     is_here = {"kafka": is_fetched(), "spark": not jars.lacking()}
     for item in items:
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where pytest-xdist keeps groups together, it names the group in a test's id."""
+    """Fail if pytest-xdist does not keep groups together: if it does, a test's id contains its group."""
     keeps_groups = getattr(session.config.option, "loadgroup", False)
     if keeps_groups and any(
         item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in session.items
@@ -56,7 +56,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(params=list(ConnectProtocol), ids=lambda protocol: protocol.setting)
 def protocol(request: pytest.FixtureRequest) -> ConnectProtocol:
-    """``connect.protocol``: whoever asks for it is tried under each of them."""
+    """``connect.protocol``: a test that requests this fixture runs with each protocol."""
     chosen: ConnectProtocol = request.param
     return chosen
 
@@ -76,32 +76,32 @@ def connect_plugins(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark_jars_if_any(request: pytest.FixtureRequest) -> Path | NotToBeHad:
+def spark_jars_if_any(request: pytest.FixtureRequest) -> Path | ProgramUnavailableError:
     """The folder with the jars of Spark's connectors, or why there is none: most tests of Spark need none."""
     try:
         return jars.fetched(partial(_say, request.config))
-    except NotToBeHad as reason:
+    except ProgramUnavailableError as reason:
         return reason
 
 
 @pytest.fixture(scope="session")
-def spark_jars(spark_jars_if_any: Path | NotToBeHad) -> Path:
-    """The folder with the jars of Spark's connectors; a test that asks for it needs them."""
+def spark_jars(spark_jars_if_any: Path | ProgramUnavailableError) -> Path:
+    """The folder with the jars of Spark's connectors, for a test that needs them."""
     with _or_skipped():
-        if isinstance(spark_jars_if_any, NotToBeHad):
+        if isinstance(spark_jars_if_any, ProgramUnavailableError):
             raise spark_jars_if_any
     return spark_jars_if_any
 
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """For a test of minutes, to say how far it is; with ``-v`` it is heard."""
+    """Prints the progress of a long test, with ``-v`` only."""
     config: pytest.Config = request.config
     return partial(_say, config) if config.get_verbosity() > 0 else lambda line: None
 
 
 def _say(config: pytest.Config, line: str) -> None:
-    """Where the user sees it, also while output is captured."""
+    """Print ``line`` for the user, also while output is captured."""
     capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
@@ -128,7 +128,7 @@ def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Tools:
 def _or_skipped() -> Iterator[None]:
     try:
         yield
-    except NotToBeHad as reason:
+    except ProgramUnavailableError as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))
@@ -136,7 +136,7 @@ def _or_skipped() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Coterie's own broker, the same for all tests of the session: nobody kills this one."""
+    """Coterie's own broker, the same for all tests of the session: no test may kill it."""
     broker = EmbeddedBroker(tmp_path_factory.mktemp("embedded") / "data")
     broker.start()
     yield broker
@@ -156,7 +156,7 @@ def mortal_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     params=[pytest.param("embedded", marks=pytest.mark.processes), pytest.param("kafka", marks=pytest.mark.kafka)]
 )
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """``host:port`` of a broker: every test that asks for it runs against each kind."""
+    """``host:port`` of a broker: every test that requests this fixture runs against each kind."""
     fixture = {"embedded": "embedded_broker", "kafka": "real_kafka"}[request.param]
     broker: EmbeddedBroker | RealKafka = request.getfixturevalue(fixture)
     return broker.bootstrap_servers

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.spark.jar_fetch import fetch, has_pinned_digest
 from coterie.spark.jars import Jar, default_folder, packages
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 
 
 def lacking() -> list[Jar]:
     """The pinned jars that the folder lacks."""
     folder = default_folder(os.environ)
-    return [jar for package in packages().values() for jar in package.jars if not is_whole(jar, folder)]
+    return [jar for package in packages().values() for jar in package.jars if not has_pinned_digest(jar, folder)]
 
 
 def fetched(say: Callable[[str], None]) -> Path:
-    """The folder with all pinned jars; the first call on a machine fetches them and says so.
+    """The folder with all pinned jars; the first call on a machine fetches them and prints that.
 
-    :raises NotToBeHad: when they cannot be fetched.
+    :raises ProgramUnavailableError: when they cannot be fetched.
     """
     folder = default_folder(os.environ)
     if jars := lacking():
@@ -29,6 +29,6 @@ def fetched(say: Callable[[str], None]) -> Path:
         try:
             fetch(jars, folder)
         except WorldError as error:
-            raise NotToBeHad(f"The jars of Spark's connectors cannot be had: {error}") from error
+            raise ProgramUnavailableError(f"The jars of Spark's connectors cannot be had: {error}") from error
         say(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")
     return folder

@@ -1,4 +1,4 @@
-"""A Maven repository on loopback whose files a test chooses, and pinned jars that only it has."""
+"""A Maven repository on loopback whose files a test chooses, and pinned jars that only this repository has."""
 
 import hashlib
 import threading
@@ -23,7 +23,7 @@ def jar_of(name: str, content: bytes) -> Jar:
 
 
 class Mirror:
-    """What it answers: a path's bytes, or what a function writes; 404 for all else."""
+    """The responses of the server: a path's bytes, or the output of a function; 404 for other paths."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,8 +1,8 @@
-"""Ports for servers that are told where to listen, or that come back where they were.
+"""Ports for servers that a test configures with a port, or that restart on the same port.
 
-A port that the system chose is anybody's as soon as it is closed: the next outgoing connection may get it, even one
-that looks for the very server that is away. These here lie below the system's own, and each process of the tests has a
-block of them that no other has.
+A port that the system chose may be reused as soon as it is closed: the next outgoing connection may get it, even one
+to the stopped server itself. The ports of this module are below the system's range, and each process of the tests has a
+separate block.
 """
 
 import atexit
@@ -13,7 +13,7 @@ from functools import cache
 from coterie.cli.fleet import is_free
 
 _ALL = range(20_000, 32_500)
-"""Linux's own begin at 32,768, if nobody has set them otherwise."""
+"""Linux's own ports begin at 32,768 by default."""
 _BLOCK = 250
 
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> range:
-    """Ports in a row where nobody listens; they come again only when all of the block have been given."""
+    """Consecutive ports on which no process listens; they are returned again only after the whole block."""
     ports = _block()
     while True:
         first = next(ports)
@@ -36,7 +36,7 @@ def free_ports(count: int) -> range:
 @cache
 def _block() -> "itertools.cycle[int]":
     for first in _ALL[::_BLOCK]:
-        # The name of no file, which is free again when this process has ended, however it ends.
+        # An abstract socket address: no file, and released when this process ends for any reason.
         lock = socket.socket(socket.AF_UNIX)
         try:
             lock.bind(f"\0coterie-tests-ports-{first}")

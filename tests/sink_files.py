@@ -1,4 +1,4 @@
-"""What a reader of a sink's folder finds there, read without Spark."""
+"""Reads the files of a sink's folder without Spark."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """The files that readers look at: Spark, Arrow and others skip names that begin with ``_`` or ``.``."""
+    """The files that readers read: Spark, Arrow and others skip names that begin with ``_`` or ``.``."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith(("_", ".")))
@@ -35,7 +35,7 @@ def values_in(path: Path, column: str) -> list[Any]:
 
 
 def counted(folder: Path, column: str) -> Counter[Any]:
-    """How often each value of a column stands in the files of a folder."""
+    """How often each value of a column occurs in the files of a folder."""
     seen: Counter[Any] = Counter()
     for path in visible_files(folder):
         seen.update(values_in(path, column))
@@ -43,13 +43,13 @@ def counted(folder: Path, column: str) -> Counter[Any]:
 
 
 def batch_of(path: Path) -> tuple[str, int]:
-    """Which task and lineage wrote a file of a sink, and in which batch."""
+    """The task and lineage that wrote a file of a sink, and the batch."""
     owner, batch, _ = path.name.rsplit("-", 2)
     return owner, int(batch)
 
 
 def take_back(folder: Path, batch_id: int) -> None:
-    """Have a batch of a sink's folder be as before its owner's decisive step."""
+    """Undo the commit of a batch in a sink's folder."""
     for path in list(visible_files(folder)):
         if batch_of(path)[1] == batch_id:
             path.unlink()

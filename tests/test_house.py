@@ -66,5 +66,5 @@ def test_no_private_name_is_patched() -> None:
         "del one._x",
     ],
 )
-def test_each_way_to_patch_is_seen(line: str) -> None:
+def test_each_way_to_patch_is_detected(line: str) -> None:
     assert len(list(patches(ast.parse(line)))) == 1

@@ -14,7 +14,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 
 def code_lines(file: Path) -> int:
-    """A string alone on its lines counts as a docstring, wherever it stands."""
+    """The number of code lines; a string that is a whole statement counts as a docstring."""
     with tokenize.open(file) as source:
         text = source.read()
     lines = set[int]()

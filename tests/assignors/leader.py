@@ -1,43 +1,45 @@
-"""A leader that plays rounds, each on what it said before; jobs in K415's notation."""
+"""A leader that computes rebalances one after another from its own state; jobs in KIP-415's notation."""
 
 from collections.abc import Mapping
 
+from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
-from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory
+from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import Jobs
 
-PATIENT = Policy(max_delay_ms=300)
+DELAY_300_MS = RebalancePolicy(max_delay_ms=300)
 
 
 class Leader:
-    """Plays rounds as a leader does, each on top of the memory of the one before."""
+    """Computes rebalances as a leader does, each from the state after the previous one."""
 
-    def __init__(self, configured: str, policy: Policy = PATIENT) -> None:
+    def __init__(self, configured: str, policy: RebalancePolicy = DELAY_300_MS) -> None:
         self.configured = parse_jobs(configured)
         self.policy = policy
-        self.memory = Memory()
+        self.state = AssignorState()
         self.generation = 0
         self.last_completed_generation = -1
-        self.known_delay_ms = 0
+        self.received_delay_ms = 0
         self.instance_ids: dict[MemberId, InstanceId] = {}
-        """Of the static members (KIP-345)."""
+        """Instance ids of the static members (KIP-345)."""
         self.claims: dict[MemberId, Jobs] = {}
-        """Of the static workers (K987)."""
+        """Claims of the static workers (KIP-987)."""
         self.draining: set[MemberId] = set()
 
     def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> RoundOutcome:
-        return self.play({MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered)
+        return self.compute_round(
+            {MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered
+        )
 
-    def play(self, members: Mapping[MemberId, Jobs], now_ms: int = 0, delivered: bool = True) -> RoundOutcome:
+    def compute_round(self, members: Mapping[MemberId, Jobs], now_ms: int = 0, delivered: bool = True) -> RoundOutcome:
         self.generation += 1
         outcome = assign(
-            self.memory,
+            self.state,
             configured=self.configured,
             members={
-                member: MemberView(
+                member: MemberSpec(
                     owned=owned,
                     claims=self.claims.get(member),
                     draining=member in self.draining,
@@ -49,21 +51,23 @@ class Leader:
             last_completed_generation=Generation(self.last_completed_generation),
             now_ms=now_ms,
             policy=self.policy,
-            known_delay_ms=self.known_delay_ms,
+            received_delay_ms=self.received_delay_ms,
         )
-        self.memory = outcome.memory
+        self.state = outcome.state
         if delivered:
             self.last_completed_generation = self.generation
         return outcome
 
-    def settle(self, members: Mapping[MemberId, Jobs], now_ms: int = 0) -> tuple[Mapping[MemberId, Jobs], int, int]:
-        """Play rounds until nobody is told anything new; what each runs then, the jobs stopped, the rounds."""
+    def run_until_settled(
+        self, members: Mapping[MemberId, Jobs], now_ms: int = 0
+    ) -> tuple[Mapping[MemberId, Jobs], int, int]:
+        """Rebalance until no assignment changes; returns the owned jobs by member, the stopped jobs, the rebalances."""
         stopped, rounds = 0, 0
         while True:
-            outcome = self.play(members, now_ms)
-            members = {member: one.whole for member, one in outcome.assignments.items()}
-            if not any(one.revoked or one.assigned for one in outcome.assignments.values()):
+            outcome = self.compute_round(members, now_ms)
+            members = {member: assignment.owned_after for member, assignment in outcome.assignments.items()}
+            if not any(assignment.revoked or assignment.assigned for assignment in outcome.assignments.values()):
                 return members, stopped, rounds
-            stopped += sum(len(one.revoked) for one in outcome.assignments.values())
+            stopped += sum(len(assignment.revoked) for assignment in outcome.assignments.values())
             rounds += 1
             assert rounds < 10, "the group does not settle"

@@ -1,8 +1,8 @@
 """Without static workers and drains a `static` group moves exactly as a `sessioned` one, which ignores both.
 
-The leader hears what the bytes of its protocol say of the members. What it says is compared with a reference that knows
-of neither: there is nobody in it who may not run a job, and nothing to give back but for what is deleted, twice, or too
-much.
+The leader receives its members' metadata through the bytes of its protocol. Its assignments are compared with those of
+a reference without static workers and drains: every worker may run every job, and jobs are revoked only because they
+are deleted, duplicate, or above a balanced share.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,21 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.assignors.assignor_state import (
+    AssignorState,
+    MemberOutcome,
+    resolve_duplicates,
+    return_to_static_members,
+    union,
+    usable_state,
+)
 from coterie.assignors.cooperative import assign
-from coterie.assignors.dealing import toward_balance
-from coterie.assignors.delay import candidates, in_turn, waiting_now
-from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import MemberRound, Memory, believed, one_owner_each, returned, union
-from coterie.assignors.moves import Why, paced
-from coterie.herder.rounds.leading import view_of
-from coterie.member.classic.reports import report_of
+from coterie.assignors.delay import current_deferrals, tie_break_order, update_candidates
+from coterie.assignors.job_selection import select_jobs
+from coterie.assignors.members import MemberSpec, RebalancePolicy
+from coterie.assignors.moves import RevocationReason, limit_revocations
+from coterie.herder.rounds.leading import spec_of
+from coterie.member.classic.connect_translation import to_member_report
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
@@ -34,120 +41,137 @@ URL = WorkerUrl("http://h:8083/")
 Steps: TypeAlias = list[tuple[set[MemberId], int, Jobs | None, bool]]
 STEPS = st.lists(
     st.tuples(
-        st.sets(st.sampled_from(IDS), min_size=1),  # who is there
-        st.sampled_from([0, 10, 100, 300]),  # how much later
-        st.one_of(st.none(), st.none(), SETS),  # what is configured now
-        st.booleans(),  # whether the round arrives
+        st.sets(st.sampled_from(IDS), min_size=1),  # the members
+        st.sampled_from([0, 10, 100, 300]),  # milliseconds since the previous step
+        st.one_of(st.none(), st.none(), SETS),  # the configured jobs, if they change
+        st.booleans(),  # whether the assignments are delivered
     ),
     max_size=8,
 )
 
 
-def assign_to_anybody(
-    memory: Memory,
+def reference_assign(
+    state: AssignorState,
     configured: Jobs,
-    members: Mapping[MemberId, MemberView],
+    members: Mapping[MemberId, MemberSpec],
     generation: Generation,
     completed: Generation,
     now_ms: int,
-    policy: Policy,
-) -> tuple[Memory, Mapping[MemberId, MemberRound], int]:
-    """The reference: what the leader remembers, what it says, and the delay."""
-    trusted = believed(memory, members, generation=generation, last_completed_generation=completed)
+    policy: RebalancePolicy,
+) -> tuple[AssignorState, Mapping[MemberId, MemberOutcome], int]:
+    """The reference: the leader's new state, the assignments, and the delay."""
+    trusted = usable_state(state, members, generation=generation, last_completed_generation=completed)
     configured_only = {member: view.owned & configured for member, view in members.items()}
-    owned, twice = one_owner_each(configured_only, trusted, lambda member, job: True)
+    owned, duplicates = resolve_duplicates(configured_only, trusted, lambda member, job: True)
     unaccounted = configured - union(owned.values())
-    back = returned(trusted, unaccounted, members, lambda member, jobs: jobs)
-    runs = {member: jobs | back.get(member, NO_JOBS) for member, jobs in owned.items()}
-    lost = unaccounted - union(back.values())
-    waiting = waiting_now(trusted, lost, members, now_ms=now_ms, max_delay_ms=policy.max_delay_ms, known_delay_ms=0)
-    came_first = trusted.candidates
-    if waiting:
-        arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.members]
-        came_first = candidates(came_first, arrived, members)
-    gone = [held for member, held in trusted.members.items() if member not in members]
-    moved = (trusted.moved | union(held.whole for held in gone)) & configured
-    free = lost - union(one.jobs for one in waiting)
-    given, surplus = toward_balance(
-        runs, to_place=lost, free=free, moved=moved, order=in_turn(came_first, members.keys())
+    returned = return_to_static_members(trusted, unaccounted, members, lambda member, jobs: jobs)
+    runs = {member: jobs | returned.get(member, NO_JOBS) for member, jobs in owned.items()}
+    lost = unaccounted - union(returned.values())
+    deferrals = current_deferrals(
+        trusted, lost, members, now_ms=now_ms, max_delay_ms=policy.max_delay_ms, received_delay_ms=0
     )
-    surplus = {} if waiting else {member: jobs & members[member].owned for member, jobs in surplus.items()}
-    _, released = paced({}, surplus, policy=policy, now_ms=now_ms, next_moves_ms=trusted.next_moves_ms)
-    said = {}
+    candidates = trusted.reassignment_candidates
+    if deferrals:
+        arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.members]
+        candidates = update_candidates(candidates, arrived, members)
+    gone = [held for member, held in trusted.members.items() if member not in members]
+    moved = (trusted.moved_before | union(held.owned_after for held in gone)) & configured
+    free = lost - union(one.jobs for one in deferrals)
+    given, surplus = select_jobs(
+        runs, to_assign=lost, free=free, moved_before=moved, order=tie_break_order(candidates, members.keys())
+    )
+    surplus = {} if deferrals else {member: jobs & members[member].owned for member, jobs in surplus.items()}
+    _, released = limit_revocations(
+        {}, surplus, policy=policy, now_ms=now_ms, moves_allowed_at_ms=trusted.moves_allowed_at_ms
+    )
+    sent = {}
     for member, view in members.items():
         reasons = {
-            Why.DELETED: view.owned - configured,
-            Why.DUPLICATE: twice.get(member, NO_JOBS),
-            Why.BALANCE: released.get(member, NO_JOBS),
+            RevocationReason.DELETED: view.owned - configured,
+            RevocationReason.DUPLICATE: duplicates.get(member, NO_JOBS),
+            RevocationReason.BALANCE: released.get(member, NO_JOBS),
         }
-        assigned = back.get(member, NO_JOBS) | given.get(member, NO_JOBS)
+        assigned = returned.get(member, NO_JOBS) | given.get(member, NO_JOBS)
         revoked = union(reasons.values())
-        said[member] = MemberRound(
+        sent[member] = MemberOutcome(
             kept=view.owned - revoked,
             assigned=assigned,
-            why={why: jobs for why, jobs in reasons.items() if jobs},
+            revoked_by_reason={why: jobs for why, jobs in reasons.items() if jobs},
             instance_id=view.instance_id,
         )
-    now = Memory(
+    new_state = AssignorState(
         generation=generation,
-        members=said,
-        waiting=waiting,
-        candidates=came_first if waiting else (),
-        moved=moved | (union(one.revoked for one in said.values()) & configured),
-        next_moves_ms=now_ms + policy.round_interval_ms if any(released.values()) else trusted.next_moves_ms,
+        members=sent,
+        deferrals=deferrals,
+        reassignment_candidates=candidates if deferrals else (),
+        moved_before=moved | (union(one.revoked for one in sent.values()) & configured),
+        moves_allowed_at_ms=now_ms + policy.round_interval_ms
+        if any(released.values())
+        else trusted.moves_allowed_at_ms,
     )
-    return now, said, waiting[0].deadline_ms - now_ms if waiting else 0
+    return new_state, sent, deferrals[0].deadline_ms - now_ms if deferrals else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a member says of itself that a group without static workers and drains has no use for."""
+class StaticSettings:
+    """The part of a member's metadata that only the protocol `static` contains."""
 
     claims: Jobs | None = None
     draining: bool = False
 
 
-NO_WISH = Wish()
+NO_STATIC_SETTINGS = StaticSettings()
 
 
 def instance_id_of(member: MemberId) -> InstanceId | None:
     return InstanceId(member) if member < "m2" else None
 
 
-def as_heard(member: MemberId, runs: Jobs | None, protocol: ConnectProtocol, wish: Wish) -> MemberView:
-    """What a leader hears of ``member``, by way of the bytes."""
+def spec_after_encoding(
+    member: MemberId, runs: Jobs | None, protocol: ConnectProtocol, static_setting: StaticSettings
+) -> MemberSpec:
+    """``member`` as the leader receives it: encoded in the bytes of ``protocol`` and decoded."""
     allocation = None
     if runs is not None:
         allocation = WorkerAssignment(leader=IDS[0], leader_url=URL, config_offset=ConfigOffset(1), assigned=runs)
-    said = WorkerMetadata(
+    sent = WorkerMetadata(
         url=URL,
         config_offset=ConfigOffset(1),
         allocation=allocation,
-        static_connectors=None if wish.claims is None else wish.claims.connectors,
-        static_tasks=None if wish.claims is None else wish.claims.tasks,
-        draining=wish.draining,
+        static_connectors=None if static_setting.claims is None else static_setting.claims.connectors,
+        static_tasks=None if static_setting.claims is None else static_setting.claims.tasks,
+        draining=static_setting.draining,
     )
-    return view_of(report_of(decode_metadata(encode_metadata(protocol, said))[1], instance_id_of(member), protocol))
+    return spec_of(
+        to_member_report(decode_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol)
+    )
 
 
-def play(
-    protocol: ConnectProtocol, wishes: Mapping[MemberId, Wish], policy: Policy, configured: Jobs, steps: Steps
+def run_history(
+    protocol: ConnectProtocol,
+    static_settings: Mapping[MemberId, StaticSettings],
+    policy: RebalancePolicy,
+    configured: Jobs,
+    steps: Steps,
 ) -> None:
-    memory = Memory()
+    state = AssignorState()
     runs: dict[MemberId, Jobs] = {}
     now_ms, completed = 0, Generation(-1)
     for number, (members, later_ms, now_configured, arrives) in enumerate(steps, start=1):
         now_ms += later_ms
         configured = now_configured or configured
         generation = Generation(number)
-        views = {member: as_heard(member, runs.get(member), protocol, wishes[member]) for member in members}
-        plain = {
-            member: MemberView(owned=runs.get(member, NO_JOBS), instance_id=instance_id_of(member))
+        views = {
+            member: spec_after_encoding(member, runs.get(member), protocol, static_settings[member])
             for member in members
         }
-        expected = assign_to_anybody(memory, configured, plain, generation, completed, now_ms, policy)
+        plain = {
+            member: MemberSpec(owned=runs.get(member, NO_JOBS), instance_id=instance_id_of(member))
+            for member in members
+        }
+        expected = reference_assign(state, configured, plain, generation, completed, now_ms, policy)
         outcome = assign(
-            memory,
+            state,
             configured=configured,
             members=views,
             generation=generation,
@@ -155,29 +179,33 @@ def play(
             now_ms=now_ms,
             policy=policy,
         )
-        assert (outcome.memory, outcome.assignments, outcome.delay_ms) == expected
-        memory = outcome.memory
+        assert (outcome.state, outcome.assignments, outcome.delay_ms) == expected
+        state = outcome.state
         if arrives:
             completed = generation
-            runs = {member: one.whole for member, one in outcome.assignments.items()}
+            runs = {member: one.owned_after for member, one in outcome.assignments.items()}
 
 
-POLICIES = st.sampled_from([Policy(max_delay_ms=300), Policy(max_delay_ms=0), Policy(moves_per_round_max=2)])
-WISHES = st.lists(st.builds(Wish, claims=CLAIMS, draining=st.booleans()), min_size=len(IDS), max_size=len(IDS))
+POLICIES = st.sampled_from(
+    [RebalancePolicy(max_delay_ms=300), RebalancePolicy(max_delay_ms=0), RebalancePolicy(moves_per_round_max=2)]
+)
+STATIC_SETTINGS = st.lists(
+    st.builds(StaticSettings, claims=CLAIMS, draining=st.booleans()), min_size=len(IDS), max_size=len(IDS)
+)
 
 
 @settings(max_examples=100)
 @given(configured=SETS, steps=STEPS, policy=POLICIES)
-def test_without_static_workers_and_drains_a_static_group_knows_of_neither(
-    configured: Jobs, steps: Steps, policy: Policy
+def test_without_static_workers_and_drains_a_static_group_assigns_as_a_sessioned_one(
+    configured: Jobs, steps: Steps, policy: RebalancePolicy
 ) -> None:
-    play(ConnectProtocol.STATIC, dict.fromkeys(IDS, NO_WISH), policy, configured, steps)
+    run_history(ConnectProtocol.STATIC, dict.fromkeys(IDS, NO_STATIC_SETTINGS), policy, configured, steps)
 
 
 @settings(max_examples=100)
-@given(configured=SETS, steps=STEPS, policy=POLICIES, wishes=WISHES)
-def test_where_not_all_speak_static_claims_and_drains_are_ignored(
-    configured: Jobs, steps: Steps, policy: Policy, wishes: list[Wish]
+@given(configured=SETS, steps=STEPS, policy=POLICIES, static_settings=STATIC_SETTINGS)
+def test_claims_and_drains_are_ignored_unless_all_members_support_static(
+    configured: Jobs, steps: Steps, policy: RebalancePolicy, static_settings: list[StaticSettings]
 ) -> None:
-    """One worker that does not is enough: the vote downgrades the whole group, and older bytes have no such words."""
-    play(ConnectProtocol.SESSIONED, dict(zip(IDS, wishes, strict=True)), policy, configured, steps)
+    """One older worker is enough: the group then selects an older protocol, whose bytes contain neither."""
+    run_history(ConnectProtocol.SESSIONED, dict(zip(IDS, static_settings, strict=True)), policy, configured, steps)

@@ -1,4 +1,4 @@
-"""The oracle itself, against every way to place every job of small groups."""
+"""The oracle itself, compared with an exhaustive search over all placements of the jobs of small groups."""
 
 import random
 from collections import Counter
@@ -13,35 +13,37 @@ NAMES = [ConnectorName(name) for name in "abc"]
 PLACEMENTS_MAX = 20_000
 
 
-def is_level(counts: Sequence[int]) -> bool:
+def is_balanced(counts: Sequence[int]) -> bool:
     return max(counts) - min(counts) <= 1
 
 
-def best_of_all(loads: Sequence[Load], connectors: int, tasks: dict[ConnectorName, int]) -> Optimum:
+def exhaustive_optimum(loads: Sequence[Load], connectors: int, tasks: dict[ConnectorName, int]) -> Optimum:
     workers = range(len(loads))
     floor, extras = divmod(connectors + sum(load.connectors for load in loads), len(loads))
-    all_shares = [[floor + (worker in lucky) for worker in workers] for lucky in combinations(workers, extras)]
+    all_shares = [
+        [floor + (worker in with_extra) for worker in workers] for with_extra in combinations(workers, extras)
+    ]
     runs: list[tuple[ConnectorName, int | None]] = [
         (name, worker) for worker, load in enumerate(loads) for name, count in load.tasks.items() for _ in range(count)
     ]
     runs += [(name, None) for name, count in tasks.items() for _ in range(count)]
     outcomes = []
-    for places in product(workers, repeat=len(runs)):
-        at_worker = [places.count(worker) for worker in workers]
-        if not is_level(at_worker):
+    for placement in product(workers, repeat=len(runs)):
+        at_worker = [placement.count(worker) for worker in workers]
+        if not is_balanced(at_worker):
             continue
-        stops = sum(owner is not None and owner != place for (_, owner), place in zip(runs, places, strict=True))
-        cells = Counter((name, place) for (name, _), place in zip(runs, places, strict=True))
+        stops = sum(owner is not None and owner != place for (_, owner), place in zip(runs, placement, strict=True))
+        cells = Counter((name, place) for (name, _), place in zip(runs, placement, strict=True))
         squares = sum(count * count for count in cells.values())
         for shares in all_shares:
-            if is_level([share + count for share, count in zip(shares, at_worker, strict=True)]):
+            if is_balanced([share + count for share, count in zip(shares, at_worker, strict=True)]):
                 given = sum(max(0, load.connectors - share) for load, share in zip(loads, shares, strict=True))
                 outcomes.append((given + stops, squares))
     moves, squares = min(outcomes)
     return Optimum(moves=moves, squares=squares)
 
 
-def test_the_oracle_says_what_trying_everything_says() -> None:
+def test_the_oracle_agrees_with_an_exhaustive_search() -> None:
     rng = random.Random(415)
     tried = 0
     while tried < 300:
@@ -57,12 +59,12 @@ def test_the_oracle_says_what_trying_everything_says() -> None:
         all_tasks = sum(load.all_tasks for load in loads) + sum(tasks.values())
         if len(loads) ** all_tasks > PLACEMENTS_MAX:
             continue
-        best = best_of_all(loads, connectors, tasks)
+        best = exhaustive_optimum(loads, connectors, tasks)
         assert optimum(loads, connectors=connectors, tasks=tasks) == best
         assert fewest_moves(loads, connectors=connectors, tasks=sum(tasks.values())) == best.moves
         tried += 1
 
 
-def test_connectors_and_tasks_that_have_to_cross_over_cost_what_no_bound_tells() -> None:
+def test_the_oracle_counts_moves_of_crossed_connectors_and_tasks_that_the_bound_misses() -> None:
     loads = [Load(connectors=2), Load(tasks={NAMES[0]: 2})]
     assert optimum(loads, connectors=0, tasks={}) == Optimum(moves=2, squares=2)

@@ -1,4 +1,4 @@
-"""The balanced target: its guarantees on random and hostile loads, its moves and its spread against the oracle."""
+"""The balanced target: its guarantees on random and adversarial loads, its moves and its spread against the oracle."""
 
 import heapq
 import random
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assignors import exchange, spread
+from coterie.assignors import redistribution, spread
 from coterie.assignors.target import Load, LoadChange, balance, fewest_moves_bound
 from coterie.nouns.jobs import ConnectorName
 from tests.assignors.oracle import optimum
@@ -23,12 +23,12 @@ GROUPS = st.tuples(LOADS, st.integers(0, 5), COUNTS)
 Group = tuple[Sequence[Load], int, Mapping[ConnectorName, int]]
 
 
-def applied(loads: Sequence[Load], changes: Sequence[LoadChange]) -> list[Load]:
+def apply_changes(loads: Sequence[Load], changes: Sequence[LoadChange]) -> list[Load]:
     after = []
     for load, change in zip(loads, changes, strict=True):
         tasks = Counter(load.tasks)
         tasks.update(change.tasks)
-        assert all(count >= 0 for count in tasks.values()), "nobody gives what it does not have"
+        assert all(count >= 0 for count in tasks.values()), "a worker gives up only tasks that it has"
         after.append(Load(connectors=load.connectors + change.connectors, tasks=+tasks))
     return after
 
@@ -43,28 +43,28 @@ def squares(loads: Sequence[Load]) -> int:
     return sum(count * count for load in loads for count in load.tasks.values())
 
 
-def of_connectors(loads: Sequence[Load]) -> Counter[ConnectorName]:
+def tasks_by_connector(loads: Sequence[Load]) -> Counter[ConnectorName]:
     found: Counter[ConnectorName] = Counter()
     for load in loads:
         found.update(load.tasks)
     return found
 
 
-def is_level(counts: Sequence[int]) -> bool:
+def is_balanced(counts: Sequence[int]) -> bool:
     return max(counts) - min(counts) <= 1
 
 
-def is_best(group: Group) -> None:
-    """Nothing is lost, all is level, and no outcome that is level has fewer moves, or as few and a better spread."""
+def assert_optimal(group: Group) -> None:
+    """No job is lost, the target is balanced, and no balanced target has fewer moves, or as few and a better spread."""
     loads, free_connectors, free_tasks = group
     changes = balance(loads, connectors=free_connectors, tasks=free_tasks)
-    after = applied(loads, changes)
+    after = apply_changes(loads, changes)
     connectors = free_connectors + sum(load.connectors for load in loads)
     assert sum(load.connectors for load in after) == connectors
-    assert of_connectors(after) == of_connectors([*loads, Load(tasks=free_tasks)])
-    assert is_level([load.connectors for load in after])
-    assert is_level([load.all_tasks for load in after])
-    assert is_level([load.connectors + load.all_tasks for load in after])
+    assert tasks_by_connector(after) == tasks_by_connector([*loads, Load(tasks=free_tasks)])
+    assert is_balanced([load.connectors for load in after])
+    assert is_balanced([load.all_tasks for load in after])
+    assert is_balanced([load.connectors + load.all_tasks for load in after])
     best = optimum(loads, connectors=free_connectors, tasks=free_tasks)
     assert (moves_of(changes), squares(after)) == (best.moves, best.squares)
     held = [load.connectors + load.all_tasks for load in loads]
@@ -73,12 +73,12 @@ def is_best(group: Group) -> None:
 
 @settings(max_examples=300)
 @given(group=GROUPS)
-def test_no_outcome_has_fewer_moves_or_as_few_and_a_better_spread(group: Group) -> None:
-    is_best(group)
+def test_no_balanced_target_has_fewer_moves_or_equal_moves_and_a_better_spread(group: Group) -> None:
+    assert_optimal(group)
 
 
 def unbalanced(rng: random.Random) -> Group:
-    """Anything anywhere, most of it on the first workers."""
+    """Random jobs on random workers, most of them on the first workers."""
     names = NAMES[: rng.randint(1, len(NAMES))]
     size = rng.choice([1, 2, 6, 12])
     loads = []
@@ -90,27 +90,27 @@ def unbalanced(rng: random.Random) -> Group:
 
 
 def settled(rng: random.Random) -> list[Load]:
-    """A fleet that `balance` itself has brought into place."""
+    """A fleet that `balance` itself has balanced."""
     tasks = {name: rng.randint(1, 12) for name in NAMES}
     loads = [Load()] * rng.randint(2, 8)
-    return applied(loads, balance(loads, connectors=rng.randint(0, 9), tasks=tasks))
+    return apply_changes(loads, balance(loads, connectors=rng.randint(0, 9), tasks=tasks))
 
 
 def departed(rng: random.Random) -> Group:
-    """Some are gone, or drain: what they ran is nobody's."""
+    """Some workers have left, or drain: their jobs are unowned."""
     loads = settled(rng)
     gone = [loads.pop(rng.randrange(len(loads))) for _ in range(rng.randint(1, len(loads) - 1))]
-    return loads, sum(load.connectors for load in gone), of_connectors(gone)
+    return loads, sum(load.connectors for load in gone), tasks_by_connector(gone)
 
 
 def bounced(rng: random.Random) -> Group:
-    """Some have gone and others have come."""
+    """Some workers have left and others have joined."""
     loads, connectors, tasks = departed(rng)
     return [*loads, *[Load()] * rng.randint(1, 3)], connectors, tasks
 
 
 def claimed(rng: random.Random) -> Group:
-    """A connector has been claimed and is no part of the rest, nor are some tasks of another."""
+    """One connector and some tasks of another one are claimed, so they are excluded."""
     claims = {NAMES[0]: 12, NAMES[1]: 2}
     loads = [
         Load(
@@ -125,14 +125,14 @@ def claimed(rng: random.Random) -> Group:
 
 
 def crossed(rng: random.Random) -> Group:
-    """Some hold connectors only, the others tasks only: {2, 0} and {0, 2}."""
+    """Some workers have connectors only, the others tasks only: {2, 0} and {0, 2}."""
     loads = [Load(connectors=rng.randint(1, 3)) for _ in range(rng.randint(1, 4))]
     loads += [Load(tasks={rng.choice(NAMES): rng.randint(1, 3)}) for _ in range(rng.randint(1, 4))]
     rng.shuffle(loads)
     return loads, rng.randint(0, 2), {}
 
 
-def one_of_many(rng: random.Random) -> Group:
+def one_large_or_many_small_connectors(rng: random.Random) -> Group:
     """One connector of many tasks, or many connectors of one task."""
     if rng.random() < 0.5:
         return [Load(tasks={NAMES[0]: rng.randint(1, 40)}) for _ in range(rng.randint(1, 6))], 1, {NAMES[0]: 7}
@@ -143,11 +143,11 @@ def one_of_many(rng: random.Random) -> Group:
     return [Load(connectors=rng.randint(0, 9), tasks=tasks) for tasks in cells], 0, dict.fromkeys(NAMES, 1)
 
 
-@pytest.mark.parametrize("kind", [unbalanced, departed, bounced, claimed, crossed, one_of_many])
-def test_no_outcome_is_better_in_hostile_groups(kind: Callable[[random.Random], Group]) -> None:
+@pytest.mark.parametrize("kind", [unbalanced, departed, bounced, claimed, crossed, one_large_or_many_small_connectors])
+def test_no_target_is_better_for_adversarial_groups(kind: Callable[[random.Random], Group]) -> None:
     rng = random.Random(987)
     for _ in range(250):
-        is_best(kind(rng))
+        assert_optimal(kind(rng))
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_no_outcome_is_better_in_hostile_groups(kind: Callable[[random.Random], 
         ([Load(connectors=3, tasks={NAMES[0]: 9, NAMES[1]: 1}), Load(), Load()], 0, {}),
     ],
 )
-def test_no_outcome_is_better_in_the_smallest_groups(group: Group) -> None:
-    is_best(group)
+def test_no_target_is_better_for_the_smallest_groups(group: Group) -> None:
+    assert_optimal(group)
 
 
-def test_no_outcome_is_better_whatever_the_order_of_equals() -> None:
+def test_no_target_is_better_in_any_order_of_equally_loaded_workers() -> None:
     loads = [
         Load(connectors=1, tasks={NAMES[0]: 2, NAMES[1]: 1}),
         Load(connectors=1, tasks={NAMES[1]: 2, NAMES[0]: 1}),
@@ -173,12 +173,12 @@ def test_no_outcome_is_better_whatever_the_order_of_equals() -> None:
         Load(),
     ]
     for ordered in permutations(loads):
-        is_best((ordered, 1, {NAMES[2]: 1}))
+        assert_optimal((ordered, 1, {NAMES[2]: 1}))
 
 
 @settings(max_examples=100)
 @given(group=GROUPS)
-def test_the_order_in_which_connectors_are_told_does_not_matter(group: Group) -> None:
+def test_the_order_of_the_connectors_does_not_matter(group: Group) -> None:
     loads, free_connectors, free_tasks = group
     turned = [Load(connectors=load.connectors, tasks=dict(reversed([*load.tasks.items()]))) for load in loads]
     changes = balance(loads, connectors=free_connectors, tasks=free_tasks)
@@ -187,9 +187,9 @@ def test_the_order_in_which_connectors_are_told_does_not_matter(group: Group) ->
 
 @settings(max_examples=200)
 @given(group=GROUPS)
-def test_running_again_on_its_own_output_moves_nothing(group: Group) -> None:
+def test_balancing_a_balanced_group_moves_nothing(group: Group) -> None:
     loads, free_connectors, free_tasks = group
-    after = applied(loads, balance(loads, connectors=free_connectors, tasks=free_tasks))
+    after = apply_changes(loads, balance(loads, connectors=free_connectors, tasks=free_tasks))
     for change in balance(after, connectors=0, tasks={}):
         assert change.connectors == 0
         assert not change.tasks
@@ -197,15 +197,15 @@ def test_running_again_on_its_own_output_moves_nothing(group: Group) -> None:
 
 @settings(max_examples=200)
 @given(tasks=COUNTS, workers=st.integers(1, 6), connectors=st.integers(0, 13))
-def test_what_nobody_runs_yet_is_spread_as_evenly_as_can_be(
+def test_unowned_jobs_are_spread_as_evenly_as_possible(
     tasks: dict[ConnectorName, int], workers: int, connectors: int
 ) -> None:
-    after = applied([Load()] * workers, balance([Load()] * workers, connectors=connectors, tasks=tasks))
+    after = apply_changes([Load()] * workers, balance([Load()] * workers, connectors=connectors, tasks=tasks))
     for connector in tasks:
-        assert is_level([load.tasks.get(connector, 0) for load in after])
-    assert is_level([load.connectors for load in after])
-    assert is_level([load.all_tasks for load in after])
-    assert is_level([load.connectors + load.all_tasks for load in after])
+        assert is_balanced([load.tasks.get(connector, 0) for load in after])
+    assert is_balanced([load.connectors for load in after])
+    assert is_balanced([load.all_tasks for load in after])
+    assert is_balanced([load.connectors + load.all_tasks for load in after])
 
 
 def test_d1_a_group_that_grows_worker_by_worker_keeps_every_connector_spread() -> None:
@@ -213,22 +213,22 @@ def test_d1_a_group_that_grows_worker_by_worker_keeps_every_connector_spread() -
     loads = [Load(connectors=8, tasks={ConnectorName(f"c{number}"): 8 for number in range(8)})]
     while len(loads) < 8:
         loads = [*loads, Load()]
-        loads = applied(loads, balance(loads, connectors=0, tasks={}))
+        loads = apply_changes(loads, balance(loads, connectors=0, tasks={}))
         for number in range(8):
-            assert is_level([load.tasks.get(ConnectorName(f"c{number}"), 0) for load in loads])
+            assert is_balanced([load.tasks.get(ConnectorName(f"c{number}"), 0) for load in loads])
 
 
-def test_d7_nobody_gets_both_extras_while_another_gets_none() -> None:
+def test_d7_no_worker_gets_both_extras_while_another_gets_none() -> None:
     tasks = dict.fromkeys(NAMES[:4], 1)
-    after = applied([Load()] * 3, balance([Load()] * 3, connectors=4, tasks=tasks))
-    assert is_level([load.connectors + load.all_tasks for load in after])
+    after = apply_changes([Load()] * 3, balance([Load()] * 3, connectors=4, tasks=tasks))
+    assert is_balanced([load.connectors + load.all_tasks for load in after])
 
 
 def test_kafka_12309_a_third_worker_gets_a_third() -> None:
     a, b = NAMES[:2]
     loads = [Load(tasks={a: 8}), Load(tasks={b: 8}), Load()]
     changes = balance(loads, connectors=0, tasks={})
-    assert sorted(load.all_tasks for load in applied(loads, changes)) == [5, 5, 6]
+    assert sorted(load.all_tasks for load in apply_changes(loads, changes)) == [5, 5, 6]
     assert moves_of(changes) == 5
 
 
@@ -236,23 +236,23 @@ def test_kafka_12309_a_third_worker_gets_a_third() -> None:
     ("held", "jobs", "moves"),
     [([300] * 3 + [0], 900, 225), ([100] * 10 + [0], 1_000, 90), ([200] * 50 + [0], 10_000, 196), ([], 5, 0)],
 )
-def test_the_bound_is_the_published_one(held: list[int], jobs: int, moves: int) -> None:
+def test_the_lower_bound_is_the_published_one(held: list[int], jobs: int, moves: int) -> None:
     assert fewest_moves_bound(held, jobs) == moves
 
 
-def test_the_bound_is_not_always_reachable() -> None:
-    """Both workers run two jobs, but one has both connectors: connectors and tasks have to cross over."""
+def test_the_lower_bound_is_not_always_reachable() -> None:
+    """Both workers run two jobs, but one has both connectors: a connector and a task have to be exchanged."""
     loads = [Load(connectors=2), Load(tasks={NAMES[0]: 2})]
     assert fewest_moves_bound([2, 2], 4) == 0
     assert moves_of(balance(loads, connectors=0, tasks={})) == 2
 
 
-def test_no_workers_have_no_changes() -> None:
+def test_without_workers_there_are_no_changes() -> None:
     assert balance([], connectors=3, tasks={NAMES[0]: 2}) == ()
 
 
 class CountingHeap:
-    """`heapq`, counting: what the target costs is the operations on its heaps."""
+    """`heapq` that counts its operations: they are the cost of computing the target."""
 
     def __init__(self) -> None:
         self.operations = 0
@@ -266,12 +266,10 @@ class CountingHeap:
 
 
 @pytest.mark.parametrize("arrivals", [0, 1, 100])
-def test_the_cost_is_that_of_the_cells_and_of_the_tasks_that_move(
-    monkeypatch: pytest.MonkeyPatch, arrivals: int
-) -> None:
-    """100,000 tasks of 1,000 connectors on 1,000 workers: what stays where it is costs nothing."""
+def test_the_cost_depends_on_the_cells_and_the_moved_tasks_only(monkeypatch: pytest.MonkeyPatch, arrivals: int) -> None:
+    """100,000 tasks of 1,000 connectors on 1,000 workers: a job that does not move costs no heap operation."""
     heap = CountingHeap()
-    monkeypatch.setattr(exchange, "heapq", heap)
+    monkeypatch.setattr(redistribution, "heapq", heap)
     monkeypatch.setattr(spread, "heapq", heap)
     names = [ConnectorName(f"c{number}") for number in range(1_000)]
     loads = [

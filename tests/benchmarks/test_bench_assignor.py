@@ -1,4 +1,4 @@
-"""The assignor's benchmark runs, and says only what its page explains; how fast anything is, no test asks."""
+"""The assignor's benchmark runs, and prints only values that its page explains; no test checks the speed."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from benchmarks import bench_assignor
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
-def test_every_event_is_told_with_as_many_moves_as_there_have_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_event_has_the_optimal_number_of_moves(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_assignor.main(["--jobs", "1000", "--workers", "10", "--no-peer"]) == 0
     points = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [point["event"] for point in points] == list(bench_assignor.EVENTS)
@@ -22,7 +22,7 @@ def test_every_event_is_told_with_as_many_moves_as_there_have_to_be(capsys: pyte
     assert points[1]["moves"] == 0
 
 
-def test_one_event_can_be_picked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_event_can_be_selected(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_assignor.main(["--jobs", "500", "--workers", "5", "--event", "stable", "--no-peer"]) == 0
     (point,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (point["jobs"], point["workers"], point["event"]) == (500, 5, "stable")

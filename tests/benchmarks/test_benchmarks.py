@@ -1,4 +1,4 @@
-"""The benchmarks run, and say only what their page explains; how fast anything is, no test asks."""
+"""The benchmarks run, and print only values that their page explains; no test checks the speed."""
 
 import argparse
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from benchmarks import bench_log, fleets
 from benchmarks.bench_group import LightGroup
 from benchmarks.bench_rebalance import Bench, medians
-from benchmarks.brokers import Measured, allow_files, ratios
-from benchmarks.fleets import OurWorkers
+from benchmarks.brokers import MeasuredBroker, allow_files, ratios
+from benchmarks.fleets import CoterieWorkers
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -20,8 +20,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
 @pytest.fixture
-def measured(mortal_broker: EmbeddedBroker) -> Measured:
-    return Measured(port=mortal_broker.port, pid=mortal_broker.pid)
+def measured(mortal_broker: EmbeddedBroker) -> MeasuredBroker:
+    return MeasuredBroker(port=mortal_broker.port, pid=mortal_broker.pid)
 
 
 def unexplained(figures: dict[str, float]) -> list[str]:
@@ -29,12 +29,12 @@ def unexplained(figures: dict[str, float]) -> list[str]:
     return [key for key in figures if f"`{key}`" not in page]
 
 
-async def test_light_members_form_a_group_and_send_heartbeats(measured: Measured) -> None:
+async def test_light_members_form_a_group_and_send_heartbeats(measured: MeasuredBroker) -> None:
     group = LightGroup(measured)
     try:
         await group.connect(9)
         figures = await group.form()
-        figures |= await group.one_more()
+        figures |= await group.measure_join()
         figures |= await group.saturate(0.2)
         figures |= await group.pace(0.2)
     finally:
@@ -43,24 +43,24 @@ async def test_light_members_form_a_group_and_send_heartbeats(measured: Measured
     assert not unexplained(figures)
 
 
-def test_records_are_produced_fetched_and_written_one_by_one(measured: Measured) -> None:
+def test_records_are_produced_fetched_and_written_one_by_one(measured: MeasuredBroker) -> None:
     options = argparse.Namespace(records=2_000, size=100, singles=5)
-    figures = bench_log.measured(measured, "embedded", options)
+    figures = bench_log.measure_system(measured, "embedded", options)
     assert figures["fetched_records_per_s"] > 0
     assert not unexplained(figures)
 
 
-def test_of_some_runs_the_median_of_each_key_is_told_which_one_of_them_had() -> None:
+def test_the_result_of_several_runs_has_the_median_of_each_key() -> None:
     runs = [{"down": 0.3, "rounds": 2}, {"down": 0.1, "rounds": 4, "stall": 9}, {"down": 0.2, "rounds": 3}]
     assert medians(runs) == {"down": 0.2, "rounds": 3, "stall": 9}
     assert medians(runs[:2]) == {"down": 0.1, "rounds": 2, "stall": 9}
 
 
-def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> None:
+def test_a_fleet_of_light_tasks_is_created_grown_and_shrunk(tmp_path: Path) -> None:
     home = tmp_path / "light"
     home.mkdir()
     with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as port:
-        workers = OurWorkers(home, children, port=port, protocol="static", delay_ms=0)
+        workers = CoterieWorkers(home, children, port=port, protocol="static", delay_ms=0)
         bench = Bench(workers, 20, idle_s=0)
         workers.start()
         bench.settle_group()
@@ -70,14 +70,14 @@ def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> No
     assert workers.longest_stall_ms() > 0
     assert (created["restarted"], joined["stopped"], joined["optimum"], left["stopped"]) == (0, 10, 10, 0)
     assert (joined["moved"], left["moved"]) == (10, 10)
-    assert joined["rounds"] == 2, "one that revokes, and one that assigns"
+    assert joined["rounds"] == 2, "one rebalance that revokes, and one that assigns"
     assert not unexplained(created | joined | left)
 
 
-def test_too_low_a_limit_of_open_files_is_told() -> None:
+def test_a_too_low_limit_of_open_files_is_reported() -> None:
     with pytest.raises(WorldError, match="1000000000 open files are needed"):
         allow_files(1_000_000_000)
 
 
-def test_a_ratio_is_ours_in_theirs() -> None:
+def test_a_ratio_is_our_value_divided_by_theirs() -> None:
     assert ratios({"a": 3.0, "b": 1.0}, {"a": 2.0, "b": 0.0}) == {"a": 1.5}

@@ -1,4 +1,4 @@
-"""Brokers for tests: one on a thread of its own for clients that block, and raw connections that speak frames."""
+"""Brokers for tests: one on its own thread, for clients that block, and raw connections that exchange frames."""
 
 import asyncio
 import socket
@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from coterie.broker.node import Node
-from coterie.broker.server import Broker, running
+from coterie.broker.context import BrokerContext
+from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
 from coterie.wire.frames import RequestHeader, decode_response, encode_request, framed
-from coterie.wire.shapes import build_request
+from coterie.wire.kio_entities import build_request
 from tests.ports import free_port
 
 QUICK = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
@@ -26,16 +26,16 @@ DEADLINE_S = 60
 T = TypeVar("T")
 
 
-def awaited(what: Callable[[], bool]) -> None:
-    """Waits until it is so."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` is true."""
     deadline_s = time.monotonic() + DEADLINE_S
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
 
 
 class ThreadedBroker:
-    """A broker on a loop of its own, stopped and started again on the same port and data at will."""
+    """A broker on its own event loop; tests stop it and restart it on the same port and data."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -52,11 +52,11 @@ class ThreadedBroker:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def run(self, call: Callable[[Node], Awaitable[T]]) -> T:
-        """What ``call`` gives, made and awaited on the broker's event loop."""
+    def run(self, call: Callable[[BrokerContext], Awaitable[T]]) -> T:
+        """The result of ``call``, which runs on the broker's event loop."""
 
         async def called() -> T:
-            return await call(self.broker.node)
+            return await call(self.broker.context)
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(DEADLINE_S)
 
@@ -67,7 +67,7 @@ class ThreadedBroker:
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
-            async with running(self.settings) as broker:
+            async with running_broker(self.settings) as broker:
                 self.broker = broker
                 is_up.set()
                 await self._stop.wait()
@@ -96,12 +96,12 @@ class ThreadedBroker:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> BrokerSettings:
-    return BrokerSettings(data_path=tmp_path / "broker", port=free_port(), limits=QUICK)
+    return BrokerSettings(data_path=tmp_path / "broker", port=free_port(), group_limits=QUICK)
 
 
 @pytest.fixture
 def broker(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
-    """A broker that answers on a free port."""
+    """A running broker on a free port."""
     threaded = ThreadedBroker(settings)
     threaded.start()
     try:
@@ -111,7 +111,7 @@ def broker(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
 
 
 class RawClient:
-    """One connection that asks with kio's entities, one request at a time or several before the first answer."""
+    """One connection that sends kio's entities, one request at a time or several before the first response."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
@@ -136,7 +136,7 @@ class RawClient:
         return self._exactly(size)
 
     def is_closed(self) -> bool:
-        """Waits until the broker has closed the connection."""
+        """Wait until the broker has closed the connection; False if it sends data instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -166,7 +166,7 @@ def raw_client(port: int) -> Iterator[RawClient]:
 
 @pytest.fixture
 def connect(broker: ThreadedBroker) -> Iterator[Connect]:
-    """Opens raw connections to the broker; all are closed at the end."""
+    """A function that opens raw connections to the broker; all are closed at the end."""
     clients: list[RawClient] = []
 
     def open_one() -> RawClient:

@@ -1,4 +1,4 @@
-"""A broker that dies at a named point, and somebody who commits offsets through all of it."""
+"""A broker that kills itself at a named point, and a client that commits offsets all the time."""
 
 import asyncio
 import itertools
@@ -21,8 +21,8 @@ PARTITIONS = 4
 NEVER = "never"
 
 
-class DyingBroker:
-    """A broker that dies at one point after the other: see `dying_broker`."""
+class CrashingBroker:
+    """A broker that kills itself at a point that each start names: see `dying_broker`."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -42,12 +42,12 @@ class DyingBroker:
         self.port = int(port)
 
     @property
-    def is_dead(self) -> bool:
+    def has_ended(self) -> bool:
         assert self._process is not None
         return self._process.poll() is not None
 
-    def bury(self) -> int:
-        """How it ended; it is killed where it still lives."""
+    def stop(self) -> int:
+        """Kill the broker if it still runs; returns its exit code."""
         if self._process is None:
             return 0
         self._process.kill()
@@ -59,32 +59,32 @@ class DyingBroker:
         return code
 
 
-async def dies(broker: DyingBroker, poke: Sequence[Callable[[], None]] = ()) -> None:
-    """It dies at its point, if need be for what one of ``poke`` wants."""
+async def wait_killed(broker: CrashingBroker, triggers: Sequence[Callable[[], None]] = ()) -> None:
+    """Wait until the broker has killed itself, and call ``triggers`` to make it reach its point."""
     async with asyncio.timeout(DEADLINE_S):
         for number in itertools.count():
-            if broker.is_dead:
+            if broker.has_ended:
                 break
-            if poke and number % 40 == 0:
-                poke[number // 40 % len(poke)]()
+            if triggers and number % 40 == 0:
+                triggers[number // 40 % len(triggers)]()
             await asyncio.sleep(0.05)
-    assert broker.bury() == -signal.SIGKILL
+    assert broker.stop() == -signal.SIGKILL
 
 
-async def start(broker: DyingBroker, point: str) -> None:
-    """In place of the life before, if there was one."""
-    broker.bury()
+async def start(broker: CrashingBroker, point: str) -> None:
+    """Start the broker, after its previous process has ended."""
+    broker.stop()
     await asyncio.to_thread(broker.start, point)
 
 
-def create_topic(broker: DyingBroker) -> None:
-    wanted = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
+def create_topic(broker: CrashingBroker) -> None:
+    request = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
     with raw_client(broker.port) as client:
-        client.ask(CREATE, 7, topics=[wanted], timeout=30_000, validate_only=False)
+        client.ask(CREATE, 7, topics=[request], timeout=30_000, validate_only=False)
 
 
-def kept_offset(client: RawClient, group: str, partition: int) -> int:
-    """-1: none."""
+def committed_offset(client: RawClient, group: str, partition: int) -> int:
+    """The committed offset, or -1 if there is none."""
     topics = [{"name": TOPIC, "partition_indexes": [partition]}]
     answer = client.ask(
         FETCH, 9, groups=[{"group_id": group, "member_id": None, "topics": topics}], require_stable=True
@@ -94,7 +94,7 @@ def kept_offset(client: RawClient, group: str, partition: int) -> int:
 
 
 class Committer(threading.Thread):
-    """Commits 1, 2, 3, … for a group of its own; looks after each death whether what was acknowledged is there."""
+    """Commits 1, 2, 3, … for its own group, and checks after each restart that the acknowledged offset is there."""
 
     def __init__(self, port: int) -> None:
         super().__init__(name="committer")
@@ -117,7 +117,7 @@ class Committer(threading.Thread):
                         else:
                             self.failures.append(f"offset {self.sent}: {error.name}")
             except OSError:
-                self._enough.wait(0.02)  # the broker is away
+                self._enough.wait(0.02)  # the broker cannot be reached
 
     def stop(self) -> None:
         self._enough.set()
@@ -138,13 +138,13 @@ class Committer(threading.Thread):
         return error
 
     def _compare(self, client: RawClient) -> None:
-        kept = max(kept_offset(client, "reader", 0), 0)
+        kept = max(committed_offset(client, "reader", 0), 0)
         if not self.acknowledged <= kept <= self.sent:
             self.failures.append(f"{self.acknowledged} was acknowledged, {kept} is kept")
 
 
 @contextmanager
-def committing(broker: DyingBroker) -> Iterator[None]:
+def committing(broker: CrashingBroker) -> Iterator[None]:
     create_topic(broker)
     committer = Committer(broker.port)
     committer.start()

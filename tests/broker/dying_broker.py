@@ -1,13 +1,13 @@
-"""A broker that kills itself at a named point: a program of its own, which `dying` starts.
+"""A broker that kills itself at a named point: a separate program, which `dying` starts.
 
     python dying_broker.py DATA PORT POINT
 
-A point is a moment in the life of the group `fleet`, or at the records of any group:
+A point is a state of the group `fleet`, or a record of any group:
 
-- ``initial``, ``joining``, ``syncing``, ``stable``: somebody waits in that phase, or sends a heartbeat in it;
+- ``initial``, ``joining``, ``syncing``, ``stable``: a request waits in that phase, or a heartbeat arrives in it;
 - ``joined``, ``assigned``, ``committed``, each with ``before`` or ``durable``: at the record that ends a join phase,
-  that holds assignments, that holds an offset; before the log hears of it, or when it is durable and nobody has been
-  answered yet.
+  that contains assignments, that contains an offset; before it is appended to the log, or when it is durable and no
+  response has been sent yet.
 """
 
 import asyncio
@@ -30,8 +30,12 @@ from coterie.groups.classic.state import Group, Limits, Phase
 from coterie.nouns.ids import GroupId
 
 _PHASES: dict[str, Callable[[Group, Event], bool]] = {
-    "initial": lambda group, _: group.join_phase is not None and group.join_phase.initial and len(group.joins) > 1,
-    "joining": lambda group, _: group.join_phase is not None and not group.join_phase.initial and bool(group.joins),
+    "initial": lambda group, _: (
+        group.join_phase is not None and group.join_phase.initial and len(group.parked_joins) > 1
+    ),
+    "joining": lambda group, _: (
+        group.join_phase is not None and not group.join_phase.initial and bool(group.parked_joins)
+    ),
     "syncing": lambda group, event: group.phase is Phase.COMPLETING_REBALANCE and isinstance(event, SyncGroup),
     "stable": lambda group, event: group.phase is Phase.STABLE and isinstance(event, Heartbeat),
 }
@@ -42,40 +46,40 @@ _RECORDS: dict[str, Callable[[Record], bool]] = {
 }
 
 
-def die() -> None:
+def crash() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_in_phase(phase: str) -> None:
+def crash_in_phase(phase: str) -> None:
     is_there = _PHASES[phase]
 
-    def dying_step(group: Group, event: Event, *, now_ms: int) -> Any:
+    def crashing_step(group: Group, event: Event, *, now_ms: int) -> Any:
         output = step(group, event, now_ms=now_ms)
         if group.group_id == "fleet" and is_there(group, event):
-            die()
+            crash()
         return output
 
-    vars(server)["ClassicMachine"] = type("DyingMachine", (ClassicMachine,), {"step": staticmethod(dying_step)})
+    vars(server)["ClassicMachine"] = type("CrashingMachine", (ClassicMachine,), {"step": staticmethod(crashing_step)})
 
 
-def die_at_record(kind: str, moment: str) -> None:
+def crash_at_record(kind: str, moment: str) -> None:
     is_it = _RECORDS[kind]
 
-    class DyingGroupLog(GroupLog[Record]):
+    class CrashingGroupLog(GroupLog[Record]):
         def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
             here = any(is_it(record) for record in records)
             if here and moment == "before":
-                die()
+                crash()
             appended = super().append(group_id, records, now_ms=now_ms)
             if here:
-                # The first to hear of it: whoever releases answers was told of this append a moment later.
-                appended.add_done_callback(lambda _: die())
+                # This callback runs first: the callback that releases responses was added after it.
+                appended.add_done_callback(lambda _: crash())
             return appended
 
-    vars(server)["GroupLog"] = DyingGroupLog
+    vars(server)["GroupLog"] = CrashingGroupLog
 
 
-def tell_port(_: str, port: int) -> None:
+def print_port(_: str, port: int) -> None:
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
 
@@ -88,16 +92,16 @@ def end_with_parent() -> None:
 def main(data: str, port: str, point: str) -> None:
     kind, _, moment = point.partition(" ")
     if moment:
-        die_at_record(kind, moment)
+        crash_at_record(kind, moment)
     elif kind in _PHASES:
-        die_in_phase(kind)
+        crash_in_phase(kind)
     threading.Thread(target=end_with_parent, daemon=True).start()
     settings = BrokerSettings(
         data_path=Path(data),
         port=int(port),
-        limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
+        group_limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
     )
-    asyncio.run(server.serve(settings, ready=tell_port))
+    asyncio.run(server.serve(settings, ready=print_port))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""A full disk, as SQLite meets one: the file of the log may have no more pages."""
+"""A simulated full disk: SQLite may add no more pages to the log's file."""
 
 from coterie.broker.storage.store import Store
 
 
 def fill_disk(store: Store, *, spare_pages: int = 0) -> None:
-    """To be written with `BrokerLog.write`: from now on the file grows by ``spare_pages`` at most."""
+    """Limit the growth of the file to ``spare_pages``; to be called through `BrokerLog.run_write`."""
     (pages,) = store.database.execute("PRAGMA page_count").fetchone()
     _limit(store, pages + spare_pages)
 
 
-def make_room(store: Store) -> None:
-    """End what `fill_disk` began."""
+def lift_limit(store: Store) -> None:
+    """Remove the limit of `fill_disk`."""
     _limit(store, 1_000_000)
 
 

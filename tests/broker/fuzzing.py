@@ -1,9 +1,9 @@
-"""Hostile frames over TCP, into a broker with little memory: sound ones with senseless values, and damaged ones.
+"""Hostile frames over TCP, into a broker with little memory: valid frames with random values, and damaged ones.
 
     python -m tests.broker.fuzzing --frames 100000 --seed 1 [--protocol SASL_PLAINTEXT]
 
-A finding is: a traceback, a warning or an exception that Python ignored in the broker's log, a broker that has died, or
-one that does not answer a bystander, whose connection was there all the time.
+A finding is: a traceback, a warning or an exception that Python ignored in the broker's log, a broker process that has
+ended, or a broker that does not respond to a bystander, another connection that is open all the time.
 """
 
 import argparse
@@ -29,16 +29,16 @@ from tests.wire.fuzzing import Corpus, damaged
 from tests.wire.samples import sample
 
 MEMORY = 2 * 1024 * 1024 * 1024
-"""Address space of the broker; pyarrow alone reserves 1 GB of it, and uses hardly any."""
+"""Address space of the broker; pyarrow alone reserves 1 GB of it and uses little of that."""
 DEADLINE_S = 60
 IGNORED = "Exception ignored in"
-"""How Python begins to tell of an exception that nothing can catch (``sys.unraisablehook``)."""
+"""Beginning of Python's message about an exception that no code can catch (``sys.unraisablehook``)."""
 
 PROGRAM = """
 import asyncio, logging, os, resource, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
-from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.broker.settings import BrokerSettings, SecuritySettings, SecurityProtocol
 from coterie.groups.classic.state import Limits
 
 def end_with_parent():
@@ -51,15 +51,15 @@ resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]),
     partitions_max=500,
-    limits=Limits(initial_rebalance_delay_ms=10),
-    refusal_delay_ms=0,
-    security=Security(protocol=SecurityProtocol(sys.argv[3])),
+    group_limits=Limits(initial_rebalance_delay_ms=10),
+    failed_authentication_delay_ms=0,
+    security=SecuritySettings(protocol=SecurityProtocol(sys.argv[3])),
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
 
 
-class Victim:
+class FuzzedBroker:
     """The broker as a process, with its log."""
 
     def __init__(self, process: "subprocess.Popen[str]", log: Path, port: int) -> None:
@@ -81,9 +81,9 @@ class Victim:
 
 
 @contextmanager
-def victim(folder: Path, protocol: str) -> Iterator[Victim]:
+def fuzzed_broker(folder: Path, protocol: str) -> Iterator[FuzzedBroker]:
     log = folder / "broker.log"
-    # Python ignores what a finaliser raises, such as the warning of a coroutine that was never awaited, and says so.
+    # Python prints and ignores what a finaliser raises, such as the warning of a coroutine that was never awaited.
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder / "data"), str(MEMORY), protocol]
     with (
         log.open("wb") as file,
@@ -93,13 +93,13 @@ def victim(folder: Path, protocol: str) -> Iterator[Victim]:
         port = process.stdout.readline()
         assert port, log.read_text()
         try:
-            yield Victim(process, log, int(port))
+            yield FuzzedBroker(process, log, int(port))
         finally:
             process.kill()
 
 
 def frames(rng: random.Random) -> Iterator[bytes]:
-    """Without end: as many sound ones as damaged ones."""
+    """An endless sequence with as many valid frames as damaged ones."""
     corpus = Corpus(rng)
     keys = sorted(APIS)
     while True:
@@ -112,13 +112,13 @@ def frames(rng: random.Random) -> Iterator[bytes]:
 
 
 def run(count: int, seed: int, protocol: str) -> dict[str, object]:
-    """Send ``count`` frames, some on each connection; what was seen, with the findings."""
+    """Send ``count`` frames, some on each connection; returns counts and the findings."""
     rng = random.Random(seed)
     endless = frames(rng)
     findings: list[str] = []
     connections = sent = 0
     started_s = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, victim(Path(folder), protocol) as broker:
+    with tempfile.TemporaryDirectory() as folder, fuzzed_broker(Path(folder), protocol) as broker:
         with raw_client(broker.port) as bystander:
             if protocol == "SASL_PLAINTEXT":
                 Users(Path(folder) / "data" / "users.json").add("bystander", "secret")
@@ -129,11 +129,11 @@ def run(count: int, seed: int, protocol: str) -> dict[str, object]:
                 _send(broker.port, b"".join(map(framed, some)))
                 sent += len(some)
                 connections += 1
-                if connections % 50 == 0 and not _answers(bystander):
-                    findings.append("a bystander is not answered")
+                if connections % 50 == 0 and not is_served(bystander):
+                    findings.append("the broker does not respond to the bystander")
                     break
-            if broker.has_died or not _answers(bystander):
-                findings.append(f"the broker has died: {broker.log()[-3000:]}")
+            if broker.has_died or not is_served(bystander):
+                findings.append(f"the broker has ended: {broker.log()[-3000:]}")
         log = broker.log()
         findings += _tracebacks(log)
         return {
@@ -150,7 +150,7 @@ def run(count: int, seed: int, protocol: str) -> dict[str, object]:
 
 
 def _send(port: int, data: bytes) -> None:
-    """As a peer that leaves when it has said what it had to say, and hears what the broker still has for it."""
+    """Send ``data`` and close the sending side, then read what the broker sends."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as peer:
         try:
             peer.sendall(data)
@@ -162,7 +162,7 @@ def _send(port: int, data: bytes) -> None:
 
 
 def _tracebacks(log: str) -> list[str]:
-    """Where each kind of exception came from, and how often."""
+    """Each kind of exception with its origin and count."""
     kinds: Counter[str] = Counter()
     place = ""
     for line in log.splitlines():
@@ -178,7 +178,7 @@ def _tracebacks(log: str) -> list[str]:
     return found or [log[-3_000:]] if any(sign in log for sign in ("Traceback", "Bug in Coterie", IGNORED)) else []
 
 
-def _answers(bystander: RawClient) -> bool:
+def is_served(bystander: RawClient) -> bool:
     try:
         return bool(bystander.ask(18, 3, client_software_name="bystander", client_software_version="1").api_keys)
     except (ConnectionError, TimeoutError):
@@ -190,8 +190,8 @@ def main() -> None:
     options.add_argument("--frames", type=int, default=100_000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--protocol", default="PLAINTEXT")
-    asked = options.parse_args()
-    result = run(asked.frames, asked.seed, asked.protocol)
+    arguments = options.parse_args()
+    result = run(arguments.frames, arguments.seed, arguments.protocol)
     sys.stdout.write(json.dumps(result) + "\n")
     sys.exit(1 if result["findings"] else 0)
 

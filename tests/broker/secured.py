@@ -1,4 +1,4 @@
-"""Brokers with TLS, users and rules, and what the three Kafka clients are told to reach them."""
+"""Brokers with TLS, users and rules, and clients of them."""
 
 import ssl
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.broker.security.users import Users
-from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
@@ -28,9 +28,9 @@ def secured_broker(
     rules: str | None = None,
     **more: Any,
 ) -> Iterator[ThreadedBroker]:
-    """A broker that knows alice, and lets in whom ``protocol`` (Kafka's name) lets in.
+    """A broker with the user alice and the security ``protocol`` (Kafka's name).
 
-    Its certificate is ``pair``, or one of ``authority`` for loopback.
+    The broker's certificate is ``pair``, or one that ``authority`` issued for loopback.
     """
     if pair is None and authority is not None:
         pair = authority.pair("broker")
@@ -39,8 +39,8 @@ def secured_broker(
         acl_path.write_text(rules)
     settings = BrokerSettings(
         data_path=folder / "broker",
-        limits=QUICK,
-        security=Security(
+        group_limits=QUICK,
+        security=SecuritySettings(
             protocol=SecurityProtocol(protocol),
             certificate_path=pair.certificate if pair else None,
             key_path=pair.key if pair else None,
@@ -64,7 +64,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 
 @contextmanager
 def logged_in(broker: ThreadedBroker, user: str) -> Iterator[RawClient]:
-    """A raw connection of one user, who is added where there is none, past SASL."""
+    """A raw connection that is authenticated as ``user``, who is added if missing."""
     users = Users(broker.settings.users_path)
     if user not in users.names():
         users.add(user, PASSWORD)

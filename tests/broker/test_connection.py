@@ -1,4 +1,4 @@
-"""Frames over TCP, good and hostile: what is wrong with one connection is nobody else's business."""
+"""Frames over TCP, good and hostile: a bad connection does not affect others."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, framed
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker
-from tests.broker.full_disk import fill_disk, make_room
+from tests.broker.full_disk import fill_disk, lift_limit
 
 API_VERSIONS, METADATA, PRODUCE, FETCH, HEARTBEAT = 18, 3, 0, 1, 12
 HOSTILE_JOIN = bytes.fromhex("000b0006 00000001 0001 61 0002 67 00001770 00001770 01 00 02 63ffffffff0f") + b"\0" * 64
@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> BrokerSettings:
 
 @pytest.fixture
 def bystander(connect: Connect) -> Iterator[None]:
-    """Another connection, which must be served before and after whatever happens."""
+    """Another connection, which must be served before and after the test."""
     client = connect()
     assert client.ask(API_VERSIONS, 4, client_software_name="t", client_software_version="1").error_code == 0
     yield
@@ -40,7 +40,7 @@ def bystander(connect: Connect) -> Iterator[None]:
     assert again.ask(API_VERSIONS, 4, client_software_name="t", client_software_version="1").error_code == 0
 
 
-def test_every_advertised_version_is_answered(connect: Connect) -> None:
+def test_every_advertised_version_is_served(connect: Connect) -> None:
     client = connect()
     for version in range(5):
         answer = client.ask(API_VERSIONS, version, client_software_name="t", client_software_version="1")
@@ -48,7 +48,7 @@ def test_every_advertised_version_is_answered(connect: Connect) -> None:
         assert {api.api_key for api in answer.api_keys} == set(APIS)
 
 
-def test_a_client_from_the_future_learns_what_there_is(connect: Connect) -> None:
+def test_a_newer_version_of_api_versions_gets_the_supported_versions(connect: Connect) -> None:
     client = connect()
     client.socket.sendall(framed(bytes.fromhex("0012 0063 0000002a ffff 00") + b"whatever"))
     answer = decode_response(client.receive_frame(), RequestHeader(api_key=18, api_version=0, correlation_id=42))
@@ -84,14 +84,14 @@ def test_hostile_bytes_close_their_connection_with_one_line(
         client.socket.sendall(hostile)
         client.socket.shutdown(socket.SHUT_WR)
         assert client.is_closed()
-    # Of ours: a slow machine makes asyncio's debug mode speak up, too.
+    # Only our loggers: on a slow machine asyncio's debug mode logs, too.
     ours = [record for record in caplog.records if record.name.startswith("coterie.")]
     assert len(ours) <= 1, caplog.text
     assert not any(record.exc_info for record in ours)
 
 
 @pytest.mark.usefixtures("bystander")
-def test_a_connection_that_says_nothing_is_closed(connect: Connect) -> None:
+def test_an_idle_connection_is_closed(connect: Connect) -> None:
     client = connect()
     client.socket.sendall(b"\0\0")
     assert client.is_closed()
@@ -100,7 +100,7 @@ def test_a_connection_that_says_nothing_is_closed(connect: Connect) -> None:
 def test_a_parked_request_keeps_its_connection_open(connect: Connect) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-    # Longer than the idle timeout: it is the broker that lets the client wait.
+    # Longer than the idle timeout, which does not apply while the client waits for the broker.
     assert fetch(client, offset=0, max_wait=1500).responses[0].partitions[0].records in (b"", None)
 
 
@@ -138,7 +138,7 @@ def fetch(client: RawClient, *, offset: int, max_wait: int = 0) -> Any:
     )
 
 
-def test_pipelined_requests_are_written_and_answered_in_their_order(connect: Connect) -> None:
+def test_pipelined_requests_are_written_and_answered_in_order(connect: Connect) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
     headers = [produce(client, b"%d" % number) for number in range(40)]
@@ -146,7 +146,7 @@ def test_pipelined_requests_are_written_and_answered_in_their_order(connect: Con
     assert offsets == list(range(40))
 
 
-def test_what_nobody_awaits_an_answer_for_is_written_even_by_one_who_leaves(connect: Connect) -> None:
+def test_a_produce_without_acks_is_written_even_if_its_connection_closes(connect: Connect) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
     leaver = connect()
@@ -154,7 +154,7 @@ def test_what_nobody_awaits_an_answer_for_is_written_even_by_one_who_leaves(conn
         produce(leaver, b"%d" % number, acks=0)
     leaver.socket.close()
     for already in range(3):
-        # Waits for the next one, as a consumer does.
+        # Waits for the next record, as a consumer does.
         assert fetch(client, offset=already, max_wait=30_000).responses[0].partitions[0].high_watermark > already
 
 
@@ -163,11 +163,11 @@ def test_what_nobody_awaits_an_answer_for_is_written_even_by_one_who_leaves(conn
     [struct.pack(">i", 0), struct.pack(">i", 100_001), framed(b"\0"), struct.pack(">i", 9) + b"half"],
     ids=["empty", "too long", "half a header", "half a frame"],
 )
-def test_what_came_before_a_frame_that_means_nothing_is_written(connect: Connect, hostile: bytes) -> None:
+def test_a_produce_before_a_malformed_frame_is_written(connect: Connect, hostile: bytes) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
     sender = connect()
-    # Both frames in one segment: the broker reads the second before the first has had a turn of the loop.
+    # Both frames in one segment: the broker reads the second one before the first one is executed.
     sender.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
     produce(sender, b"counts")
     sender.socket.sendall(hostile)
@@ -194,25 +194,27 @@ def test_a_damaged_batch_is_refused_and_nothing_is_written(connect: Connect) -> 
     assert client.receive(produce(client, b"v")).responses[0].partition_responses[0].base_offset == 0
 
 
-def test_unknown_topics_have_their_codes_by_name_and_by_id(connect: Connect) -> None:
+def test_unknown_topics_get_kafkas_error_codes_by_name_and_by_id(connect: Connect) -> None:
     client = connect()
     answer = client.receive(produce(client, b"v", topic="nowhere"))
     assert answer.responses[0].partition_responses[0].error_code is ErrorCode.unknown_topic_or_partition
-    asked = {"include_topic_authorized_operations": False, "allow_auto_topic_creation": False}
-    by_name = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "no"}], **asked)
+    request = {"include_topic_authorized_operations": False, "allow_auto_topic_creation": False}
+    by_name = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "no"}], **request)
     assert by_name.topics[0].error_code is ErrorCode.unknown_topic_or_partition
-    invalid = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "a b"}], **asked)
+    invalid = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "a b"}], **request)
     assert invalid.topics[0].error_code is ErrorCode.invalid_topic_exception
-    by_id = client.ask(METADATA, 12, topics=[{"topic_id": UUID(int=7), "name": None}], **asked)
+    by_id = client.ask(METADATA, 12, topics=[{"topic_id": UUID(int=7), "name": None}], **request)
     assert by_id.topics[0].error_code is ErrorCode.unknown_topic_id
 
 
-def test_a_full_disk_is_told_to_the_client_and_the_broker_stays(connect: Connect, broker: ThreadedBroker) -> None:
+def test_a_full_disk_is_reported_to_the_client_and_the_broker_keeps_running(
+    connect: Connect, broker: ThreadedBroker
+) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-    broker.run(lambda node: node.log.write(partial(fill_disk, spare_pages=2)))
+    broker.run(lambda node: node.log.run_write(partial(fill_disk, spare_pages=2)))
     refused = client.receive(produce(client, b"x" * 50_000)).responses[0].partition_responses[0]
     assert refused.error_code is ErrorCode.kafka_storage_error
     assert "full" in refused.error_message
-    broker.run(lambda node: node.log.write(make_room))
+    broker.run(lambda node: node.log.run_write(lift_limit))
     assert client.receive(produce(client, b"v")).responses[0].partition_responses[0].base_offset == 0

@@ -29,7 +29,7 @@ from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
 settings = BrokerSettings(
-    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), limits=Limits(initial_rebalance_delay_ms=20)
+    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), group_limits=Limits(initial_rebalance_delay_ms=20)
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
@@ -37,7 +37,7 @@ asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 
 @contextmanager
 def broker_process(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """A broker that answers; killed at the end, whatever happens."""
+    """A running broker; it is killed at the end."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(data), str(port)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -50,7 +50,7 @@ def broker_process(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
             process.stdout.close()
 
 
-def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path) -> None:
+def test_a_kill_loses_no_acknowledged_record(tmp_path: Path) -> None:
     port = free_port()
     acknowledged: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     stop = threading.Event()
@@ -66,7 +66,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path) -> None:
             producer.produce("t", b"%d" % number, on_delivery=delivered)
             producer.poll(0)
             number += 1
-            time.sleep(0.0005)  # a pace that a producer's queue can hold while the broker is away
+            time.sleep(0.0005)  # slow enough for the producer's queue while the broker restarts
         assert producer.flush(60) == 0
 
     writer = threading.Thread(target=write)
@@ -94,7 +94,7 @@ def check_all_there(port: int, acknowledged: "queue.SimpleQueue[tuple[int, bytes
         offset, value = acknowledged.get()
         assert offset not in expected, "an offset was acknowledged twice"
         expected[offset] = value
-    reader = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "nobody", "enable.auto.commit": False})
+    reader = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "unused", "enable.auto.commit": False})
     try:
         reader.assign([TopicPartition("t", 0, 0)])
         found: dict[int, bytes] = {}
@@ -112,7 +112,7 @@ def check_all_there(port: int, acknowledged: "queue.SimpleQueue[tuple[int, bytes
     assert not lost, f"{len(lost)} of {len(expected)} acknowledged messages are lost"
 
 
-def test_members_go_on_after_their_coordinator_was_killed(tmp_path: Path) -> None:
+def test_members_continue_after_their_coordinator_was_killed(tmp_path: Path) -> None:
     port = free_port()
     with broker_process(tmp_path, port), raw_client(port) as client:
         member = Member(client)
@@ -124,7 +124,7 @@ def test_members_go_on_after_their_coordinator_was_killed(tmp_path: Path) -> Non
         assert member.sync().assignment == b"work"
 
 
-def test_a_taken_port_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Consumers of librdkafka, static and dynamic, whose broker is killed -9 as their group is made and as they commit."""
+"""librdkafka's consumers, static and dynamic; their broker is killed -9 while the group forms and while they commit."""
 
 import asyncio
 import itertools
@@ -17,26 +17,26 @@ from tests.broker.dying import (
     NEVER,
     PARTITIONS,
     TOPIC,
-    DyingBroker,
+    CrashingBroker,
+    committed_offset,
     create_topic,
-    dies,
-    kept_offset,
     start,
+    wait_killed,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.interop]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[DyingBroker]:
-    """Not started yet."""
-    broker = DyingBroker(tmp_path / "data")
+def broker(tmp_path: Path) -> Iterator[CrashingBroker]:
+    """A broker that is not started yet."""
+    broker = CrashingBroker(tmp_path / "data")
     yield broker
-    broker.bury()
+    broker.stop()
 
 
 class Reader(threading.Thread):
-    """A consumer of librdkafka that commits each record that it has read, and waits for that to be acknowledged."""
+    """librdkafka's consumer, which commits after each record and waits for the acknowledgement."""
 
     def __init__(self, port: int, *, instance: str | None) -> None:
         super().__init__(name=f"reader {instance}")
@@ -69,7 +69,7 @@ class Reader(threading.Thread):
                 assert partition is not None
                 assert offset is not None
                 self.seen.add((partition, offset))
-                # Not acknowledged: the broker is away, or the partition is another's by now.
+                # Not acknowledged: the broker cannot be reached, or another consumer has the partition now.
                 with suppress(KafkaException):
                     (done,) = consumer.commit(message=message, asynchronous=False)
                     if done.error is None:
@@ -86,7 +86,9 @@ class Reader(threading.Thread):
         self.losses += 1
 
 
-async def test_consumers_read_and_commit_on_through_the_deaths_of_their_broker(broker: DyingBroker) -> None:
+async def test_consumers_continue_to_read_and_commit_while_their_broker_is_killed_repeatedly(
+    broker: CrashingBroker,
+) -> None:
     await start(broker, "joined durable")
     create_topic(broker)
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}", "linger.ms": 1, "log_level": 0})
@@ -97,7 +99,7 @@ async def test_consumers_read_and_commit_on_through_the_deaths_of_their_broker(b
     try:
         for point in ("assigned before", "assigned durable", "committed durable", NEVER):
             produce(producer, delivered)
-            await dies(broker)
+            await wait_killed(broker)
             await start(broker, point)
         produce(producer, delivered)
         async with asyncio.timeout(DEADLINE_S):
@@ -110,7 +112,7 @@ async def test_consumers_read_and_commit_on_through_the_deaths_of_their_broker(b
             await asyncio.to_thread(reader.stop)
     assert [reader.losses for reader in readers] == [0, 0]
     with raw_client(broker.port) as peer:
-        kept = {partition: kept_offset(peer, "fleet", partition) for partition in range(PARTITIONS)}
+        kept = {partition: committed_offset(peer, "fleet", partition) for partition in range(PARTITIONS)}
     for reader in readers:
         assert all(kept[partition] >= offset for partition, offset in reader.acknowledged.items())
 

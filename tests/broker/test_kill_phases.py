@@ -1,7 +1,7 @@
-"""The broker killed -9 at each record that a rebalance writes and in each of its phases, with offsets on their way.
+"""The broker is killed -9 at each record that a rebalance writes and in each of its phases, during offset commits.
 
-Each time it comes back on the same port and data. Members notice no more than that they ask again, the group settles,
-and nothing that was acknowledged is lost.
+Each time it restarts on the same port and data. Members only repeat their requests, the group settles, and nothing
+that was acknowledged is lost.
 """
 
 import asyncio
@@ -20,41 +20,41 @@ from coterie.nouns.ids import ConfigOffset, GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentWanted,
-    Computed,
-    Install,
-    Lost,
-    MemberAssignment,
+    AssignmentChange,
+    AssignmentsRequested,
+    ComputedAssignments,
+    LeaseRenewed,
     MembershipEvent,
-    ProvedUntil,
+    MembershipLost,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
 )
 from coterie.worker.inbox import now_ms
 from coterie.worker.membership import GroupMembership
-from tests.broker.dying import DEADLINE_S, NEVER, DyingBroker, committing, dies, start
+from tests.broker.dying import DEADLINE_S, NEVER, CrashingBroker, committing, start, wait_killed
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[DyingBroker]:
-    """Not started yet."""
-    broker = DyingBroker(tmp_path / "data")
+def broker(tmp_path: Path) -> Iterator[CrashingBroker]:
+    """A broker that is not started yet."""
+    broker = CrashingBroker(tmp_path / "data")
     yield broker
-    broker.bury()
+    broker.stop()
 
 
 # -- members ----------------------------------------------------------------------------------------------------------
 
 
-def sent_at_ms(proved: ProvedUntil) -> int:
+def sent_at_ms(proved: LeaseRenewed) -> int:
     """When the heartbeat was sent."""
-    return proved.until_ms - Lease(proved.session_timeout_ms).proved_ms
+    return proved.lease_ends_ms - Lease(proved.session_timeout_ms).duration_ms
 
 
 class Worker:
-    """As much of a herder as a membership needs: a leader that gives every member the connector of its name."""
+    """The part of a herder that a membership needs; as leader it assigns to every member the connector of its name."""
 
     def __init__(self, membership: GroupMembership[Member, Request, Response, Timer], url: WorkerUrl) -> None:
         self.membership = membership
@@ -68,34 +68,36 @@ class Worker:
         return [event for event in self.events if isinstance(event, Assigned)]
 
     def is_settled_since(self, at_ms: int) -> bool:
-        """It has an assignment, has not joined since, and was heard of after ``at_ms``."""
+        """Whether it has an assignment, has not joined since, and has sent a successful heartbeat after ``at_ms``."""
         last = self.events[-1]
-        *_, news = [event for event in self.events if not isinstance(event, ProvedUntil)]
-        return isinstance(news, Assigned) and isinstance(last, ProvedUntil) and sent_at_ms(last) > at_ms
+        *_, news = [event for event in self.events if not isinstance(event, LeaseRenewed)]
+        return isinstance(news, Assigned) and isinstance(last, LeaseRenewed) and sent_at_ms(last) > at_ms
 
     async def run(self) -> None:
         while True:
             event = await self.membership.next_event()
             self.events.append(event)
-            if isinstance(event, AssignmentWanted):
-                await asyncio.sleep(0.05)  # its followers are in the sync phase before it ends
+            if isinstance(event, AssignmentsRequested):
+                await asyncio.sleep(0.05)  # its followers must be in the sync phase before it ends
                 self._compute(event)
             self.changed.set()
 
-    def want_a_round(self) -> None:
-        """What this worker says of itself has changed, so its join begins a round, leader or not."""
+    def request_rebalance(self) -> None:
+        """Change this worker's metadata, so that its join starts a rebalance even if it does not lead."""
         self._offset += 1
-        self.membership.order(Subscribe(config_offset=ConfigOffset(self._offset), owned=NO_JOBS))
-        self.membership.order(Rejoin(reason="it has read on"))
+        self.membership.order(SetWorkerState(config_offset=ConfigOffset(self._offset), owned=NO_JOBS))
+        self.membership.order(Rejoin(reason="its config offset has changed"))
 
-    def _compute(self, wanted: AssignmentWanted) -> None:
+    def _compute(self, requested: AssignmentsRequested) -> None:
         assignments = {
-            member: MemberAssignment(assigned=Jobs.of([ConnectorName(report.url)]))
-            for member, report in wanted.members.items()
+            member: AssignmentChange(assigned=Jobs.of([ConnectorName(report.url)]))
+            for member, report in requested.members.items()
         }
-        end = ConfigOffset(len(wanted.members))  # tells the test which round it is
+        end = ConfigOffset(len(requested.members))  # identifies the rebalance for the test
         self.membership.order(
-            Install(token=wanted.token, computed=Computed(config_offset=end, assignments=assignments))
+            SendAssignments(
+                token=requested.token, computed=ComputedAssignments(config_offset=end, assignments=assignments)
+            )
         )
 
 
@@ -119,14 +121,14 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())
         listening = tasks.create_task(one.run())
-        membership.order(Subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS))
+        membership.order(SetWorkerState(config_offset=ConfigOffset(0), owned=NO_JOBS))
         yield one
         running.cancel()
         listening.cancel()
 
 
-async def settled(*workers: Worker) -> int:
-    """Until all of them are in one generation, each with its own connector, and have been heard of from now on."""
+async def wait_settled(*workers: Worker) -> int:
+    """Wait until all are in one generation, each with its own connector, and have sent a new heartbeat."""
     began_at_ms = now_ms()
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -149,12 +151,12 @@ async def settled(*workers: Worker) -> int:
     return last[0].epoch
 
 
-def check(*workers: Worker) -> None:
-    """Nobody lost its place, and no generation was ever given out twice."""
+def check_memberships(*workers: Worker) -> None:
+    """Check that no worker lost its membership and that no generation was assigned twice."""
     members: dict[int, ConfigOffset] = {}
     leaders: dict[int, str] = {}
     for one in workers:
-        assert not [event for event in one.events if isinstance(event, Lost)]
+        assert not [event for event in one.events if isinstance(event, MembershipLost)]
         generations = [event.epoch for event in one.assignments]
         assert generations == sorted(generations)
         for event in one.assignments:
@@ -164,13 +166,13 @@ def check(*workers: Worker) -> None:
             assert leaders.setdefault(event.epoch, leader) == leader
 
 
-# -- the plays --------------------------------------------------------------------------------------------------------
+# -- tests ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "point", ["initial", "joined before", "joined durable", "syncing", "assigned before", "assigned durable"]
 )
-async def test_a_new_group_settles_though_its_broker_dies_under_it(broker: DyingBroker, point: str) -> None:
+async def test_a_new_group_settles_although_its_broker_is_killed(broker: CrashingBroker, point: str) -> None:
     await start(broker, point)
     with committing(broker):
         async with (
@@ -178,13 +180,15 @@ async def test_a_new_group_settles_though_its_broker_dies_under_it(broker: Dying
             worker(broker.port, "two") as two,
             worker(broker.port, "three", instance="three") as three,
         ):
-            await dies(broker)
+            await wait_killed(broker)
             await start(broker, NEVER)
-            await settled(one, two, three)
-            check(one, two, three)
+            await wait_settled(one, two, three)
+            check_memberships(one, two, three)
 
 
-async def test_a_group_goes_on_though_its_broker_dies_in_each_phase_of_a_round(broker: DyingBroker) -> None:
+async def test_a_group_settles_although_its_broker_is_killed_in_each_phase_of_a_rebalance(
+    broker: CrashingBroker,
+) -> None:
     points = ("stable", "joining", "joined before", "joined durable", "syncing", "assigned before", "assigned durable")
     await start(broker, NEVER)
     with committing(broker):
@@ -193,41 +197,45 @@ async def test_a_group_goes_on_though_its_broker_dies_in_each_phase_of_a_round(b
             worker(broker.port, "two") as two,
             worker(broker.port, "three", instance="three") as three,
         ):
-            generation = await settled(one, two, three)
-            pokes = [one.want_a_round, two.want_a_round, three.want_a_round]
+            generation = await wait_settled(one, two, three)
+            triggers = [one.request_rebalance, two.request_rebalance, three.request_rebalance]
             for point in points:
                 await start(broker, point)
-                await dies(broker, poke=() if point == "stable" else pokes)
+                await wait_killed(broker, triggers=() if point == "stable" else triggers)
             await start(broker, NEVER)
-            assert await settled(one, two, three) > generation
-            check(one, two, three)
+            assert await wait_settled(one, two, three) > generation
+            check_memberships(one, two, three)
 
 
 @pytest.mark.parametrize("point", ["assigned before", "assigned durable"])
-async def test_a_static_member_comes_back_though_the_broker_dies_as_it_does(broker: DyingBroker, point: str) -> None:
+async def test_a_static_member_keeps_its_assignment_although_the_broker_is_killed_as_it_returns(
+    broker: CrashingBroker, point: str
+) -> None:
     await start(broker, NEVER)
     with committing(broker):
         async with worker(broker.port, "one") as one, worker(broker.port, "two") as two:
             async with worker(broker.port, "three", instance="three") as three:
-                generation = await settled(one, two, three)
+                generation = await wait_settled(one, two, three)
             await start(broker, point)
             async with worker(broker.port, "three", instance="three") as back:
-                await dies(broker)
+                await wait_killed(broker)
                 await start(broker, NEVER)
-                await settled(one, two, back)
-                # What it had at once; where it leads, it asks for a round afterwards.
+                await wait_settled(one, two, back)
+                # It gets its old assignment at once; if it leads, it requests a rebalance afterwards.
                 assert back.assignments[0].epoch == generation
-                check(one, two, three, back)
+                check_memberships(one, two, three, back)
 
 
 @pytest.mark.parametrize("point", ["committed before", "committed durable"])
-async def test_a_group_does_not_notice_that_the_broker_dies_over_an_offset(broker: DyingBroker, point: str) -> None:
+async def test_a_group_stays_in_its_generation_when_the_broker_is_killed_during_an_offset_commit(
+    broker: CrashingBroker, point: str
+) -> None:
     await start(broker, NEVER)
     with committing(broker):
         async with worker(broker.port, "one") as one, worker(broker.port, "two", instance="two") as two:
-            generation = await settled(one, two)
+            generation = await wait_settled(one, two)
             await start(broker, point)
-            await dies(broker)
+            await wait_killed(broker)
             await start(broker, NEVER)
-            assert await settled(one, two) == generation
-            check(one, two)
+            assert await wait_settled(one, two) == generation
+            check_memberships(one, two)

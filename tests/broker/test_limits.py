@@ -1,4 +1,4 @@
-"""Limits: how much one peer may ask for at once, and that others do not feel it."""
+"""Limits on what one peer may request at once, so that others are served meanwhile."""
 
 import asyncio
 import logging
@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.node import Node
-from coterie.broker.security.budget import Budget, Budgets, RequestBudget, SharedBudget
+from coterie.broker.context import BrokerContext
+from coterie.broker.security.budget import Budget, PrincipalBudget, PrincipalBudgets, RequestBudget
 from coterie.broker.security.principals import ANONYMOUS
 from coterie.broker.storage.reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader
-from tests.broker.conftest import DEADLINE_S, RawClient, awaited, raw_client
+from tests.broker.conftest import DEADLINE_S, RawClient, raw_client, wait_until
 from tests.broker.secured import USER, logged_in, secured_broker
 
 PRODUCE, FETCH, METADATA, OFFSET_FETCH, HEARTBEAT, DESCRIBE_GROUPS = 0, 1, 3, 9, 12, 15
@@ -28,27 +28,27 @@ def is_served(client: RawClient) -> bool:
     return bool(client.ask(METADATA, 4, topics=[], allow_auto_topic_creation=False).brokers)
 
 
-async def test_who_wants_more_than_there_is_waits_for_it() -> None:
+async def test_taking_more_than_the_remaining_bytes_waits_for_a_release() -> None:
     budget = Budget(100)
     await budget.take(60)
-    assert not budget.has_room(41)
+    assert not budget.has_capacity(41)
     waiting = asyncio.create_task(budget.take(41))
     await asyncio.sleep(0)
     assert not waiting.done()
-    budget.give_back(60)
+    budget.release(60)
     await waiting
-    assert budget.taken == 41
+    assert budget.bytes_in_flight == 41
 
 
-async def test_alone_even_more_than_everything_may_be_taken() -> None:
+async def test_a_single_request_may_take_more_than_the_whole_budget() -> None:
     budget = Budget(100)
     await budget.take(1_000)
-    assert not budget.has_room(1)
-    budget.give_back(1_000)
-    assert budget.has_room(1_000)
+    assert not budget.has_capacity(1)
+    budget.release(1_000)
+    assert budget.has_capacity(1_000)
 
 
-async def test_whoever_gives_up_waiting_is_forgotten() -> None:
+async def test_a_cancelled_wait_takes_no_bytes() -> None:
     budget = Budget(100)
     await budget.take(100)
     waiting = asyncio.create_task(budget.take(1))
@@ -56,60 +56,60 @@ async def test_whoever_gives_up_waiting_is_forgotten() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    budget.give_back(100)
-    assert budget.taken == 0
+    budget.release(100)
+    assert budget.bytes_in_flight == 0
 
 
-async def test_the_answer_that_is_due_next_passes_those_that_go_out_behind_it() -> None:
+async def test_the_next_response_is_not_blocked_by_bytes_of_later_responses() -> None:
     budget = Budget(100)
     due = [1]
-    first = RequestBudget(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [0])
-    second = RequestBudget(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [1])
-    await second.reserve(90)
-    waiting = asyncio.create_task(first.reserve(90))
+    first = RequestBudget(budget, PrincipalBudget("a", 1_000), 0, is_next_response=lambda: due == [0])
+    second = RequestBudget(budget, PrincipalBudget("a", 1_000), 0, is_next_response=lambda: due == [1])
+    await second.reserve_response_bytes(90)
+    waiting = asyncio.create_task(first.reserve_response_bytes(90))
     await asyncio.sleep(0)
     assert not waiting.done()
     due[0] = 0
-    budget.give_back(0)
+    budget.release(0)
     await waiting
-    first.settle(80)
-    assert budget.taken == 170
+    first.switch_to_response(80)
+    assert budget.bytes_in_flight == 170
 
 
-async def test_answers_leave_a_quarter_to_requests_and_one_alone_may_always_be() -> None:
-    shared = SharedBudget("a", 100)
-    await shared.take_for_answer(80, is_next=lambda: True)
-    assert shared.has_room(20)
-    waiting = asyncio.create_task(shared.take_for_answer(40, is_next=lambda: True))
+async def test_responses_leave_a_quarter_of_a_principals_budget_to_requests() -> None:
+    shared = PrincipalBudget("a", 100)
+    await shared.take_for_response(80, is_next_response=lambda: True)
+    assert shared.has_capacity(20)
+    waiting = asyncio.create_task(shared.take_for_response(40, is_next_response=lambda: True))
     await asyncio.sleep(0)
-    shared.take_anyway(20)
+    shared.take_unchecked(20)
     assert not waiting.done()
-    shared.give_back_answer(80)
+    shared.release_response(80)
     await waiting
-    assert shared.taken == 60
+    assert shared.bytes_in_flight == 60
 
 
-async def test_an_answer_behind_another_keeps_nothing_that_the_other_may_wait_for() -> None:
-    shared = SharedBudget("a", 100)
+async def test_a_later_response_takes_no_bytes_before_the_next_response() -> None:
+    shared = PrincipalBudget("a", 100)
     due = [0]
-    behind = asyncio.create_task(shared.take_for_answer(75, is_next=lambda: due == [1]))
+    behind = asyncio.create_task(shared.take_for_response(75, is_next_response=lambda: due == [1]))
     await asyncio.sleep(0)
-    await shared.take_for_answer(75, is_next=lambda: due == [0])
+    await shared.take_for_response(75, is_next_response=lambda: due == [0])
     due[0] = 1
-    shared.give_back_answer(75)
+    shared.release_response(75)
     await behind
-    assert shared.taken == 75
+    assert shared.bytes_in_flight == 75
 
 
-def test_a_budget_lives_as_long_as_its_members() -> None:
-    budgets = Budgets(100)
-    first = budgets.join("a")
-    assert budgets.join("a") is first
-    budgets.leave("a")
-    assert budgets.join("a") is first
-    budgets.leave("a")
-    budgets.leave("a")
-    assert budgets.join("a") is not first
+def test_a_principals_budget_exists_until_its_last_connection_releases_it() -> None:
+    budgets = PrincipalBudgets(100)
+    first = budgets.acquire("a")
+    assert budgets.acquire("a") is first
+    budgets.release("a")
+    assert budgets.acquire("a") is first
+    budgets.release("a")
+    budgets.release("a")
+    assert budgets.acquire("a") is not first
 
 
 def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,11 +134,11 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
             except ConnectionError:
                 return False
 
-        awaited(again)
+        wait_until(again)
         assert is_served(one)
 
 
-def test_more_bytes_than_a_connection_may_have_in_flight_are_taken_one_after_the_other(tmp_path: Path) -> None:
+def test_a_connection_over_its_in_flight_bytes_is_read_one_request_at_a_time(tmp_path: Path) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x" * 5_000)], timestamp_ms=1)
     data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
     with secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=6_000) as broker, raw_client(broker.port) as client:
@@ -170,25 +170,25 @@ def test_a_greedy_principal_waits_and_others_are_served(tmp_path: Path, caplog: 
                 isolation_level=0,
                 topics=[{"topic": "t", "partitions": partitions}],
             )
-            # Behind the fetch, on its own connection, so that this one cannot come first.
+            # After the fetch and on the same connection, so that it is executed after the fetch.
             first.send(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=False)
-            awaited(lambda: "its principal has" in caplog.text)
+            wait_until(lambda: "its principal has" in caplog.text)
             header = second.send(METADATA, 4, topics=[], allow_auto_topic_creation=False)
-            awaited(lambda: caplog.text.count("its principal has") == 2)
+            wait_until(lambda: caplog.text.count("its principal has") == 2)
             assert is_served(bob)
-        # The greedy connection is gone, and with it what it had in flight.
+        # The greedy connection is closed, and its bytes in flight are released.
         assert second.receive(header).brokers
         assert is_served(bob)
 
 
 @pytest.fixture
 def sizes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each read of batches from the log, as they are read."""
+    """The size in bytes of each read of batches from the log."""
     sizes: list[int] = []
     read = StoreReader.batches
 
-    def batches(self: StoreReader, *asked: int) -> bytes:
-        data = read(self, *asked)
+    def batches(self: StoreReader, *values: int) -> bytes:
+        data = read(self, *values)
         sizes.append(len(data))
         return data
 
@@ -218,41 +218,43 @@ def produce(client: RawClient, batch: bytes, *, often: int) -> None:
         assert produced.responses[0].partition_responses[0].error_code is ErrorCode.none
 
 
-def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path, sizes_read: list[int]) -> None:
-    """Its answers pile up to the limit and no further; others are served meanwhile."""
+def test_no_further_requests_are_read_from_a_peer_that_reads_no_responses(
+    tmp_path: Path, sizes_read: list[int]
+) -> None:
+    """Its pending responses grow up to the limit only; others are served meanwhile."""
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
     size_max = 4 * len(batch)
     with (
         secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=size_max) as broker,
         raw_client(broker.port) as other,
-        raw_client(broker.port) as deaf,
+        raw_client(broker.port) as stalled,
     ):
         produce(other, batch, often=4)
-        headers = [fetch(deaf, max_bytes=size_max) for _ in range(32)]
+        headers = [fetch(stalled, max_bytes=size_max) for _ in range(32)]
         for _ in range(100):
             assert is_served(other)
-        # One thread reads for all: what the deaf peer's requests had it read comes before this.
+        # One thread reads for all connections: it reads for the stalled peer's requests before this one.
         other.receive(fetch(other, max_bytes=1))
-        # The limit, one answer that is being sent, and what the system has taken of those before.
+        # The limit, one response that is being sent, and what the socket buffers hold of earlier ones.
         assert sum(sizes_read) < 8 * size_max
         for header in headers:
-            assert len(deaf.receive(header).responses[0].partitions[0].records) == size_max
+            assert len(stalled.receive(header).responses[0].partitions[0].records) == size_max
     assert sum(sizes_read) > 32 * size_max
 
 
-def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat(
+def test_peers_that_read_no_responses_stay_within_one_budget_and_delay_no_heartbeat(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budgets: set[SharedBudget] = set()
+    budgets: set[PrincipalBudget] = set()
     taken: list[int] = []
-    take_for_answer = SharedBudget.take_for_answer
+    take_for_response = PrincipalBudget.take_for_response
 
-    async def recorded(self: SharedBudget, size: int, *, is_next: Callable[[], bool]) -> None:
-        await take_for_answer(self, size, is_next=is_next)
-        taken.append(self.taken)
+    async def recording_take(self: PrincipalBudget, size: int, *, is_next_response: Callable[[], bool]) -> None:
+        await take_for_response(self, size, is_next_response=is_next_response)
+        taken.append(self.bytes_in_flight)
         budgets.add(self)
 
-    monkeypatch.setattr(SharedBudget, "take_for_answer", recorded)
+    monkeypatch.setattr(PrincipalBudget, "take_for_response", recording_take)
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
     size_max = 16 * len(batch)
     with (
@@ -262,52 +264,56 @@ def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat
         caplog.at_level(logging.WARNING, logger="coterie.broker"),
     ):
         produce(bystander, batch, often=4)
-        # More of each than the system takes in for a peer that reads nothing.
-        deaf = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
-        headers = [[fetch(client, max_bytes=4 * len(batch)) for _ in range(5)] for client in deaf]
-        awaited(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
+        # More for each peer than the socket buffers hold for a peer that reads nothing.
+        stalled = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
+        headers = [[fetch(client, max_bytes=4 * len(batch)) for _ in range(5)] for client in stalled]
+        wait_until(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
         for _ in range(100):
             bystander.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
         assert "its principal has" not in caplog.text
-        deaf[0].socket.close()
+        stalled[0].socket.close()
 
         def read_all(client: RawClient, its: list[RequestHeader]) -> list[int]:
             return [len(client.receive(header).responses[0].partitions[0].records) for header in its]
 
-        # All at once: whoever is read waits for what the others' answers have taken.
+        # All at once: a response to one peer waits for the bytes of the others' responses.
         with ThreadPoolExecutor(7) as readers:
-            sizes = list(readers.map(read_all, deaf[1:], headers[1:]))
+            sizes = list(readers.map(read_all, stalled[1:], headers[1:]))
         assert sizes == [[4 * len(batch)] * 5] * 7
         (budget,) = budgets
-        awaited(lambda: budget.taken == 0)
+        wait_until(lambda: budget.bytes_in_flight == 0)
     assert max(taken) <= size_max
 
 
-def test_whoever_waits_for_a_deaf_peer_waits_no_longer_than_that_may_be_deaf(
+def test_a_peer_that_reads_no_responses_delays_others_at_most_for_its_timeout(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
     size_max = 16 * len(batch)
     with (
-        secured_broker(tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max, deaf_timeout_ms=1_000) as broker,
+        secured_broker(
+            tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max, stalled_read_timeout_ms=1_000
+        ) as broker,
         raw_client(broker.port) as reader,
         ExitStack() as stack,
-        # Of one address, a line a minute is a warning; the others are for debugging.
+        # For one address, one message a minute is a warning; the others are debug messages.
         caplog.at_level(logging.DEBUG, logger="coterie.broker"),
     ):
         produce(reader, batch, often=4)
-        deaf = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
-        for client in deaf:
+        stalled = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
+        for client in stalled:
             for _ in range(5):
                 fetch(client, max_bytes=4 * len(batch))
-        awaited(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
+        wait_until(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
         header = fetch(reader, max_bytes=4 * len(batch))
         assert len(reader.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
-        awaited(lambda: caplog.text.count("the peer has read none of its responses for 1000 ms") == len(deaf))
+        wait_until(lambda: caplog.text.count("the peer has read none of its responses for 1000 ms") == len(stalled))
         assert is_served(reader)
 
 
-def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_read: list[int]) -> None:
+def test_a_waiting_fetch_reads_the_log_only_when_enough_bytes_have_arrived(
+    tmp_path: Path, sizes_read: list[int]
+) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000)], timestamp_ms=1)
     with (
         secured_broker(tmp_path, "PLAINTEXT") as broker,
@@ -322,7 +328,7 @@ def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_r
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version", "asked"),
+    ("api_key", "version", "values"),
     [
         (
             METADATA,
@@ -361,30 +367,30 @@ def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_r
     ],
     ids=["metadata", "describe groups", "offset fetch", "fetch"],
 )
-def test_others_are_answered_while_a_long_request_is(
-    tmp_path: Path, api_key: int, version: int, asked: dict[str, Any]
+def test_others_are_served_during_a_long_request(
+    tmp_path: Path, api_key: int, version: int, values: dict[str, Any]
 ) -> None:
     with (
         secured_broker(tmp_path, "PLAINTEXT") as broker,
         raw_client(broker.port) as greedy,
         raw_client(broker.port) as other,
     ):
-        greedy.send(api_key, version, **asked)
+        greedy.send(api_key, version, **values)
 
-        async def budget(node: Node) -> Budget:
-            return node.admission.budgets.join(f"{ANONYMOUS}@127.0.0.1")
+        async def budget(node: BrokerContext) -> Budget:
+            return node.security.budgets.acquire(f"{ANONYMOUS}@127.0.0.1")
 
         shared = broker.run(budget)
-        awaited(lambda: shared.taken > 100_000)  # the whole frame is there
-        heard = 0
+        wait_until(lambda: shared.bytes_in_flight > 100_000)  # the whole frame is there
+        heartbeats = 0
         while not select.select([greedy.socket], [], [], 0)[0]:
             other.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
-            heard += 1
-        assert heard > 2  # one, which waits for all of it, were it answered in one go
+            heartbeats += 1
+        assert heartbeats > 2  # a single one, if the long request blocked the event loop
         assert len(greedy.receive_frame()) > 20_000
 
 
-def test_requests_behind_a_long_one_do_not_pass_it(tmp_path: Path) -> None:
+def test_requests_after_a_long_one_are_executed_after_it(tmp_path: Path) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=1)
     many = [{"name": "t", "partition_data": [{"index": 0, "records": batch}] * 3_000}]
     one = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]

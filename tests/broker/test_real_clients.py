@@ -21,7 +21,7 @@ def consumer(broker: ThreadedBroker, **more: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
-            "group.id": f"nobody-{uuid.uuid4()}",
+            "group.id": f"unused-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             **more,
@@ -48,7 +48,7 @@ def read(broker: ThreadedBroker, topic: str, partition: int, offset: int, count:
     ("compression", "acks"),
     [("none", "1"), ("none", "all"), *((one, "all") for one in ("gzip", "snappy", "lz4", "zstd"))],
 )
-def test_what_a_producer_writes_a_consumer_reads(broker: ThreadedBroker, compression: str, acks: str) -> None:
+def test_a_consumer_reads_what_a_producer_wrote(broker: ThreadedBroker, compression: str, acks: str) -> None:
     create(broker, "t", 2)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": compression, "acks": acks})
     offsets: list[int] = []
@@ -76,7 +76,7 @@ def test_an_idempotent_producer_is_served(broker: ThreadedBroker) -> None:
     assert [int(message.value()) for message in read(broker, "t", 0, 0, 300)] == list(range(300))
 
 
-def test_a_topic_comes_into_being_by_being_written_to(broker: ThreadedBroker) -> None:
+def test_producing_to_a_missing_topic_creates_it(broker: ThreadedBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("new", b"first")
     assert producer.flush(30) == 0
@@ -94,7 +94,7 @@ def test_tombstones_headers_and_timestamps_are_kept(broker: ThreadedBroker) -> N
     assert message.timestamp()[1] == 1_600_000_000_123
 
 
-def test_a_consumer_that_waits_hears_of_what_is_written_later(broker: ThreadedBroker) -> None:
+def test_a_waiting_consumer_receives_records_that_are_written_later(broker: ThreadedBroker) -> None:
     create(broker, "t")
     reader = consumer(broker, **{"fetch.wait.max.ms": 30_000})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
@@ -131,7 +131,7 @@ def test_offsets_are_found_by_time(broker: ThreadedBroker) -> None:
     assert results[partition].result(30).offset == 9
 
 
-def test_a_consumer_out_of_range_is_told_so(broker: ThreadedBroker) -> None:
+def test_a_consumer_out_of_range_gets_an_error(broker: ThreadedBroker) -> None:
     create(broker, "t")
     reader = consumer(broker)
     try:
@@ -174,7 +174,7 @@ def test_a_batch_larger_than_allowed_is_refused(broker: ThreadedBroker) -> None:
     assert [error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
-def test_the_groups_topic_is_only_for_reading(broker: ThreadedBroker) -> None:
+def test_the_groups_topic_is_read_only(broker: ThreadedBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     errors: list[Any] = []
     producer.produce("__consumer_offsets", b"x", on_delivery=lambda error, _: errors.append(error))

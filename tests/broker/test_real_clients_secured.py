@@ -57,7 +57,7 @@ def of_confluent(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_confluent_kafka_gets_in_and_reads_what_it_wrote(
+def test_confluent_kafka_connects_and_reads_what_it_wrote(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
     settings = of_confluent(broker, authority, mechanism)
@@ -78,7 +78,7 @@ def test_confluent_kafka_gets_in_and_reads_what_it_wrote(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafka_python_gets_in_and_reads_what_it_wrote(
+def test_kafka_python_connects_and_reads_what_it_wrote(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
     kafka_python.ask(
@@ -95,7 +95,7 @@ def test_kafka_python_gets_in_and_reads_what_it_wrote(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_aiokafka_gets_in_and_reads_what_it_wrote(
+async def test_aiokafka_connects_and_reads_what_it_wrote(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
     settings = {
@@ -117,19 +117,19 @@ async def test_aiokafka_gets_in_and_reads_what_it_wrote(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_wrong_password_is_told_to_the_client_in_one_sentence(
+def test_a_wrong_password_is_reported_to_the_client_in_one_sentence(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
-    told: list[str] = []
+    errors: list[str] = []
     settings = of_confluent(broker, authority, mechanism, password="wrong")
-    producer = Producer({**settings, "error_cb": lambda error: told.append(error.str())})
+    producer = Producer({**settings, "error_cb": lambda error: errors.append(error.str())})
     deadline_s = time.monotonic() + 60
-    while not any("the user name or the password is wrong" in one for one in told):
+    while not any("the user name or the password is wrong" in one for one in errors):
         producer.poll(0.1)
-        assert time.monotonic() < deadline_s, told
+        assert time.monotonic() < deadline_s, errors
 
 
-def test_a_client_certificate_gets_a_client_in(tmp_path: Path, authority: Authority) -> None:
+def test_a_client_certificate_authenticates_its_client(tmp_path: Path, authority: Authority) -> None:
     pair = authority.pair("client", subject="/CN=loader")
     with secured_broker(tmp_path, "SSL", authority=authority, wants_certificates=True) as broker:
         settings = {

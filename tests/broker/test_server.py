@@ -1,4 +1,4 @@
-"""The broker as a whole: it starts or says why not, and leaves nothing behind."""
+"""The broker as a whole: it starts or raises an error with the reason, and leaves nothing behind."""
 
 import asyncio
 import gc
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.clock import wall_ms
-from coterie.broker.server import running, serve
+from coterie.broker.server import running_broker, serve
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, encode_batch, read_head
+from coterie.wire.batches import NewRecord, encode_batch, read_batch_header
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import QUICK, ThreadedBroker, raw_client
 
 
-async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
+async def test_a_taken_port_raises_a_world_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(WorldError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -27,26 +27,26 @@ async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-async def test_a_host_that_is_not_of_this_machine_is_not_said_to_be_a_taken_port(host: str, tmp_path: Path) -> None:
+async def test_an_address_of_another_machine_is_not_reported_as_a_taken_port(host: str, tmp_path: Path) -> None:
     with pytest.raises(WorldError, match=f"cannot listen on {host}:0: .*; name an address of this machine"):
         await serve(BrokerSettings(data_path=tmp_path, host=host), ready=lambda host, port: None)
 
 
 async def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    async with running(BrokerSettings(data_path=tmp_path)):
+    async with running_broker(BrokerSettings(data_path=tmp_path)):
         with pytest.raises(WorldError, match="another broker"):
-            async with running(BrokerSettings(data_path=tmp_path)):
+            async with running_broker(BrokerSettings(data_path=tmp_path)):
                 pass
 
 
-async def test_a_data_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+async def test_an_unusable_data_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WorldError, match="cannot be used"):
-        async with running(BrokerSettings(data_path=tmp_path / "file" / "data")):
+        async with running_broker(BrokerSettings(data_path=tmp_path / "file" / "data")):
             pass
 
 
-async def test_cancelling_leaves_no_task_and_no_thread(tmp_path: Path) -> None:
+async def test_a_cancelled_broker_leaves_no_asyncio_task_and_no_thread(tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
@@ -63,20 +63,20 @@ async def test_cancelling_leaves_no_task_and_no_thread(tmp_path: Path) -> None:
     assert not any(name.startswith("broker-log") for name in after - before)
 
 
-async def test_an_error_of_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+async def test_an_exception_in_the_with_block_is_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
-        async with running(BrokerSettings(data_path=tmp_path)):
+        async with running_broker(BrokerSettings(data_path=tmp_path)):
             raise KeyError("mine")
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_whoever_is_accepted_as_the_broker_ends_is_closed(tmp_path: Path, turns: int) -> None:
-    """However many turns the loop had since they came; a socket left open would be a ResourceWarning."""
+async def test_connections_accepted_while_the_broker_ends_are_closed(tmp_path: Path, turns: int) -> None:
+    """After any number of iterations of the event loop; a socket left open would cause a ResourceWarning."""
     peers = [socket.socket() for _ in range(3)]
     try:
-        async with running(BrokerSettings(data_path=tmp_path)) as broker:
+        async with running_broker(BrokerSettings(data_path=tmp_path)) as broker:
             for peer in peers:
-                # Blocking: over loopback, the kernel alone answers.
+                # This may block: over loopback the kernel accepts the connection.
                 peer.connect((broker.host, broker.port))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -86,33 +86,33 @@ async def test_whoever_is_accepted_as_the_broker_ends_is_closed(tmp_path: Path, 
             peer.close()
 
 
-async def test_a_start_tells_which_folder_it_is_and_what_is_in_it(
+async def test_the_data_directory_and_its_contents_are_logged_at_the_start(
     settings: BrokerSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="coterie.broker")
-    async with running(settings):
+    async with running_broker(settings):
         pass
     async with open_log(settings.log_path, settings.lock_path) as log:
         await log.create_topic("t", 1, {})
         await log.create_topic("u", 1, {})
         data = encode_batch([NewRecord(key=None, value=b"x")] * 3, timestamp_ms=5)
-        await log.append(log.topics["t"].partitions[0], [(data, read_head(data))])
+        await log.append(log.topics["t"].partitions[0], [(data, read_batch_header(data))])
     monkeypatch.setattr("coterie.broker.server.FREE_BYTES_MIN", 2**62)
-    async with running(settings):
+    async with running_broker(settings):
         pass
-    said = [record.message for record in caplog.records]
-    assert f"The data directory is {settings.data_path}: it is new" in said
-    assert f"The data directory is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in said
-    assert len([line for line in said if "the broker refuses to write while less than" in line]) == 1
+    messages = [record.message for record in caplog.records]
+    assert f"The data directory is {settings.data_path}: it is new" in messages
+    assert f"The data directory is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in messages
+    assert len([line for line in messages if "the broker refuses to write while less than" in line]) == 1
 
 
-def test_records_are_measured_by_the_wall_clock_though_the_steady_one_lags(
+def test_timestamps_of_records_are_checked_by_the_wall_clock_though_the_monotonic_clock_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after two hours of sleep, in which the steady one stood still."""
+    """As after two hours of suspend, during which the monotonic clock does not advance."""
     behind_ms = 2 * 3_600_000
     monkeypatch.setattr("coterie.broker.server.steady_clock", lambda: lambda: wall_ms() - behind_ms)
-    threaded = ThreadedBroker(BrokerSettings(data_path=tmp_path, limits=QUICK))
+    threaded = ThreadedBroker(BrokerSettings(data_path=tmp_path, group_limits=QUICK))
     threaded.start()
     try:
         with raw_client(threaded.port) as client:

@@ -1,4 +1,4 @@
-"""An HTTP server that gives the answers that a test wants where a command asks a worker."""
+"""An HTTP server with a test's responses, for a command that sends requests to a worker."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Answer = Callable[[str, str], tuple[int, bytes]]
-"""Of a method and a path."""
+"""Status and body of the response to a method and a path."""
 
 
 @contextmanager
-def serving(answer: Answer) -> Iterator[str]:
+def http_server(answer: Answer) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = answer(self.command, self.path)
@@ -36,4 +36,4 @@ def serving(answer: Answer) -> Iterator[str]:
 
 def answering(body: bytes) -> AbstractContextManager[str]:
     """A server that answers every request with ``body``."""
-    return serving(lambda method, path: (200, body))
+    return http_server(lambda method, path: (200, body))

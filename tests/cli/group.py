@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.herder.requests import GroupView, MemberInfo
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
@@ -23,7 +23,7 @@ def member(name: str, owned: str, claims: Jobs | None = None) -> MemberInfo:
         config_offset=ConfigOffset(4),
         owned=parse_jobs(owned),
         revoked=Jobs(),
-        waits=None,
+        drain_wait_reason=None,
     )
 
 
@@ -38,12 +38,12 @@ def view(**different: Any) -> GroupView:
             "members": (member("one", "AC0 AT0"), member("three", "BT0"), member("two", "AT1 BC0")),
             "deferred": (),
             "unassigned": (),
-            "policy": Policy(),
+            "policy": RebalancePolicy(),
             "next_round_ms": None,
             **different,
         }
     )
 
 
-def as_json(shown: GroupView) -> str:
-    return json.dumps(group(shown, [None] * len(shown.members)))
+def as_json(group_view: GroupView) -> str:
+    return json.dumps(group(group_view, [None] * len(group_view.members)))

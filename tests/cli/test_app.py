@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: help, refusals, exit codes. Each run is a process of its own."""
+"""The command line of a new user: help, errors, exit codes. Each run is a separate process."""
 
 import subprocess
 import sys
@@ -35,13 +35,13 @@ from tests.cli.command import coterie
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_help_names_every_option(command: list[str], mentions: list[str]) -> None:
-    said = coterie(*command, "--help").stdout
-    assert [word for word in mentions if word not in said] == []
+def test_help_lists_every_option(command: list[str], mentions: list[str]) -> None:
+    output = coterie(*command, "--help").stdout
+    assert [word for word in mentions if word not in output] == []
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "error"),
     [
         (["worker"], "Missing option '--config' / '-c'"),
         (["worker", "-c", "FILE", "drain", "worker-2"], "--config is only for running a worker"),
@@ -49,23 +49,23 @@ def test_help_names_every_option(command: list[str], mentions: list[str]) -> Non
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_command_that_lacks_something_says_what(command: list[str], says: str) -> None:
-    assert says in " ".join(coterie(*command, check=2).stderr.replace("│", "").split())
+def test_a_command_without_a_required_option_prints_which_one(command: list[str], error: str) -> None:
+    assert error in " ".join(coterie(*command, check=2).stderr.replace("│", "").split())
 
 
 def test_the_version_is_one_line() -> None:
     assert coterie("--version").stdout == f"coterie {__version__}\n"
 
 
-def test_help_loads_nothing_heavy() -> None:
-    look = (
+def test_help_imports_no_large_packages() -> None:
+    program = (
         "import sys; from coterie.cli import app, connectors; "
         "print([name for name in ('pyspark', 'confluent_kafka', 'pyarrow', 'uvicorn') if name in sys.modules])"
     )
-    assert subprocess.check_output([sys.executable, "-c", look], text=True, timeout=60).strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60).strip() == "[]"
 
 
-def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> None:
+def test_an_invalid_worker_file_prints_one_line_for_each_invalid_key(tmp_path: Path) -> None:
     file = tmp_path / "worker.properties"
     file.write_text("group.id=g\nconfig.storage.topic=c\noffset.storage.topic=o\nconnect.protocol=fast\n")
     run = coterie("worker", "-c", str(file), check=1)
@@ -82,32 +82,32 @@ def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> N
     ]
 
 
-def test_a_worker_file_that_cannot_be_parsed_is_told_by_its_line(tmp_path: Path) -> None:
+def test_a_worker_file_that_cannot_be_parsed_is_reported_with_the_line_number(tmp_path: Path) -> None:
     file = tmp_path / "worker.properties"
     file.write_text("group.id=g\nworker.name=\\u12\n")
     run = coterie("worker", "-c", str(file), check=1)
     assert run.stderr.startswith(f"coterie: {file}, line 2: ")
 
 
-def test_a_missing_worker_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_worker_file_prints_one_line(tmp_path: Path) -> None:
     run = coterie("worker", "-c", str(tmp_path / "none"), check=1)
     assert run.stderr == f"coterie: {tmp_path / 'none'} cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("listen", ["9092", "host:", "host:port"])
-def test_a_wrong_listen_address_is_one_line(listen: str, tmp_path: Path) -> None:
+def test_an_invalid_listen_address_prints_one_line(listen: str, tmp_path: Path) -> None:
     run = coterie("broker", "--listen", listen, "--data", str(tmp_path), check=1)
     assert run.stderr == f"coterie: --listen {listen} is not HOST:PORT\n"
 
 
-def test_without_a_worker_connectors_say_what_to_do() -> None:
+def test_without_a_worker_the_connectors_command_prints_what_to_do() -> None:
     run = coterie("connectors", "list", "--url", "http://127.0.0.1:1", check=1)
     assert "No worker responds at http://127.0.0.1:1" in run.stderr
     assert "coterie up" in run.stderr
     assert run.stderr.count("\n") == 1
 
 
-def test_a_connector_file_that_is_no_json_is_one_line(tmp_path: Path) -> None:
+def test_a_connector_file_that_is_not_json_prints_one_line(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{name")
     run = coterie("connectors", "create", str(file), check=1)
@@ -115,7 +115,7 @@ def test_a_connector_file_that_is_no_json_is_one_line(tmp_path: Path) -> None:
     assert run.stderr.count("\n") == 1
 
 
-def test_who_interrupts_before_all_is_imported_sees_no_traceback() -> None:
+def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
     program = """
 import sys
 class Interrupted:

@@ -1,4 +1,4 @@
-"""`coterie connectors`, against what a worker answers."""
+"""`coterie connectors`, with a fake worker's responses."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ STATUS: dict[str, Any] = {
 }
 
 
-def test_what_nobody_has_is_on_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unassigned_task_is_shown_without_a_worker(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(json.dumps(STATUS).encode()) as url:
         connectors.show_status(url, "orders")
     assert capsys.readouterr().out.splitlines() == [
@@ -29,7 +29,7 @@ def test_what_nobody_has_is_on_no_worker(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_the_list_names_no_worker_for_what_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_no_worker_for_an_unassigned_connector(capsys: pytest.CaptureFixture[str]) -> None:
     status = {**STATUS, "connector": {"state": "UNASSIGNED", "worker_id": "h:2"}}
     with answering(json.dumps({"orders": {"info": {"type": "source"}, "status": status}}).encode()) as url:
         connectors.show_all(url)

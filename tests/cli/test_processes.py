@@ -1,4 +1,4 @@
-"""Children end with their parent, however it ends; each test starts real processes and sees all of them gone."""
+"""Child processes end with their parent, however it ends; each test starts real processes and checks that all end."""
 
 import os
 import signal
@@ -15,23 +15,23 @@ from tests.cli.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
-# Whoever sees the file sees all that is in it, also when its writer is stopped or killed right after.
+# The file appears only with its whole content, also if its writer is stopped or killed right after.
 WRITE = """
 from pathlib import Path
 def write(path, text):
     path.with_suffix(".part").write_text(text)
     path.with_suffix(".part").rename(path)
 """
-# A child as Coterie's are: it watches its parent and has a child of its own (the JVM's part), which ignores SIGTERM.
+# A child like Coterie's: it watches its parent and has a child (as a worker has its JVM), which ignores SIGTERM.
 CHILD = f"""{WRITE}
 import subprocess, sys, time
 from coterie.cli import parent
-parent.end_with_it()
+parent.exit_with_parent()
 grandchild = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
 write(Path(sys.argv[1]), str(grandchild.pid))
 time.sleep(600)
 """
-# A parent that starts one such child, and is then at the test's mercy.
+# A parent that starts one such child, and waits to be ended by the test.
 PARENT = f"""{WRITE}
 import sys, time
 from coterie.cli.processes import Child, Children
@@ -42,7 +42,7 @@ with Children(folder) as children:
     if sys.argv[2] == "stopped":
         while not (folder / "grandchild").exists():
             time.sleep(0.01)
-        child.stop()
+        child.suspend()
     (folder / "ready").touch()
     time.sleep(600)
 """
@@ -63,7 +63,7 @@ def read_pid(file: Path) -> int:
 
 @contextmanager
 def started_parent(folder: Path, how: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """A parent that has its child; it ends here if it has not ended before."""
+    """A parent with a started child; it is killed at the end if it has not ended before."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder), how], process_group=0)
     try:
         wait_until((folder / "ready").exists, "the parent is ready")
@@ -74,36 +74,36 @@ def started_parent(folder: Path, how: str) -> "Iterator[subprocess.Popen[bytes]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
-def test_children_and_theirs_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+def test_children_and_grandchildren_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
     with started_parent(tmp_path, "running") as parent:
         pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
         os.kill(parent.pid, number)
         parent.wait(timeout=30)
-    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+    wait_until(lambda: not any(map(is_alive, pids)), "all processes have ended")
 
 
-def test_a_stopped_group_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_suspended_process_group_ends_with_its_parent(tmp_path: Path) -> None:
     with started_parent(tmp_path, "stopped"):
         pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
         assert all(map(is_alive, pids))
-    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+    wait_until(lambda: not any(map(is_alive, pids)), "all processes have ended")
 
 
-def test_a_child_whose_parent_dies_at_once_ends_too(tmp_path: Path) -> None:
+def test_a_child_whose_parent_ends_at_once_ends_too(tmp_path: Path) -> None:
     for _ in range(5):
         with started_parent(tmp_path, "running"):
-            child = read_pid(tmp_path / "child")  # it is still importing, or has not even begun
-        wait_until(lambda child=child: not is_alive(child), "the child is gone")  # type: ignore[misc]
+            child = read_pid(tmp_path / "child")  # the child is still importing, or has not even started
+        wait_until(lambda child=child: not is_alive(child), "the child has ended")  # type: ignore[misc]
         (tmp_path / "ready").unlink()
 
 
-def test_what_a_dead_child_leaves_behind_is_ended(tmp_path: Path) -> None:
+def test_the_descendants_of_a_killed_child_are_ended(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         child = children.start("child", ["-c", CHILD, str(tmp_path / "grandchild")])
         grandchild = read_pid(tmp_path / "grandchild")
         os.kill(child.pid, signal.SIGKILL)
-        wait_until(lambda: child.exit_code == -signal.SIGKILL, "the child's end is seen")
-        wait_until(lambda: not is_alive(grandchild), "the grandchild is gone")
+        wait_until(lambda: child.exit_code == -signal.SIGKILL, "the child's exit code is known")
+        wait_until(lambda: not is_alive(grandchild), "the grandchild has ended")
 
 
 def test_the_end_of_a_childs_log_can_be_shown(tmp_path: Path) -> None:
@@ -115,23 +115,25 @@ def test_the_end_of_a_childs_log_can_be_shown(tmp_path: Path) -> None:
         assert len(child.tail().splitlines()) == 15
 
 
-def test_a_child_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
-    deaf = "import pathlib, signal, sys, time; signal.signal(15, 1); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_time(tmp_path: Path) -> None:
+    ignores_sigterm = (
+        "import pathlib, signal, sys, time; signal.signal(15, 1); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    )
     with Children(tmp_path) as children:
-        child = children.start("child", ["-c", deaf, str(tmp_path / "deaf")])
-        wait_until((tmp_path / "deaf").exists, "it hears nothing")
+        child = children.start("child", ["-c", ignores_sigterm, str(tmp_path / "ignores_sigterm")])
+        wait_until((tmp_path / "ignores_sigterm").exists, "the child ignores SIGTERM")
         children.end([child], grace_s=0.1)
         assert child.exit_code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("how", ["killed", "ended"])
-def test_a_group_is_forgotten_before_its_number_is_free(tmp_path: Path, how: str) -> None:
-    forgotten: list[bool] = []
+def test_a_process_group_is_unregistered_before_its_pid_can_be_reused(tmp_path: Path, how: str) -> None:
+    existed_when_forgotten: list[bool] = []
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
 
     def forget(group: int) -> None:
         assert group == process.pid
-        forgotten.append(Path(f"/proc/{group}").exists())
+        existed_when_forgotten.append(Path(f"/proc/{group}").exists())
 
     child = Child("child", process, tmp_path / "log", before_reaping=forget)
     if how == "ended":
@@ -140,4 +142,4 @@ def test_a_group_is_forgotten_before_its_number_is_free(tmp_path: Path, how: str
     else:
         child.kill()
     assert child.exit_code == -signal.SIGKILL
-    assert forgotten == [True]
+    assert existed_when_forgotten == [True]

@@ -1,4 +1,4 @@
-"""`coterie up` as a real cluster: the broker comes back, and nothing stays, whenever it is interrupted."""
+"""`coterie up` as a real cluster: the broker is restarted, and no process remains after an interrupt at any time."""
 
 import asyncio
 import os
@@ -25,29 +25,29 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 class Up:
-    """A running ``coterie up`` with one worker, and what it says."""
+    """A running ``coterie up`` with one worker, and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
         self.broker_port, self.rest_port = free_port(), free_port()
-        self._said = folder / "said"
+        self._output_path = folder / "output"
         ports = ["--broker-port", str(self.broker_port), "--rest-port", str(self.rest_port)]
-        with self._said.open("wb") as said:
+        with self._output_path.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(self.data), *ports],
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
 
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._output_path.read_text()
 
-    def wait_said(self, text: str) -> None:
-        wait_until(lambda: text in self.said(), f"up says {text!r}; it said {self.said()}", within_s=90)
+    def wait_for_output(self, text: str) -> None:
+        wait_until(lambda: text in self.output(), f"up prints {text!r}; its output is {self.output()}", within_s=90)
 
     def broker(self) -> int | None:
-        """The broker's process."""
+        """The pid of the broker."""
         for pid in processes_of(self.data):
             try:
                 if b"\0broker\0--listen" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -57,7 +57,7 @@ class Up:
         return None
 
     def assert_nothing_is_left(self) -> None:
-        wait_until(lambda: not processes_of(self.data), f"all of {self.data} is gone")
+        wait_until(lambda: not processes_of(self.data), f"all processes of {self.data} have ended")
 
 
 @pytest.fixture
@@ -69,39 +69,39 @@ def up(tmp_path: Path) -> Iterator[Up]:
     up.assert_nothing_is_left()
 
 
-def test_a_dead_broker_is_started_again_and_ctrl_c_ends_all(up: Up) -> None:
-    up.wait_said("The broker is up")
+def test_a_killed_broker_is_restarted_and_ctrl_c_ends_all_processes(up: Up) -> None:
+    up.wait_for_output("The broker is up")
     first = up.broker()
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    up.wait_said("The broker ended unexpectedly (signal 9); restarting it on the same port and data.")
+    up.wait_for_output("The broker ended unexpectedly (signal 9); restarting it on the same port and data.")
     wait_until(lambda: up.broker() not in (None, first), "another broker runs")
-    up.wait_said("All workers are up.")
+    up.wait_for_output("All workers are up.")
     os.kill(up.process.pid, signal.SIGINT)
     assert up.process.wait(60) == 0
-    assert re.search(r"Stopping", up.said())
+    assert re.search(r"Stopping", up.output())
     up.assert_nothing_is_left()
 
 
-def test_a_dead_worker_is_told_of_and_stays_dead(up: Up) -> None:
-    up.wait_said("The broker is up")
+def test_a_killed_worker_is_reported_and_not_restarted(up: Up) -> None:
+    up.wait_for_output("The broker is up")
     wait_until(lambda: len(processes_of(up.data)) > 1, "the worker runs")
     (worker,) = [pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker())][:1]
     os.kill(worker, signal.SIGKILL)
     assert up.process.wait(60) == 1
-    said = up.said()
-    assert "worker-0 ended unexpectedly (signal 9).\nIts log is " in said
-    assert "To restart it" not in said, "the broker ends, so a worker could not come back"
-    assert up.said().endswith("coterie: No worker is left.\n")
+    output = up.output()
+    assert "worker-0 ended unexpectedly (signal 9).\nIts log is " in output
+    assert "To restart it" not in output, "the broker ends, so a worker could not be restarted"
+    assert up.output().endswith("coterie: No worker is left.\n")
     up.assert_nothing_is_left()
 
 
-def test_the_broker_stays_while_the_group_has_a_member_that_up_did_not_start(up: Up) -> None:
-    up.wait_said("The broker is up")
+def test_the_broker_runs_while_the_group_has_a_member_that_up_did_not_start(up: Up) -> None:
+    up.wait_for_output("The broker is up")
     wait_until(lambda: len(processes_of(up.data)) > 1, "the worker runs")
     asyncio.run(_kill_the_only_worker_beside_a_member(up))
     assert up.process.wait(60) == 1
-    assert up.said().endswith("coterie: No worker is left.\n")
+    assert up.output().endswith("coterie: No worker is left.\n")
     up.assert_nothing_is_left()
 
 
@@ -117,13 +117,13 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
         protocol_type=PROTOCOL_TYPE,
         protocols=(("compatible", b""),),
     )
-    named = await coordinator.ask(join)
-    assert isinstance(named, JoinResponse)
-    known = replace(join, member_id=named.member_id)
+    id_response = await coordinator.ask(join)
+    assert isinstance(id_response, JoinResponse)
+    join_with_id = replace(join, member_id=id_response.member_id)
     worker = next(pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker()))
-    parked = asyncio.create_task(coordinator.ask(known))
+    parked = asyncio.create_task(coordinator.ask(join_with_id))
     os.kill(worker, signal.SIGKILL)
-    await asyncio.to_thread(up.wait_said, "The broker runs until the group has no member")
+    await asyncio.to_thread(up.wait_for_output, "The broker runs until the group has no member")
     assert up.broker() is not None
     joined = await parked
     assert isinstance(joined, JoinResponse)
@@ -133,14 +133,14 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
 
 @pytest.mark.parametrize("moment", ["", "Starting the broker", "The broker is up"], ids=["at once", "early", "later"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_interrupted_while_it_starts_it_leaves_nothing(up: Up, moment: str, number: signal.Signals) -> None:
-    up.wait_said(moment)
+def test_an_interrupt_during_the_start_leaves_no_processes(up: Up, moment: str, number: signal.Signals) -> None:
+    up.wait_for_output(moment)
     os.kill(up.process.pid, number)
     up.process.wait(60)
     up.assert_nothing_is_left()
 
 
-def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> None:
+def test_a_used_port_is_reported_with_the_option_to_change_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = ["--workers", "1", "--data", str(tmp_path / "data")]
@@ -158,18 +158,18 @@ def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> 
     assert processes_of(tmp_path) == []
 
 
-def test_a_port_that_two_of_the_cluster_would_need_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_port_needed_twice_is_refused_before_any_process_starts(tmp_path: Path) -> None:
     rest_port, port = free_ports(2)
     ports = ["--broker-port", str(port), "--rest-port", str(rest_port)]
     command = [sys.executable, "-m", "coterie", "up", "--workers", "2", "--data", str(tmp_path / "data"), *ports]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 1
-    said = f"worker-1's REST needs port {port}, which is the port of the broker: choose another with --rest-port."
-    assert ended.stderr == f"coterie: {said}\n"
+    output = f"worker-1's REST needs port {port}, which is the port of the broker: choose another with --rest-port."
+    assert ended.stderr == f"coterie: {output}\n"
     assert not list(tmp_path.glob("data/workers/*"))
 
 
-def test_a_data_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unusable_data_folder_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ports = ["--broker-port", str(free_port()), "--rest-port", str(free_port())]
     command = [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(tmp_path / "file"), *ports]

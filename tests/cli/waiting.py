@@ -1,4 +1,4 @@
-"""Waits for what processes do, and finds those that are left."""
+"""Waits for conditions, and finds remaining processes."""
 
 import os
 import time
@@ -14,7 +14,7 @@ def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -
 
 
 def processes_of(data: Path) -> list[int]:
-    """Everything that runs with this data folder on its command line: broker, workers, JVMs."""
+    """The pids of all processes with this data folder on their command line: broker, workers, JVMs."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Consumers of three Kafka clients, hosted by processes, and the groups and topics that a test plays with."""
+"""Consumers of three Kafka clients, hosted by processes, and the groups and topics of a test."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ STRATEGIES = {
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """What is known of one hosted consumer."""
+    """The reported state of one hosted consumer."""
 
     name: str
     partitions: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Client:
     read: list[tuple[int, int, str]] = field(default_factory=list)
     """Partition, offset and value, in order."""
     assignments: int = 0
-    """How often it was told another assignment than before."""
+    """How often its assignment changed."""
     commits: int = 0
     is_stopped: bool = False
 
@@ -49,7 +49,7 @@ class Host:
         self.bootstrap = bootstrap
         self.clients: dict[str, Client] = {}
         self._process: asyncio.subprocess.Process
-        self._listening: asyncio.Task[None]
+        self._reader_task: asyncio.Task[None]
         self._changed = asyncio.Condition()
         self._failure: str | None = None
 
@@ -58,7 +58,7 @@ class Host:
             sys.executable, "-m", "tests.clients.host", self.kind,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2**20,
         )  # fmt: skip
-        self._listening = asyncio.create_task(self._listen())
+        self._reader_task = asyncio.create_task(self._read_events())
 
     async def start(
         self,
@@ -71,7 +71,7 @@ class Host:
         session_timeout_ms: int = 30_000,
         poll_ms: int = 50,
     ) -> Client:
-        """``poll_ms`` is for kafka-python; the others tell of an assignment between two polls only."""
+        """``poll_ms`` is for kafka-python; the other clients report an assignment only between two polls."""
         client = self.clients[name] = Client(name=name)
         config = {
             "bootstrap": self.bootstrap,
@@ -84,52 +84,52 @@ class Host:
             "metadata_age_ms": 1000,
             "poll_ms": poll_ms,
         }
-        await self._tell({"do": "start", "member": name, "config": config})
+        await self._send_command({"do": "start", "member": name, "config": config})
         return client
 
     async def commit(self, client: Client) -> None:
-        """Commit all that it has read."""
+        """Commit the offsets of all messages that the consumer has read."""
         before = client.commits
-        await self._tell({"do": "commit", "member": client.name})
+        await self._send_command({"do": "commit", "member": client.name})
         await self.until(lambda: client.commits > before, f"{client.name} commits")
 
     async def stop(self, client: Client) -> None:
-        """Close it in good order: a dynamic member takes its leave."""
-        await self._tell({"do": "stop", "member": client.name})
+        """Close the consumer: a dynamic member leaves the group."""
+        await self._send_command({"do": "stop", "member": client.name})
         await self.until(lambda: client.is_stopped, f"{client.name} stops")
 
-    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
         try:
             async with asyncio.timeout(DEADLINE_S), self._changed:
-                await self._changed.wait_for(lambda: self._failure is not None or is_so())
+                await self._changed.wait_for(lambda: self._failure is not None or condition())
         except TimeoutError:
             raise AssertionError(f"not within {DEADLINE_S} s: {what}; {self.clients}") from None
         assert self._failure is None, self._failure
 
     async def kill(self) -> None:
-        """As when the machine loses its power: the sockets close, and nobody says farewell."""
+        """Kill the process, like a power failure: the sockets close without a LeaveGroup."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
-        await self._listening
+        await self._reader_task
         assert self._process.stdin is not None
         self._process.stdin.close()
-        # asyncio closes the pipes behind the transport a turn of the loop later.
+        # asyncio closes the pipes behind the transport one iteration of the event loop later.
         await asyncio.sleep(0)
 
-    async def _tell(self, command: dict[str, Any]) -> None:
+    async def _send_command(self, command: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         await self._process.stdin.drain()
 
-    async def _listen(self) -> None:
+    async def _read_events(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            self._take(json.loads(line))
+            self._apply_event(json.loads(line))
             async with self._changed:
                 self._changed.notify_all()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply_event(self, event: dict[str, Any]) -> None:
         client = self.clients[event["member"]]
         match event["event"]:
             case "assigned":
@@ -152,7 +152,7 @@ OpenHost = Callable[[str], Awaitable[Host]]
 
 @pytest.fixture
 async def open_host(bootstrap: str) -> AsyncIterator[OpenHost]:
-    """Starts processes with consumers of a client; those that are left at the end are killed."""
+    """Starts processes with consumers of a client; the fixture kills the remaining ones at the end."""
     hosts: list[Host] = []
 
     async def opened(kind: str) -> Host:
@@ -172,7 +172,7 @@ async def host(request: pytest.FixtureRequest, open_host: OpenHost) -> Host:
 
 
 class Topic:
-    """A topic of the test's own, seen by another client than those under test."""
+    """A topic of the test's own, accessed with another client than those under test."""
 
     def __init__(self, bootstrap: str, partitions: int) -> None:
         self.name = f"t-{uuid.uuid4()}"
@@ -199,14 +199,14 @@ class Topic:
     def grow(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(DEADLINE_S)
         self.partitions = partitions
-        # A producer refuses what goes to partitions that it has not heard of.
+        # A producer refuses messages for partitions that its metadata does not contain.
         deadline = time.monotonic() + DEADLINE_S
         while len(self._producer.list_topics(self.name, DEADLINE_S).topics[self.name].partitions) < partitions:
-            assert time.monotonic() < deadline, f"the producer does not hear of {partitions} partitions"
+            assert time.monotonic() < deadline, f"the producer's metadata does not contain {partitions} partitions"
             time.sleep(0.02)
 
     def lag(self, group: str) -> int:
-        """What the group has still to read, by what it has committed."""
+        """The number of messages after the group's committed offsets."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         wanted = [ConsumerGroupTopicPartitions(group, [TopicPartition(self.name, n) for n in range(self.partitions)])]

@@ -1,6 +1,6 @@
-"""A process that hosts consumers of one Kafka client: commands come in as JSON lines, what happens goes out so.
+"""A process that hosts consumers of one Kafka client: it reads commands and writes events as JSON lines.
 
-``python -m tests.clients.host aiokafka``. A process can be killed, the one crash that a client has no hand in, and each
+``python -m tests.clients.host aiokafka``. A process can be killed, which a client cannot handle, and each
 client's threads and warnings stay with it.
 """
 
@@ -14,40 +14,40 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-class Hosted(ABC):
-    """A consumer on a thread of its own."""
+class HostedConsumer(ABC):
+    """A consumer on a separate thread."""
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         self.name = name
         self.config = config
         self.stops = threading.Event()
         self.commits = threading.Event()
-        self._last_told: tuple[Any, ...] = ()
+        self._last_assignment: tuple[Any, ...] = ()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
     def consume(self) -> None:
-        """Poll until told to stop, commit when told, and close: `tell` everything."""
+        """Poll until `stops` is set, commit when `commits` is set, and close: `emit` every event."""
 
-    def tell(self, event: str, **more: Any) -> None:
-        say({"member": self.name, "event": event, **more})
+    def emit(self, event: str, **more: Any) -> None:
+        write_line({"member": self.name, "event": event, **more})
 
-    def tell_assignment(self, partitions: Iterable[int], member_id: str) -> None:
-        """Only where it is another than the one told before."""
+    def emit_assignment(self, partitions: Iterable[int], member_id: str) -> None:
+        """Emit the assignment if it differs from the last emitted one."""
         now = (sorted(partitions), member_id)
-        if now != self._last_told:
-            self._last_told = now
-            self.tell("assigned", partitions=now[0], member_id=member_id)
+        if now != self._last_assignment:
+            self._last_assignment = now
+            self.emit("assigned", partitions=now[0], member_id=member_id)
 
     def _run(self) -> None:
         try:
             self.consume()
-            self.tell("stopped")
-        except Exception as error:  # noqa: BLE001 whatever it is, the test has to hear of it
-            self.tell("failed", error=repr(error))
+            self.emit("stopped")
+        except Exception as error:  # noqa: BLE001 the test must receive any error
+            self.emit("failed", error=repr(error))
 
 
-class Confluent(Hosted):
+class Confluent(HostedConsumer):
     def consume(self) -> None:
         from confluent_kafka import Consumer
 
@@ -70,17 +70,17 @@ class Confluent(Hosted):
         consumer.subscribe([config["topic"]])
         while not self.stops.is_set():
             message = consumer.poll(0.05)
-            self.tell_assignment((one.partition for one in consumer.assignment()), consumer.memberid() or "")
+            self.emit_assignment((one.partition for one in consumer.assignment()), consumer.memberid() or "")
             if message is not None and message.error() is None:
-                self.tell("read", messages=[[message.partition(), message.offset(), (message.value() or b"").decode()]])
+                self.emit("read", messages=[[message.partition(), message.offset(), (message.value() or b"").decode()]])
             if self.commits.is_set():
                 self.commits.clear()
                 committed = consumer.commit(asynchronous=False) or []
-                self.tell("committed", offsets={str(one.partition): one.offset for one in committed})
+                self.emit("committed", offsets={str(one.partition): one.offset for one in committed})
         consumer.close()
 
 
-class KafkaPython(Hosted):
+class KafkaPython(HostedConsumer):
     def consume(self) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -92,14 +92,14 @@ class KafkaPython(Hosted):
         assignors = (
             RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor, CooperativeStickyAssignor
         )  # fmt: skip
-        told = self
+        hosted = self
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
-                told.tell_assignment((one.partition for one in consumer.assignment()), member_id())
+                hosted.emit_assignment((one.partition for one in consumer.assignment()), member_id())
 
             def on_partitions_assigned(self, assigned: Any) -> None:
-                told.tell_assignment((one.partition for one in consumer.assignment()), member_id())
+                hosted.emit_assignment((one.partition for one in consumer.assignment()), member_id())
 
         def member_id() -> str:
             return str(consumer._coordinator._generation.member_id)
@@ -121,17 +121,17 @@ class KafkaPython(Hosted):
         while not self.stops.is_set():
             polled = consumer.poll(timeout_ms=config["poll_ms"])
             for partition, messages in polled.items():
-                self.tell("read", messages=[[partition.partition, one.offset, one.value.decode()] for one in messages])
+                self.emit("read", messages=[[partition.partition, one.offset, one.value.decode()] for one in messages])
             if self.commits.is_set():
                 self.commits.clear()
                 consumer.commit()
                 own = consumer.assignment()
                 offsets = {str(one.partition): consumer.committed(one) for one in own}
-                self.tell("committed", offsets={p: offset for p, offset in offsets.items() if offset is not None})
+                self.emit("committed", offsets={p: offset for p, offset in offsets.items() if offset is not None})
         consumer.close()
 
 
-class AioKafka(Hosted):
+class AioKafka(HostedConsumer):
     def consume(self) -> None:
         asyncio.run(self._consume())
 
@@ -160,34 +160,38 @@ class AioKafka(Hosted):
         await consumer.start()
         while not self.stops.is_set():
             polled = await consumer.getmany(timeout_ms=50)
-            self.tell_assignment(
+            self.emit_assignment(
                 (one.partition for one in consumer.assignment()), consumer._coordinator.member_id or ""
             )
             for partition, messages in polled.items():
-                self.tell("read", messages=[[partition.partition, one.offset, one.value.decode()] for one in messages])
+                self.emit("read", messages=[[partition.partition, one.offset, one.value.decode()] for one in messages])
             if self.commits.is_set():
                 self.commits.clear()
                 await consumer.commit()
                 own = consumer.assignment()
                 offsets = {str(one.partition): await consumer.committed(one) for one in own}
-                self.tell("committed", offsets={p: offset for p, offset in offsets.items() if offset is not None})
+                self.emit("committed", offsets={p: offset for p, offset in offsets.items() if offset is not None})
         await consumer.stop()
 
 
-KINDS: dict[str, type[Hosted]] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": AioKafka}
+KINDS: dict[str, type[HostedConsumer]] = {
+    "confluent-kafka": Confluent,
+    "kafka-python": KafkaPython,
+    "aiokafka": AioKafka,
+}
 
-_saying = threading.Lock()
+_output_lock = threading.Lock()
 
 
-def say(line: dict[str, Any]) -> None:
-    with _saying:
+def write_line(line: dict[str, Any]) -> None:
+    with _output_lock:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
 
 def main(arguments: Sequence[str]) -> None:
     (kind,) = arguments
-    members: dict[str, Hosted] = {}
+    members: dict[str, HostedConsumer] = {}
     for line in sys.stdin:
         command = json.loads(line)
         name = command["member"]
@@ -201,7 +205,7 @@ def main(arguments: Sequence[str]) -> None:
                 members[name].stops.set()
             case unknown:
                 raise ValueError(f"no such command: {unknown}")
-    # Whoever started us has gone.
+    # The process that started this one has ended.
     os._exit(0)
 
 

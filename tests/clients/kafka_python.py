@@ -1,7 +1,7 @@
-"""What tests ask of kafka-python, in a process of its own: ``python -m tests.clients.kafka_python administrate``.
+"""Calls of kafka-python for tests, in a separate process: ``python -m tests.clients.kafka_python administrate``.
 
 As it closes, kafka-python 3.0 now and then drops a socket that it has not closed (once in 1,200 consumers on a busy
-machine). Nothing of that is for whichever test runs when the socket is found.
+machine). That warning must not fail the test that runs when the socket is found.
 """
 
 import json
@@ -15,19 +15,19 @@ from tests.processes.cluster import until
 
 DEADLINE_S = 60
 CONFIRMED_S = 30
-"""Kafka confirms a change before its broker has heard of it."""
+"""Time limit for a change to be visible: Kafka confirms it before its broker has the new metadata."""
 
 
 def ask(what: str, **arguments: str | None) -> None:
-    """Have a process do ``what``, one of the functions below.
+    """Run ``what``, one of the functions below, in a process.
 
-    :raises AssertionError: when it did not come to its end, with what it printed.
+    :raises AssertionError: when it failed, with its standard error.
     """
     command = [sys.executable, "-m", __name__, what]
-    asked = subprocess.run(
+    process = subprocess.run(
         command, input=json.dumps(arguments), capture_output=True, text=True, timeout=1.5 * DEADLINE_S, check=False
     )
-    assert asked.returncode == 0, asked.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def write_and_read(
@@ -41,7 +41,7 @@ def write_and_read(
     topic: str,
     said: str,
 ) -> None:
-    """Write ``said``, and find it as a member of a new group."""
+    """Write the value ``said``, and read it as a member of a new group."""
     import kafka
 
     settings: dict[str, Any] = {
@@ -67,7 +67,7 @@ def write_and_read(
 
 
 def administrate(*, bootstrap: str, topic: str) -> None:
-    """Make a topic, let it grow, set it, ask for all of that, and delete it."""
+    """Create a topic, add partitions, change its config, read all of that back, and delete the topic."""
     from kafka import admin
 
     client = admin.KafkaAdminClient(bootstrap_servers=bootstrap)
@@ -89,7 +89,7 @@ def administrate(*, bootstrap: str, topic: str) -> None:
     client.close()
 
 
-DOES: dict[str, Callable[..., None]] = {"write_and_read": write_and_read, "administrate": administrate}
+FUNCTIONS: dict[str, Callable[..., None]] = {"write_and_read": write_and_read, "administrate": administrate}
 
 if __name__ == "__main__":
-    DOES[sys.argv[1]](**json.load(sys.stdin))
+    FUNCTIONS[sys.argv[1]](**json.load(sys.stdin))

@@ -1,4 +1,4 @@
-"""Consumer groups of unmodified clients, each story on the embedded broker and on Apache Kafka."""
+"""Consumer groups of unmodified clients, each test on the embedded broker and on Apache Kafka."""
 
 import asyncio
 import uuid
@@ -18,56 +18,60 @@ def fresh_group() -> str:
     return f"g-{uuid.uuid4()}"
 
 
-def share(*clients: Client, partitions: int) -> bool:
-    """Every partition is read by exactly one of them, and nobody has two more than another."""
+def are_shared(*clients: Client, partitions: int) -> bool:
+    """Whether every partition is assigned to exactly one of the clients, and their counts differ by at most one."""
     counts = [len(client.partitions) for client in clients]
     together = sorted(partition for client in clients for partition in client.partitions)
     return together == list(range(partitions)) and max(counts) - min(counts) <= 1
 
 
-async def test_members_share_the_partitions_as_they_come_and_go_with_every_strategy(
+async def test_members_share_the_partitions_on_joins_and_leaves_with_every_strategy(
     host: Host, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(4)
     everything = topic.write(0, 20)
 
-    async def story(strategy: str) -> None:
+    async def check_strategy(strategy: str) -> None:
         group = fresh_group()
         first = await host.start(f"{strategy}-1", group, topic.name, strategy=strategy)
-        await host.until(lambda: share(first, partitions=4), f"{strategy}: one member has everything")
+        await host.until(lambda: are_shared(first, partitions=4), f"{strategy}: one member has all partitions")
         second = await host.start(f"{strategy}-2", group, topic.name, strategy=strategy)
-        await host.until(lambda: share(first, second, partitions=4), f"{strategy}: two members share")
-        await host.until(lambda: first.values | second.values == everything, f"{strategy}: all is read")
+        await host.until(
+            lambda: are_shared(first, second, partitions=4), f"{strategy}: two members share the partitions"
+        )
+        await host.until(lambda: first.values | second.values == everything, f"{strategy}: all messages are read")
         await host.stop(second)
-        await host.until(lambda: share(first, partitions=4), f"{strategy}: who stays has everything again")
+        await host.until(
+            lambda: are_shared(first, partitions=4), f"{strategy}: the remaining member has all partitions again"
+        )
         await host.stop(first)
 
-    async with asyncio.TaskGroup() as stories:
+    async with asyncio.TaskGroup() as checks:
         for strategy in STRATEGIES[host.kind]:
-            stories.create_task(story(strategy))
+            checks.create_task(check_strategy(strategy))
 
 
-async def test_a_crashed_members_partitions_go_to_the_others_once_its_session_is_over(
+async def test_a_crashed_members_partitions_go_to_the_others_after_its_session(
     host: Host, open_host: OpenHost, make_topic: MakeTopic
 ) -> None:
     topic, group = make_topic(4), fresh_group()
     survivor = await host.start("survivor", group, topic.name, strategy="range")
-    doomed_host = await open_host(host.kind)
-    doomed = await doomed_host.start("doomed", group, topic.name, strategy="range", session_timeout_ms=2_000)
-    await doomed_host.until(lambda: len(doomed.partitions) == 2, "the doomed one has its share")
-    await host.until(lambda: share(survivor, doomed, partitions=4), "both have their share")
+    lost_host = await open_host(host.kind)
+    lost = await lost_host.start("lost", group, topic.name, strategy="range", session_timeout_ms=2_000)
+    await lost_host.until(lambda: len(lost.partitions) == 2, "the member to be killed has its share")
+    await host.until(lambda: are_shared(survivor, lost, partitions=4), "both members have their shares")
     written = topic.write(0, 12)
-    await doomed_host.kill()
-    await host.until(lambda: share(survivor, partitions=4), "the survivor has everything")
-    # The doomed one has committed nothing, so what it may have read is read again.
-    await host.until(lambda: survivor.values == written, "the survivor reads everything")
+    await lost_host.kill()
+    await host.until(lambda: are_shared(survivor, partitions=4), "the survivor has all partitions")
+    # The killed member has committed nothing, so its messages are read again.
+    await host.until(lambda: survivor.values == written, "the survivor reads all messages")
 
 
-async def test_who_comes_back_reads_on_where_the_group_had_committed(host: Host, make_topic: MakeTopic) -> None:
+async def test_a_new_member_continues_at_the_groups_committed_offsets(host: Host, make_topic: MakeTopic) -> None:
     topic, group = make_topic(3), fresh_group()
     before = topic.write(0, 30)
     first = await host.start("first", group, topic.name, strategy="roundrobin")
-    await host.until(lambda: first.values == before, "everything is read")
+    await host.until(lambda: first.values == before, "all messages are read")
     assert topic.lag(group) == 30
     await host.commit(first)
     assert topic.lag(group) == 0
@@ -75,56 +79,62 @@ async def test_who_comes_back_reads_on_where_the_group_had_committed(host: Host,
     after = topic.write(30, 9)
     assert topic.lag(group) == 9
     second = await host.start("second", group, topic.name, strategy="roundrobin")
-    await host.until(lambda: second.values >= after, "what came meanwhile is read")
+    await host.until(lambda: second.values >= after, "the messages written meanwhile are read")
     assert second.values == after
     assert len(second.read) == 9
 
 
-async def test_partitions_that_are_added_are_shared_too(host: Host, make_topic: MakeTopic) -> None:
+async def test_added_partitions_are_shared_too(host: Host, make_topic: MakeTopic) -> None:
     topic, group = make_topic(2), fresh_group()
-    # A leader of kafka-python 3.0 that sees new partitions and whose sync is answered between two polls forgets its
-    # own assignment for good, on either broker: its polls must not end before.
+    # A leader of kafka-python 3.0 that sees new partitions and gets its sync response between two polls loses its
+    # own assignment permanently, on either broker: its polls must not end before.
     first = await host.start("first", group, topic.name, strategy="range", poll_ms=60_000)
     second = await host.start("second", group, topic.name, strategy="range", poll_ms=60_000)
-    await host.until(lambda: share(first, second, partitions=2), "two members share two partitions")
+    await host.until(lambda: are_shared(first, second, partitions=2), "two members share the two partitions")
     topic.grow(6)
     written = topic.write(0, 12)
-    await host.until(lambda: share(first, second, partitions=6), "they share six")
-    if host.kind != "aiokafka":  # 0.14 was seen never to read partitions that it heard of before Kafka led them
-        await host.until(lambda: first.values | second.values == written, "the new ones are read from their beginning")
+    await host.until(lambda: are_shared(first, second, partitions=6), "the two members share six partitions")
+    if (
+        host.kind != "aiokafka"
+    ):  # 0.14 never read partitions that were in its metadata before Kafka had elected their leader
+        await host.until(
+            lambda: first.values | second.values == written, "the new partitions are read from their beginning"
+        )
 
 
-async def test_a_static_member_that_starts_again_has_its_own_partitions_without_a_rebalance(
+async def test_a_static_member_that_restarts_gets_its_own_partitions_without_a_rebalance(
     host: Host, open_host: OpenHost, make_topic: MakeTopic
 ) -> None:
     topic, group = make_topic(4), fresh_group()
     stays = await host.start("stays", group, topic.name, strategy="range", instance_id="stays")
-    # One that is stopped in good order, and one that is killed: neither says farewell.
+    # One member that is stopped, and one that is killed: neither sends LeaveGroup.
     stopped = await host.start("stopped", group, topic.name, strategy="range", instance_id="stopped")
     killed_host = await open_host(host.kind)
     killed = await killed_host.start("killed", group, topic.name, strategy="range", instance_id="killed")
-    await killed_host.until(lambda: bool(killed.partitions), "the one that will be killed has its share")
-    await host.until(lambda: share(stays, stopped, killed, partitions=4), "three members share")
+    await killed_host.until(lambda: bool(killed.partitions), "the member to be killed has its share")
+    await host.until(lambda: are_shared(stays, stopped, killed, partitions=4), "three members share the partitions")
     generation = generation_of(host, group, stays)
-    told = stays.assignments
+    assignments_before = stays.assignments
 
     await host.stop(stopped)
     again = await host.start("again", group, topic.name, strategy="range", instance_id="stopped")
-    await host.until(lambda: again.partitions == stopped.partitions, "who was stopped has its own again")
+    await host.until(lambda: again.partitions == stopped.partitions, "the stopped member has its own partitions again")
     await killed_host.kill()
-    risen = await host.start("risen", group, topic.name, strategy="range", instance_id="killed")
-    await host.until(lambda: risen.partitions == killed.partitions, "who was killed has its own again")
+    restarted = await host.start("restarted", group, topic.name, strategy="range", instance_id="killed")
+    await host.until(
+        lambda: restarted.partitions == killed.partitions, "the killed member has its own partitions again"
+    )
 
     assert generation_of(host, group, stays) == generation
-    assert stays.assignments == told
+    assert stays.assignments == assignments_before
     assert again.member_id != stopped.member_id
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def generation_of(host: Host, group: str, client: Client) -> int:
-    """The only generation in which the member's heartbeat is taken; clients do not tell it."""
+    """The only generation in which the member's heartbeat is accepted; the clients do not report it."""
     port = int(host.bootstrap.rpartition(":")[2])
     with raw_client(port) as raw:
         for generation in range(1, 50):

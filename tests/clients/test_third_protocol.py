@@ -1,4 +1,4 @@
-"""A group of neither consumers nor Connect workers, over TCP on both brokers: its bytes are nobody's business."""
+"""A group of neither consumers nor Connect workers, over TCP on both brokers: the broker does not parse its bytes."""
 
 import time
 import uuid
@@ -13,30 +13,30 @@ from tests.broker.conftest import RawClient, raw_client
 pytestmark = pytest.mark.interop
 
 FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 10, 11, 12, 13, 14, 15, 16
-SAYS_A = b"\x00\xff not a subscription"
-SAYS_B = b""
-FOR_A = bytes(range(256))
-FOR_B = b"\x80 nor an assignment"
+METADATA_A = b"\x00\xff not a subscription"
+METADATA_B = b""
+ASSIGNMENT_A = bytes(range(256))
+ASSIGNMENT_B = b"\x80 nor an assignment"
 
 
 class Elector:
-    """A member of a group that elects somebody, say for a schema registry."""
+    """A member of a group that elects a primary, for example of a schema registry."""
 
-    def __init__(self, client: RawClient, group: str, says: bytes) -> None:
+    def __init__(self, client: RawClient, group: str, metadata: bytes) -> None:
         self.client = client
         self.group = group
-        self.says = says
+        self.metadata = metadata
         self.member_id = ""
 
     def send_join(self, protocol_type: str = "sr") -> Any:
         return self.client.send(
             JOIN, 9, group_id=self.group, session_timeout=30_000, rebalance_timeout=30_000, member_id=self.member_id,
-            group_instance_id=None, protocol_type=protocol_type, protocols=[{"name": "v0", "metadata": self.says}],
+            group_instance_id=None, protocol_type=protocol_type, protocols=[{"name": "v0", "metadata": self.metadata}],
             reason=None,
         )  # fmt: skip
 
-    def learn_member_id(self) -> None:
-        """A young Kafka broker first says a while that it does not coordinate."""
+    def request_member_id(self) -> None:
+        """Get a member id; a Kafka broker returns NOT_COORDINATOR for a while after its start."""
         while True:
             self.client.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[self.group])
             answer = self.client.receive(self.send_join())
@@ -58,13 +58,13 @@ class Elector:
 def electors(bootstrap: str) -> Iterator[tuple[Elector, Elector]]:
     group = f"electors-{uuid.uuid4()}"
     with raw_client(port_of(bootstrap)) as a, raw_client(port_of(bootstrap)) as b:
-        yield Elector(a, group, SAYS_A), Elector(b, group, SAYS_B)
+        yield Elector(a, group, METADATA_A), Elector(b, group, METADATA_B)
 
 
-def test_a_third_kind_of_group_forms_and_keeps_its_bytes(electors: tuple[Elector, Elector]) -> None:
+def test_a_group_of_a_third_protocol_type_forms_and_its_bytes_are_unchanged(electors: tuple[Elector, Elector]) -> None:
     a, b = electors
     for elector in electors:
-        elector.learn_member_id()
+        elector.request_member_id()
     sent = [(elector, elector.send_join()) for elector in electors]
     joined = {elector.member_id: elector.client.receive(header) for elector, header in sent}
     generation = joined[a.member_id].generation_id
@@ -73,31 +73,34 @@ def test_a_third_kind_of_group_forms_and_keeps_its_bytes(electors: tuple[Elector
     }
     leader = a if joined[a.member_id].leader == a.member_id else b
     follower = b if leader is a else a
-    told = {member.member_id: member.metadata for member in joined[leader.member_id].members}
-    assert told == {a.member_id: SAYS_A, b.member_id: SAYS_B}
+    metadata_by_member = {member.member_id: member.metadata for member in joined[leader.member_id].members}
+    assert metadata_by_member == {a.member_id: METADATA_A, b.member_id: METADATA_B}
     assert not joined[follower.member_id].members
 
     waiting = follower.send_sync(generation, {})
-    leading = leader.send_sync(generation, {a.member_id: FOR_A, b.member_id: FOR_B})
+    leading = leader.send_sync(generation, {a.member_id: ASSIGNMENT_A, b.member_id: ASSIGNMENT_B})
     synced = {leader: leader.client.receive(leading), follower: follower.client.receive(waiting)}
-    assert synced[a].assignment == FOR_A
-    assert synced[b].assignment == FOR_B
+    assert synced[a].assignment == ASSIGNMENT_A
+    assert synced[b].assignment == ASSIGNMENT_B
     assert synced[a].protocol_type == "sr"
 
     (described,) = a.client.ask(DESCRIBE, 5, groups=[a.group], include_authorized_operations=False).groups
     assert (described.group_state, described.protocol_type, described.protocol_data) == ("Stable", "sr", "v0")
-    assert {one.member_id: one.member_metadata for one in described.members} == told
+    assert {one.member_id: one.member_metadata for one in described.members} == metadata_by_member
     (listed,) = [one for one in a.client.ask(LIST, 4, states_filter=["Stable"]).groups if one.group_id == a.group]
     assert listed.protocol_type == "sr"
-    beat = {"group_id": a.group, "generation_id": generation, "group_instance_id": None}
-    assert a.client.ask(HEARTBEAT, 4, member_id=a.member_id, **beat).error_code is ErrorCode.none
+    heartbeat_fields = {"group_id": a.group, "generation_id": generation, "group_instance_id": None}
+    assert a.client.ask(HEARTBEAT, 4, member_id=a.member_id, **heartbeat_fields).error_code is ErrorCode.none
 
-    # Neither may an ordinary consumer come in, nor does a leaving member's kind matter.
-    a.says = b""
+    # An ordinary consumer cannot join; the protocol type of a leaving member does not matter.
+    a.metadata = b""
     assert a.client.receive(a.send_join("consumer")).error_code is ErrorCode.inconsistent_group_protocol
     left = b.client.ask(LEAVE, 5, group_id=b.group, members=[{"member_id": b.member_id, "group_instance_id": None}])
     assert [one.error_code for one in left.members] == [ErrorCode.none]
-    assert a.client.ask(HEARTBEAT, 4, member_id=a.member_id, **beat).error_code is ErrorCode.rebalance_in_progress
+    assert (
+        a.client.ask(HEARTBEAT, 4, member_id=a.member_id, **heartbeat_fields).error_code
+        is ErrorCode.rebalance_in_progress
+    )
 
 
 def port_of(bootstrap: str) -> int:

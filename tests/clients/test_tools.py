@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.tools import Ran, Tools
+from tests.kafka.tools import ProcessResult, Tools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -26,7 +26,7 @@ def topic(embedded_broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def member(embedded_broker: EmbeddedBroker, topic: str) -> Iterator[Consumer]:
-    """Another member of the console consumer's group, that reads and commits nothing."""
+    """Another member of the console consumer's group, which reads and commits nothing."""
     consumer = Consumer(
         {
             "bootstrap.servers": embedded_broker.bootstrap_servers,
@@ -40,10 +40,10 @@ def member(embedded_broker: EmbeddedBroker, topic: str) -> Iterator[Consumer]:
     consumer.close()
 
 
-def test_what_kafkas_tools_write_they_read_and_a_groups_lag_is_told_reset_and_deleted(
+def test_kafkas_tools_read_written_records_and_describe_reset_and_delete_a_group(
     tools: Tools, embedded_broker: EmbeddedBroker, topic: str, member: Consumer
 ) -> None:
-    def run(tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> Ran:
+    def run(tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> ProcessResult:
         return tools.run(
             tool, "--bootstrap-server", embedded_broker.bootstrap_servers, *arguments, stdin=stdin, code=code
         )
@@ -97,6 +97,6 @@ def test_what_kafkas_tools_write_they_read_and_a_groups_lag_is_told_reset_and_de
     assert group not in run("kafka-consumer-groups", "--list").out.split()
 
 
-def lags(told: str, topic: str) -> list[int]:
+def lags(output: str, topic: str) -> list[int]:
     """The column LAG of each partition's line."""
-    return [int(line.split()[5]) for line in told.splitlines() if line.split()[1:2] == [topic]]
+    return [int(line.split()[5]) for line in output.splitlines() if line.split()[1:2] == [topic]]

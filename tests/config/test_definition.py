@@ -1,6 +1,6 @@
 import pytest
 
-from coterie.config.definition import Definition, Key, Secret, Type, at_least, between, mistyped, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Secret, Type, at_least, between, one_of, type_error
 from coterie.nouns.errors import ConfigError
 
 
@@ -18,8 +18,8 @@ from coterie.nouns.errors import ConfigError
         (Type.STRING, ""),
     ],
 )
-def test_a_value_of_its_type_is_taken(type_: Type, value: str) -> None:
-    assert mistyped(type_, value) is None
+def test_a_value_of_the_right_type_is_accepted(type_: Type, value: str) -> None:
+    assert type_error(type_, value) is None
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def test_a_value_of_its_type_is_taken(type_: Type, value: str) -> None:
         (Type.BOOLEAN, "yes"),
     ],
 )
-def test_a_value_of_another_type_is_told(type_: Type, value: str) -> None:
-    assert mistyped(type_, value) is not None
+def test_a_value_of_another_type_is_an_error(type_: Type, value: str) -> None:
+    assert type_error(type_, value) is not None
 
 
-def test_checks_see_the_trimmed_value() -> None:
-    definition = Definition((Key(name="codec", type=Type.STRING, documentation="", check=one_of(("gzip",))),))
+def test_validators_get_the_trimmed_value() -> None:
+    definition = ConfigDef((ConfigKey(name="codec", type=Type.STRING, documentation="", validator=one_of(("gzip",))),))
     assert definition.errors({"codec": " gzip "}) == {}
     assert definition.errors({"codec": "rar"}) == {
         "codec": ["Invalid value rar for configuration codec: String must be one of: gzip"]
     }
 
 
-def test_a_range_has_both_its_ends() -> None:
+def test_a_range_includes_both_ends() -> None:
     assert [between(1, 3)(value) for value in ("1", "3", "0", "4")] == [
         None,
         None,
@@ -60,27 +60,27 @@ def test_a_range_has_both_its_ends() -> None:
     assert at_least(0)("0.5") is None
 
 
-TYPED = Definition(
+TYPED = ConfigDef(
     (
-        Key(name="name", type=Type.STRING, documentation=""),
-        Key(name="tasks", type=Type.INT, documentation="", default="1", check=at_least(1)),
-        Key(name="share", type=Type.DOUBLE, documentation="", optional=True),
-        Key(name="header", type=Type.BOOLEAN, documentation="", default="false"),
-        Key(name="columns", type=Type.LIST, documentation="", default=""),
-        Key(name="password", type=Type.PASSWORD, documentation="", optional=True, check=one_of(("tiger",))),
-        Key(
+        ConfigKey(name="name", type=Type.STRING, documentation=""),
+        ConfigKey(name="tasks", type=Type.INT, documentation="", default="1", validator=at_least(1)),
+        ConfigKey(name="share", type=Type.DOUBLE, documentation="", optional=True),
+        ConfigKey(name="header", type=Type.BOOLEAN, documentation="", default="false"),
+        ConfigKey(name="columns", type=Type.LIST, documentation="", default=""),
+        ConfigKey(name="password", type=Type.PASSWORD, documentation="", optional=True, validator=one_of(("tiger",))),
+        ConfigKey(
             name="url",
             type=Type.STRING,
             documentation="",
             optional=True,
-            check=one_of(("postgresql://h/d",)),
+            validator=one_of(("postgresql://h/d",)),
             may_hold_password=True,
         ),
     )
 )
 
 
-def test_values_are_read_by_their_type_and_defaults_likewise() -> None:
+def test_values_and_defaults_are_converted_to_their_types() -> None:
     given = {"name": " c ", "tasks": " 4", "share": "0.5", "header": "TRUE", "columns": "a, b"}
     assert TYPED.read(given, "name", str) == "c"
     assert TYPED.read(given, "tasks", int) == 4
@@ -94,25 +94,25 @@ def test_values_are_read_by_their_type_and_defaults_likewise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "name", "sentence"),
+    ("config", "name", "message"),
     [
         ({}, "name", 'Missing required configuration "name" which has no default value.'),
         ({"tasks": "0"}, "tasks", "Invalid value 0 for configuration tasks: Value must be at least 1"),
         ({"tasks": "x"}, "tasks", "Invalid value x for configuration tasks: Not a number of type INT"),
     ],
 )
-def test_reading_what_is_missing_or_not_valid_names_the_key(config: dict[str, str], name: str, sentence: str) -> None:
+def test_an_error_for_a_missing_or_invalid_value_names_the_key(config: dict[str, str], name: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         TYPED.read(config, name, object)
-    assert raised.value.errors == {name: (sentence,)}
+    assert raised.value.errors == {name: (message,)}
 
 
-def test_a_password_is_shown_neither_by_its_value_nor_by_its_error() -> None:
+def test_a_password_is_shown_neither_in_the_value_nor_in_the_error() -> None:
     secret = TYPED.find({"password": "tiger"}, "password", Secret)
     assert secret is not None
     assert secret.text == "tiger"
     assert (repr(secret), str(secret), f"{secret}") == ("[hidden]",) * 3
     for key, value in (("password", "lion"), ("url", "postgresql://u:lion@h/d")):
-        (sentence,) = TYPED.errors({"name": "c", key: value})[key]
-        assert f"Invalid value [hidden] for configuration {key}: " in sentence
-        assert "lion" not in sentence
+        (message,) = TYPED.errors({"name": "c", key: value})[key]
+        assert f"Invalid value [hidden] for configuration {key}: " in message
+        assert "lion" not in message

@@ -1,4 +1,4 @@
-"""A worker's security, as Connect's users and librdkafka's write it."""
+"""A worker's security settings, in the syntax of Connect and of librdkafka."""
 
 import re
 
@@ -21,10 +21,10 @@ NEEDED = {
 def errors(properties: dict[str, str]) -> dict[str, str]:
     with pytest.raises(ConfigError) as refused:
         KafkaSecurity.from_properties(properties)
-    return {key: " ".join(sentences) for key, sentences in refused.value.errors.items()}
+    return {key: " ".join(messages) for key, messages in refused.value.errors.items()}
 
 
-def test_without_a_key_a_connection_is_plain() -> None:
+def test_without_keys_a_connection_is_plaintext() -> None:
     assert KafkaSecurity.from_properties({}) == KafkaSecurity()
 
 
@@ -43,7 +43,7 @@ def test_without_a_key_a_connection_is_plain() -> None:
     ],
     ids=["librdkafka", "java", "java, over lines"],
 )
-def test_user_and_password_are_read_as_java_and_as_librdkafka_have_them(credentials: dict[str, str]) -> None:
+def test_user_and_password_are_read_in_the_syntax_of_java_and_of_librdkafka(credentials: dict[str, str]) -> None:
     found = KafkaSecurity.from_properties(SASL | credentials)
     assert (found.protocol, found.mechanism, found.username) == ("SASL_SSL", "SCRAM-SHA-512", "alice")
     assert found.password == 'a "pass\\word"'
@@ -52,7 +52,7 @@ def test_user_and_password_are_read_as_java_and_as_librdkafka_have_them(credenti
     assert "pass" not in repr(found)
 
 
-def test_certificates_are_read_as_java_and_as_librdkafka_have_them() -> None:
+def test_certificates_are_read_in_the_syntax_of_java_and_of_librdkafka() -> None:
     java = KafkaSecurity.from_properties(
         {
             "security.protocol": "SSL",
@@ -73,17 +73,17 @@ def test_certificates_are_read_as_java_and_as_librdkafka_have_them() -> None:
         }
     )
     assert java == librdkafka
-    assert java.checks_host
+    assert java.verifies_hostname
 
 
 @pytest.mark.parametrize("algorithm", ["", "none", " NONE "])
-def test_any_host_name_may_be_trusted(algorithm: str) -> None:
+def test_the_check_of_the_host_name_can_be_switched_off(algorithm: str) -> None:
     found = KafkaSecurity.from_properties({"ssl.endpoint.identification.algorithm": algorithm})
-    assert not found.checks_host
+    assert not found.verifies_hostname
 
 
 @pytest.mark.parametrize(
-    ("properties", "key", "why"),
+    ("properties", "key", "pattern"),
     [
         ({"security.protocol": "TLS"}, "security.protocol", "must be one of PLAINTEXT, SSL"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "GSSAPI .*must be one of PLAIN, SCRAM"),
@@ -96,17 +96,17 @@ def test_any_host_name_may_be_trusted(algorithm: str) -> None:
             "ScramLoginModule",
         ),
         ({"security.protocol": "SSL", "ssl.truststore.location": "x.jks"}, "ssl.truststore.type", "keytool"),
-        ({"security.protocol": "SSL", "ssl.key.location": "x"}, "ssl.certificate.location", "the two keys needs both"),
+        ({"security.protocol": "SSL", "ssl.key.location": "x"}, "ssl.certificate.location", "must be set together"),
         ({"ssl.endpoint.identification.algorithm": "x"}, "ssl.endpoint.identification.algorithm", "https"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_key(properties: dict[str, str], key: str, why: str) -> None:
+def test_an_invalid_value_is_reported_with_its_key(properties: dict[str, str], key: str, pattern: str) -> None:
     found = errors(properties)
     assert key in found
-    assert re.search(why, found[key])
+    assert re.search(pattern, found[key])
 
 
-def test_a_worker_takes_the_keys_and_tells_all_that_is_wrong_at_once() -> None:
+def test_a_worker_reads_the_security_keys_and_reports_all_errors_at_once() -> None:
     given = NEEDED | SASL | {"sasl.username": "alice", "sasl.password": "secret"}
     settings = WorkerSettings.from_properties(given)
     assert settings.security.username == "alice"

@@ -29,24 +29,36 @@ def settings(**changes: str) -> WorkerSettings:
 
 
 def test_defaults_are_kafka_connects() -> None:
-    made = settings()
-    assert made.bootstrap_servers == ("localhost:9092",)
-    assert (made.heartbeat_interval_ms, made.session_timeout_ms, made.rebalance_timeout_ms) == (3_000, 10_000, 60_000)
-    assert (made.rebalance_heartbeat_interval_ms, made.config_rebalance_window_ms) == (200, 300), "Coterie's own"
-    assert (made.worker_sync_timeout_ms, made.scheduled_rebalance_max_delay_ms) == (3_000, 300_000)
-    assert (made.rebalance_max_moves_per_round, made.rebalance_round_interval_ms) == (None, 0), "no limit"
-    assert (made.offset_storage_partitions, made.status_storage_partitions) == (25, 5)
-    assert made.config_storage_replication_factor == 3
-    assert made.listener == Listener("", 8083)
-    assert made.task_shutdown_graceful_timeout_ms == 5_000
+    worker_settings = settings()
+    assert worker_settings.bootstrap_servers == ("localhost:9092",)
+    assert (
+        worker_settings.heartbeat_interval_ms,
+        worker_settings.session_timeout_ms,
+        worker_settings.rebalance_timeout_ms,
+    ) == (3_000, 10_000, 60_000)
+    assert (worker_settings.rebalance_heartbeat_interval_ms, worker_settings.config_rebalance_window_ms) == (
+        200,
+        300,
+    ), "Coterie's own"
+    assert (worker_settings.worker_sync_timeout_ms, worker_settings.scheduled_rebalance_max_delay_ms) == (
+        3_000,
+        300_000,
+    )
+    assert (worker_settings.rebalance_max_moves_per_round, worker_settings.rebalance_round_interval_ms) == (None, 0), (
+        "no limit"
+    )
+    assert (worker_settings.offset_storage_partitions, worker_settings.status_storage_partitions) == (25, 5)
+    assert worker_settings.config_storage_replication_factor == 3
+    assert worker_settings.listener == Listener("", 8083)
+    assert worker_settings.task_shutdown_graceful_timeout_ms == 5_000
 
 
-def test_required_keys_are_named_each() -> None:
+def test_every_missing_required_key_is_reported() -> None:
     with pytest.raises(ConfigError) as raised:
         WorkerSettings.from_properties({})
     assert raised.value.errors.keys() == REQUIRED.keys()
-    for key, (sentence,) in raised.value.errors.items():
-        assert sentence.startswith(f'Missing required configuration "{key}" which has no default value. It is: ')
+    for key, (message,) in raised.value.errors.items():
+        assert message.startswith(f'Missing required configuration "{key}" which has no default value. It is: ')
     assert (
         "The folder of all checkpoints, which all workers of the group reach"
         in raised.value.errors["checkpoint.location"][0]
@@ -54,20 +66,20 @@ def test_required_keys_are_named_each() -> None:
 
 
 @pytest.mark.parametrize("text", [EXAMPLE.read_text(), re.sub(r"(?m)^#(?=\S)", "", EXAMPLE.read_text())])
-def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(text: str) -> None:
+def test_the_example_file_is_valid_as_it_is_and_with_all_commented_keys(text: str) -> None:
     properties = parse(text)
-    made = WorkerSettings.from_properties(properties)
+    worker_settings = WorkerSettings.from_properties(properties)
     assert WorkerSettings.unknown_keys(properties) == []
-    assert made.bootstrap_servers == ("127.0.0.1:9092",), "where `coterie broker` listens"
+    assert worker_settings.bootstrap_servers == ("127.0.0.1:9092",), "the address on which `coterie broker` listens"
 
 
-def test_the_example_to_copy_has_every_key() -> None:
+def test_the_example_file_contains_every_key() -> None:
     shown = set(re.findall(r"(?m)^#?([a-z.]+)=", EXAMPLE.read_text()))
     assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {"spark", "security"}
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "why"),
+    ("key", "value", "reason"),
     [
         ("bootstrap.servers", "", "must not be empty"),
         ("bootstrap.servers", "one:9092,two", "two is not host:port"),
@@ -102,7 +114,7 @@ def test_the_example_to_copy_has_every_key() -> None:
         ("static.tasks", "-1", "'-1' is not <connector>-<task number>"),
         ("static.tasks", "orders-x", "'orders-x' is not <connector>-<task number>"),
         ("static.tasks", "orders-01", "'orders-01' is not a task id"),
-        ("static.tasks", "orders-2147483648", "its number is 0 to 2147483647, without leading zeros"),
+        ("static.tasks", "orders-2147483648", "a number from 0 to 2147483647, without leading zeros"),
         ("static.tasks", "orders-0,", "a name is missing"),
         ("checkpoint.location", "", "must not be empty"),
         ("inter.worker.key.ttl.ms", "-1", "must be at least 0"),
@@ -127,39 +139,39 @@ def test_the_example_to_copy_has_every_key() -> None:
         ("log.level", "loud", "must be one of DEBUG, INFO, WARNING, ERROR"),
     ],
 )
-def test_a_wrong_value_is_one_sentence_with_its_key_value_and_reason(key: str, value: str, why: str) -> None:
+def test_an_invalid_value_is_one_sentence_with_key_value_and_reason(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError) as raised:
         WorkerSettings.from_properties({**REQUIRED, key: value})
-    (sentence,) = raised.value.errors[key]
-    assert sentence.startswith(f"Invalid value {value.strip() or chr(39) * 2} for configuration {key}: ")
-    assert why in sentence
-    assert "\n" not in sentence
+    (message,) = raised.value.errors[key]
+    assert message.startswith(f"Invalid value {value.strip() or chr(39) * 2} for configuration {key}: ")
+    assert reason in message
+    assert "\n" not in message
 
 
-def test_every_wrong_key_is_named_at_once() -> None:
+def test_all_invalid_keys_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         settings(session_timeout_ms="x", listeners="y", connect_protocol="z")
     assert sorted(raised.value.errors) == ["connect.protocol", "listeners", "session.timeout.ms"]
 
 
-def test_spark_keys_pass_through_and_unknown_ones_are_told() -> None:
+def test_spark_keys_pass_through_and_unknown_keys_are_listed() -> None:
     properties = {**REQUIRED, "spark.master": "local[2]", "spark.ui.enabled": "false", "key.converter": "Json"}
     assert WorkerSettings.from_properties(properties).spark == {"spark.master": "local[2]", "spark.ui.enabled": "false"}
     assert WorkerSettings.unknown_keys(properties) == ["key.converter"]
 
 
-def test_keys_that_come_to_nothing_are_told_with_the_reason() -> None:
+def test_ineffective_keys_are_listed_with_the_reason() -> None:
     interval = {"rebalance_round_interval_ms": "1000"}
-    assert settings(connect_protocol="sessioned", static_tasks="orders-0", **interval).idle_keys() == {
+    assert settings(connect_protocol="sessioned", static_tasks="orders-0", **interval).ineffective_keys() == {
         "static.tasks": "it needs connect.protocol=static, but connect.protocol is sessioned",
         "rebalance.round.interval.ms": "without rebalance.max.moves.per.round one rebalance makes all moves",
     }
-    assert not settings(static_tasks="orders-0", rebalance_max_moves_per_round="2", **interval).idle_keys()
+    assert not settings(static_tasks="orders-0", rebalance_max_moves_per_round="2", **interval).ineffective_keys()
 
 
-def test_a_worker_is_known_by_where_it_is_reached() -> None:
-    made = settings(listeners="http://127.0.0.1:8084")
-    assert (made.worker_id(), made.url(), made.name()) == (
+def test_a_worker_is_identified_by_its_advertised_address() -> None:
+    worker_settings = settings(listeners="http://127.0.0.1:8084")
+    assert (worker_settings.worker_id(), worker_settings.url(), worker_settings.name()) == (
         "127.0.0.1:8084",
         "http://127.0.0.1:8084/",
         "127.0.0.1:8084",
@@ -174,11 +186,11 @@ def test_a_worker_is_known_by_where_it_is_reached() -> None:
     )
 
 
-def test_a_listener_on_any_port_is_advertised_with_the_one_it_got() -> None:
+def test_a_listener_on_port_0_is_advertised_with_the_bound_port() -> None:
     assert settings(listeners="http://127.0.0.1:0").url(bound_port=40123) == "http://127.0.0.1:40123/"
 
 
-def test_a_listener_on_every_interface_is_advertised_by_the_machines_name() -> None:
+def test_a_listener_on_every_interface_is_advertised_with_the_host_name() -> None:
     assert settings(listeners="http://0.0.0.0:8083").advertised().host not in ("", "0.0.0.0")
 
 
@@ -197,32 +209,32 @@ def test_an_ipv6_listener_keeps_its_brackets_in_the_url() -> None:
         ({"static_connectors": "a", "static_tasks": "b-1"}, Jobs.of([ConnectorName("a"), task("b", 1)])),
     ],
 )
-def test_what_a_worker_claims_is_nothing_when_set_to_nothing_and_anything_when_not_set(
+def test_an_empty_claim_claims_nothing_and_without_a_claim_any_job_may_run(
     keys: dict[str, str], claims: Jobs | None
 ) -> None:
     assert settings(**keys).claims == claims
 
 
-def test_the_protocol_is_the_newest_by_default_and_may_be_written_in_capitals() -> None:
+def test_the_protocol_is_the_newest_by_default_and_may_be_in_upper_case() -> None:
     assert settings().connect_protocol == "static"
     assert settings(connect_protocol="EAGER").connect_protocol == "eager"
 
 
-def test_session_keys_are_made_as_java_makes_them() -> None:
-    made = settings()
-    assert (made.inter_worker_key_ttl_ms, made.inter_worker_key_size_bytes) == (3_600_000, 32)
-    assert (made.inter_worker_signature_algorithm, made.inter_worker_verification_algorithms) == (
+def test_session_keys_have_javas_sizes_and_algorithm_names() -> None:
+    worker_settings = settings()
+    assert (worker_settings.inter_worker_key_ttl_ms, worker_settings.inter_worker_key_size_bytes) == (3_600_000, 32)
+    assert (worker_settings.inter_worker_signature_algorithm, worker_settings.inter_worker_verification_algorithms) == (
         "HmacSHA256",
         ("HmacSHA256",),
     )
     sized = settings(inter_worker_key_size="41", inter_worker_key_ttl_ms="0")
     assert (sized.inter_worker_key_ttl_ms, sized.inter_worker_key_size_bytes) == (0, 6)
     other = settings(inter_worker_key_generation_algorithm="hmacsha384")
-    assert other.inter_worker_key_generation_algorithm == "HmacSHA384", "as Java writes it into the config topic"
+    assert other.inter_worker_key_generation_algorithm == "HmacSHA384", "Java's spelling in the config topic"
     assert other.inter_worker_key_size_bytes == 48
 
 
-def test_signatures_are_named_as_they_are_set() -> None:
+def test_the_signature_algorithms_are_those_of_the_settings() -> None:
     both = settings(
         inter_worker_signature_algorithm="HmacSHA512", inter_worker_verification_algorithms="HmacSHA256, HmacSHA512"
     )
@@ -230,33 +242,35 @@ def test_signatures_are_named_as_they_are_set() -> None:
     assert both.inter_worker_signature_algorithm == "HmacSHA512"
 
 
-def test_a_worker_fetches_no_jars_unless_it_is_told_to() -> None:
-    made = settings()
-    assert (made.jars_dir, made.jars_fetch) == (None, False)
+def test_a_worker_fetches_jars_only_if_that_is_configured() -> None:
+    worker_settings = settings()
+    assert (worker_settings.jars_dir, worker_settings.jars_fetch) == (None, False)
     assert settings(jars_fetch="true").jars_fetch
-    assert settings(jars_mirror="http://maven.example.org/").idle_keys() == {
+    assert settings(jars_mirror="http://maven.example.org/").ineffective_keys() == {
         "jars.mirror": "without jars.fetch=true a worker fetches no jars"
     }
-    why = "with spark.jars.packages a worker adds no jars of its own"
-    assert settings(jars_dir="/jars", jars_fetch="true", spark_jars_packages="org.example:jar:1").idle_keys() == {
-        "jars.dir": why,
-        "jars.fetch": why,
+    reason = "with spark.jars.packages a worker adds no jars itself"
+    assert settings(
+        jars_dir="/jars", jars_fetch="true", spark_jars_packages="org.example:jar:1"
+    ).ineffective_keys() == {
+        "jars.dir": reason,
+        "jars.fetch": reason,
     }
 
 
-def test_a_worker_allows_no_module_unless_it_is_told_to() -> None:
+def test_only_configured_modules_are_allowed() -> None:
     assert (settings().pipeline_modules, settings().python_executable) == ((), None)
     assert settings(pipeline_modules="acme.pipelines, other").pipeline_modules == ("acme.pipelines", "other")
-    for key, value, words in (
+    for key, value, message in (
         ("pipeline_modules", "acme-pipelines", "'acme-pipelines' is not the name of a Python module"),
         ("python_executable", "python3", "must be an absolute path"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             settings(**{key: value})
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "sentence"),
+    ("key", "value", "message"),
     [
         ("jars_fetch", "maybe", "Invalid value maybe for configuration jars.fetch: must be true or false"),
         ("jars_dir", "/a:b", "Invalid value /a:b for configuration jars.dir: Java cannot load jars from a folder with"),
@@ -264,11 +278,11 @@ def test_a_worker_allows_no_module_unless_it_is_told_to() -> None:
         ("jars_mirror", "ftp://me:pass@x", "Invalid value [hidden] for configuration jars.mirror: must be the http://"),
     ],
 )
-def test_a_wrong_setting_of_jars_is_told_without_its_password(key: str, value: str, sentence: str) -> None:
+def test_an_invalid_jar_setting_is_reported_without_its_password(key: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         settings(**{key: value})
-    assert raised.value.errors[key.replace("_", ".")][0].startswith(sentence)
+    assert raised.value.errors[key.replace("_", ".")][0].startswith(message)
 
 
-def test_the_mirror_of_jars_is_not_shown_for_it_may_hold_a_password() -> None:
+def test_the_mirror_of_jars_is_not_shown_because_it_may_contain_a_password() -> None:
     assert "pass" not in repr(settings(jars_mirror="http://me:pass@maven.example.org"))

@@ -11,9 +11,9 @@ def test_an_effect_waits_for_the_records_of_its_own_step() -> None:
     outbox = Outbox[str]()
     outbox.put(Output(records=("r1", "r2"), effects=("reply",)))
     assert outbox.release() == []
-    outbox.durable(1)
+    outbox.mark_durable(1)
     assert outbox.release() == []
-    outbox.durable(1)
+    outbox.mark_durable(1)
     assert outbox.release() == ["reply"]
     assert outbox.release() == []
 
@@ -23,24 +23,24 @@ def test_an_effect_without_records_waits_for_the_records_before_it() -> None:
     outbox.put(Output(records=("r",), effects=("first",)))
     outbox.put(Output(effects=("second",)))
     assert outbox.release() == []
-    outbox.durable(1)
+    outbox.mark_durable(1)
     assert outbox.release() == ["first", "second"]
 
 
-def test_with_nothing_outstanding_an_effect_leaves_at_once() -> None:
+def test_without_pending_records_an_effect_is_released_at_once() -> None:
     outbox = Outbox[str]()
     outbox.put(Output(effects=("reply",)))
     assert outbox.release() == ["reply"]
 
 
-def test_more_durable_than_written_is_our_own_bug() -> None:
+def test_more_durable_records_than_written_ones_are_an_assertion_error() -> None:
     outbox = Outbox[str]()
     with pytest.raises(AssertionError):
-        outbox.durable(1)
+        outbox.mark_durable(1)
 
 
 @given(st.lists(st.one_of(st.tuples(st.integers(0, 3), st.integers(0, 2)), st.integers(1, 4)), max_size=60))
-def test_effects_keep_their_order_and_none_leaves_early(moves: list[tuple[int, int] | int]) -> None:
+def test_effects_keep_their_order_and_none_is_released_early(moves: list[tuple[int, int] | int]) -> None:
     outbox = Outbox[tuple[int, int]]()
     written = durable = count = 0
     released: list[tuple[int, int]] = []
@@ -55,10 +55,10 @@ def test_effects_keep_their_order_and_none_leaves_early(moves: list[tuple[int, i
             case int(more):
                 step = min(more, written - durable)
                 durable += step
-                outbox.durable(step)
+                outbox.mark_durable(step)
         for effect in outbox.release():
             assert effect[1] <= durable
             released.append(effect)
-    outbox.durable(written - durable)
+    outbox.mark_durable(written - durable)
     released.extend(outbox.release())
     assert [number for number, _ in released] == list(range(count))

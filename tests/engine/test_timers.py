@@ -1,4 +1,4 @@
-"""Deadlines: one a key, earliest first, silent once moved or cancelled."""
+"""Deadlines: one per key, earliest first; a moved or cancelled one does not fire."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def test_a_moved_timer_fires_once_at_its_new_time() -> None:
     assert due(timers, 99) == []
 
 
-def test_a_cancelled_timer_is_silent() -> None:
+def test_a_cancelled_timer_does_not_fire() -> None:
     timers = Timers[str]()
     timers.set("session", 10)
     timers.cancel("session")
@@ -32,7 +32,7 @@ def test_a_cancelled_timer_is_silent() -> None:
     assert due(timers, 99) == []
 
 
-def test_timers_due_together_fire_in_the_order_they_were_set() -> None:
+def test_timers_due_at_the_same_time_fire_in_the_order_in_which_they_were_set() -> None:
     timers = Timers[str]()
     for key in ("b", "a", "c"):
         timers.set(key, 5)
@@ -46,23 +46,21 @@ def test_timers_due_together_fire_in_the_order_they_were_set() -> None:
     ),
     st.integers(0, 60),
 )
-def test_whatever_was_moved_or_cancelled_what_is_due_is_what_was_said_last(
-    orders: list[tuple[str, int | None]], now_ms: int
-) -> None:
+def test_a_timer_fires_at_the_time_that_was_set_last(orders: list[tuple[str, int | None]], now_ms: int) -> None:
     timers = Timers[str]()
-    said: dict[str, int] = {}
+    expected_at_ms: dict[str, int] = {}
     for key, at_ms in orders:
         if at_ms is None:
             timers.cancel(key)
-            said.pop(key, None)
+            expected_at_ms.pop(key, None)
         else:
             timers.set(key, at_ms)
-            said[key] = at_ms
-    assert timers.next_at_ms() == min(said.values(), default=None)
-    assert sorted(due(timers, now_ms)) == sorted(key for key, at_ms in said.items() if at_ms <= now_ms)
+            expected_at_ms[key] = at_ms
+    assert timers.next_at_ms() == min(expected_at_ms.values(), default=None)
+    assert sorted(due(timers, now_ms)) == sorted(key for key, at_ms in expected_at_ms.items() if at_ms <= now_ms)
 
 
-def test_heartbeats_that_move_one_deadline_for_ever_take_no_more_room() -> None:
+def test_a_deadline_that_is_moved_many_times_takes_no_more_memory() -> None:
     timers = Timers[str]()
     for at_ms in range(100_000):
         timers.set("session", at_ms)

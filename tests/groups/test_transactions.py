@@ -1,4 +1,4 @@
-"""The coordinator of one transactional id, event by event; error codes as Apache Kafka 4.3.1 gave them."""
+"""The coordinator of one transactional id, event by event; error codes as Apache Kafka 4.3.1 returns them."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from coterie.engine.output import Output
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
-    NOBODY,
+    NO_PRODUCER,
     AddPartitions,
     CancelTimer,
     Effect,
     EndTransaction,
     Event,
-    Identity,
     InitProducerId,
     MarkersWritten,
+    ProducerIdAndEpoch,
     Record,
     Reply,
     SetTimer,
@@ -32,25 +32,31 @@ from coterie.wire.errors import ErrorCode
 
 NOW_MS = 1_000_000
 TIMEOUT_MS = 60_000
-FRESH = 77
+FRESH_PRODUCER_ID = 77
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST = Identity(FRESH, 0)
-TIMEOUT = TimeoutPassed(fresh_producer_id=FRESH + 1)
+FIRST = ProducerIdAndEpoch(FRESH_PRODUCER_ID, 0)
+TIMEOUT = TimeoutPassed(fresh_producer_id=FRESH_PRODUCER_ID + 1)
 
 
-def init(expected: Identity | None = None, timeout_ms: int = TIMEOUT_MS, fresh: int = FRESH) -> InitProducerId:
-    return InitProducerId(timeout_ms=timeout_ms, timeout_max_ms=900_000, expected=expected, fresh_producer_id=fresh)
+def init(
+    expected_producer: ProducerIdAndEpoch | None = None, timeout_ms: int = TIMEOUT_MS, fresh: int = FRESH_PRODUCER_ID
+) -> InitProducerId:
+    return InitProducerId(
+        timeout_ms=timeout_ms, timeout_max_ms=900_000, expected_producer=expected_producer, fresh_producer_id=fresh
+    )
 
 
-def add(producer: Identity, *partitions: TopicPartition) -> AddPartitions:
+def add(producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> AddPartitions:
     return AddPartitions(producer=producer, partitions=frozenset(partitions))
 
 
-def end(producer: Identity, *, commit: bool, bumps: bool = False, fresh: int = FRESH) -> EndTransaction:
+def end(
+    producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool = False, fresh: int = FRESH_PRODUCER_ID
+) -> EndTransaction:
     return EndTransaction(producer=producer, is_commit=commit, bumps_epoch=bumps, fresh_producer_id=fresh)
 
 
-def asked(transaction: Transaction, event: Event, now_ms: int = NOW_MS) -> Reply:
+def reply_to(transaction: Transaction, event: Event, now_ms: int = NOW_MS) -> Reply:
     return reply_in(step(transaction, event, now_ms=now_ms))
 
 
@@ -59,106 +65,121 @@ def reply_in(output: Output[Record, Effect]) -> Reply:
     return reply
 
 
-def markers(output: Output[Record, Effect]) -> list[tuple[Identity, bool]]:
+def markers(output: Output[Record, Effect]) -> list[tuple[ProducerIdAndEpoch, bool]]:
     return [(record.producer, record.is_commit) for record in output.records if isinstance(record, MarkersWritten)]
 
 
-def begun(*partitions: TopicPartition) -> Transaction:
-    """A transaction of `FIRST` that is open."""
+def ongoing_transaction(*partitions: TopicPartition) -> Transaction:
+    """An open transaction of `FIRST`."""
     transaction = Transaction()
-    assert asked(transaction, init()).producer == FIRST
-    assert asked(transaction, add(FIRST, *(partitions or (P0,)))).error is ErrorCode.none
+    assert reply_to(transaction, init()).producer == FIRST
+    assert reply_to(transaction, add(FIRST, *(partitions or (P0,)))).error is ErrorCode.none
     return transaction
 
 
-# -- who the producer is ----------------------------------------------------------------------------------------------
+# -- producer ids and epochs ------------------------------------------------------------------------------------------
 
 
 def test_the_first_producer_gets_the_fresh_id_and_later_ones_its_next_epochs() -> None:
     transaction = Transaction()
-    assert asked(transaction, init()).producer == FIRST
-    assert asked(transaction, init(fresh=78)).producer == Identity(FRESH, 1)
-    assert asked(transaction, init(fresh=78)).producer == Identity(FRESH, 2)
+    assert reply_to(transaction, init()).producer == FIRST
+    assert reply_to(transaction, init(fresh=78)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
+    assert reply_to(transaction, init(fresh=78)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 2)
 
 
 @pytest.mark.parametrize("timeout_ms", [-5, 0, 900_001])
-def test_a_timeout_that_cannot_be_is_refused_and_nothing_is_remembered(timeout_ms: int) -> None:
+def test_an_invalid_timeout_is_refused_and_nothing_is_stored(timeout_ms: int) -> None:
     transaction = Transaction()
-    assert asked(transaction, init(timeout_ms=timeout_ms)).error is ErrorCode.invalid_transaction_timeout
-    assert transaction.written is None
+    assert reply_to(transaction, init(timeout_ms=timeout_ms)).error is ErrorCode.invalid_transaction_timeout
+    assert transaction.last_record is None
 
 
-def test_a_fenced_producer_can_do_nothing_any_more() -> None:
-    transaction = begun()
-    assert asked(transaction, init()).producer == Identity(FRESH, 2)
+def test_every_request_of_a_fenced_producer_is_refused() -> None:
+    transaction = ongoing_transaction()
+    assert reply_to(transaction, init()).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 2)
     fenced = ErrorCode.producer_fenced
-    assert asked(transaction, add(FIRST, P0)).error is fenced
-    assert asked(transaction, VerifyPartitions(producer=FIRST, partitions=frozenset((P0,)))).error is fenced
-    assert asked(transaction, end(FIRST, commit=True)).error is fenced
-    assert asked(transaction, end(FIRST, commit=True, bumps=True)).error is fenced
-    assert asked(transaction, init(FIRST)).error is fenced
+    assert reply_to(transaction, add(FIRST, P0)).error is fenced
+    assert reply_to(transaction, VerifyPartitions(producer=FIRST, partitions=frozenset((P0,)))).error is fenced
+    assert reply_to(transaction, end(FIRST, commit=True)).error is fenced
+    assert reply_to(transaction, end(FIRST, commit=True, bumps=True)).error is fenced
+    assert reply_to(transaction, init(FIRST)).error is fenced
 
 
-def test_a_new_producer_aborts_what_the_one_before_left_open() -> None:
-    transaction = begun(P0, P1)
+def test_a_new_producer_aborts_the_open_transaction_of_the_previous_one() -> None:
+    transaction = ongoing_transaction(P0, P1)
     output = step(transaction, init(), now_ms=NOW_MS)
-    assert markers(output) == [(Identity(FRESH, 1), False)]
+    assert markers(output) == [(ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), False)]
     assert CancelTimer() in output.effects
-    assert reply_in(output).producer == Identity(FRESH, 2)
-    assert transaction.written is not None
-    assert transaction.written.state is TransactionState.EMPTY
+    assert reply_in(output).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 2)
+    assert transaction.last_record is not None
+    assert transaction.last_record.state is TransactionState.EMPTY
 
 
-def test_a_producer_that_says_who_it_is_goes_on_with_the_next_epoch_and_may_ask_twice() -> None:
+def test_a_producer_that_sends_its_epoch_gets_the_next_one_and_may_repeat_the_request() -> None:
     transaction = Transaction()
-    asked(transaction, init())
-    assert asked(transaction, init(FIRST)).producer == Identity(FRESH, 1)
-    assert asked(transaction, init(FIRST)).producer == Identity(FRESH, 1), "it has not heard the first answer"
-    assert asked(transaction, init(Identity(FRESH, 1))).producer == Identity(FRESH, 2)
-    for stranger in (FIRST, Identity(FRESH, 9), Identity(FRESH + 1, 2)):
-        assert asked(transaction, init(stranger)).error is ErrorCode.producer_fenced
-    assert asked(Transaction(), init(Identity(1234, 7))).producer == FIRST, "nobody is known under this id"
+    reply_to(transaction, init())
+    assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
+    assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), (
+        "it has not received the first response"
+    )
+    assert reply_to(transaction, init(ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1))).producer == ProducerIdAndEpoch(
+        FRESH_PRODUCER_ID, 2
+    )
+    for other_producer in (
+        FIRST,
+        ProducerIdAndEpoch(FRESH_PRODUCER_ID, 9),
+        ProducerIdAndEpoch(FRESH_PRODUCER_ID + 1, 2),
+    ):
+        assert reply_to(transaction, init(other_producer)).error is ErrorCode.producer_fenced
+    assert reply_to(Transaction(), init(ProducerIdAndEpoch(1234, 7))).producer == FIRST, (
+        "no producer is registered under this id"
+    )
 
 
-def test_a_producer_that_starts_over_in_its_own_transaction_aborts_it() -> None:
-    transaction = begun()
+def test_a_producer_that_initializes_in_its_own_transaction_aborts_it() -> None:
+    transaction = ongoing_transaction()
     output = step(transaction, init(FIRST), now_ms=NOW_MS)
-    assert markers(output) == [(Identity(FRESH, 1), False)]
-    assert reply_in(output).producer == Identity(FRESH, 1)
+    assert markers(output) == [(ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), False)]
+    assert reply_in(output).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
 
 
-def test_a_late_question_of_a_former_self_does_not_abort_what_is_open_now() -> None:
+def test_a_late_init_of_a_previous_epoch_does_not_abort_the_open_transaction() -> None:
     transaction = Transaction()
-    asked(transaction, init())
-    second = asked(transaction, init(FIRST)).producer
-    asked(transaction, add(second, P0))
+    reply_to(transaction, init())
+    second = reply_to(transaction, init(FIRST)).producer
+    reply_to(transaction, add(second, P0))
     output = step(transaction, init(FIRST), now_ms=NOW_MS)
     assert reply_in(output).error is ErrorCode.producer_fenced
     assert not output.records
 
 
-def test_when_the_epochs_are_used_up_the_producer_gets_another_id() -> None:
+def test_a_producer_without_remaining_epochs_gets_another_id() -> None:
     transaction = at_epoch(EPOCH_MAX)
-    assert asked(transaction, init(fresh=99)).producer == Identity(99, 0)
-    assert asked(transaction, init(Identity(FRESH, EPOCH_MAX))).error is ErrorCode.producer_fenced
+    assert reply_to(transaction, init(fresh=99)).producer == ProducerIdAndEpoch(99, 0)
+    assert (
+        reply_to(transaction, init(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX))).error is ErrorCode.producer_fenced
+    )
 
 
 @pytest.mark.parametrize(
     ("event", "producer"),
     [
-        (init(fresh=99), Identity(99, 1)),
-        (init(Identity(FRESH, EPOCH_MAX), fresh=99), Identity(99, 0)),
-        (end(Identity(FRESH, EPOCH_MAX), commit=False, bumps=True, fresh=99), Identity(99, 0)),
-        (TimeoutPassed(fresh_producer_id=99), Identity(99, 0)),
+        (init(fresh=99), ProducerIdAndEpoch(99, 1)),
+        (init(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX), fresh=99), ProducerIdAndEpoch(99, 0)),
+        (
+            end(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX), commit=False, bumps=True, fresh=99),
+            ProducerIdAndEpoch(99, 0),
+        ),
+        (TimeoutPassed(fresh_producer_id=99), ProducerIdAndEpoch(99, 0)),
     ],
 )
-def test_the_last_epoch_of_all_is_left_for_the_markers(event: Event, producer: Identity) -> None:
+def test_the_last_epoch_is_reserved_for_the_markers(event: Event, producer: ProducerIdAndEpoch) -> None:
     transaction = at_epoch(EPOCH_MAX)
-    asked(transaction, add(Identity(FRESH, EPOCH_MAX), P0))
+    reply_to(transaction, add(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX), P0))
     output = step(transaction, event, now_ms=NOW_MS + TIMEOUT_MS)
-    assert markers(output) == [(Identity(FRESH, EPOCH_MAX + 1), False)]
-    assert transaction.written is not None
-    assert transaction.written.producer == producer
+    assert markers(output) == [(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX + 1), False)]
+    assert transaction.last_record is not None
+    assert transaction.last_record.producer == producer
 
 
 def at_epoch(epoch: int) -> Transaction:
@@ -166,8 +187,8 @@ def at_epoch(epoch: int) -> Transaction:
     apply(
         transaction,
         TransactionWritten(
-            producer=Identity(FRESH, epoch),
-            previous=NOBODY,
+            producer=ProducerIdAndEpoch(FRESH_PRODUCER_ID, epoch),
+            previous=NO_PRODUCER,
             timeout_ms=TIMEOUT_MS,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
@@ -178,123 +199,131 @@ def at_epoch(epoch: int) -> Transaction:
     return transaction
 
 
-# -- what is in the transaction ---------------------------------------------------------------------------------------
+# -- partitions of the transaction ------------------------------------------------------------------------------------
 
 
-def test_partitions_are_added_once_and_begin_the_transaction() -> None:
+def test_the_first_partition_begins_the_transaction_and_each_is_added_once() -> None:
     transaction = Transaction()
-    asked(transaction, init())
+    reply_to(transaction, init())
     output = step(transaction, add(FIRST, P0), now_ms=NOW_MS)
     assert SetTimer(at_ms=NOW_MS + TIMEOUT_MS) in output.effects
     assert not step(transaction, add(FIRST, P0), now_ms=NOW_MS).records
     output = step(transaction, add(FIRST, P1), now_ms=NOW_MS + 5)
-    assert not any(isinstance(effect, SetTimer) for effect in output.effects), "its time runs from its begin"
-    assert transaction.written is not None
-    assert deadline_ms(transaction.written) == NOW_MS + TIMEOUT_MS
-    assert transaction.written.partitions == {P0, P1}
+    assert not any(isinstance(effect, SetTimer) for effect in output.effects), "its timeout is measured from its begin"
+    assert transaction.last_record is not None
+    assert deadline_ms(transaction.last_record) == NOW_MS + TIMEOUT_MS
+    assert transaction.last_record.partitions == {P0, P1}
 
 
-def test_what_is_not_in_the_transaction_is_named() -> None:
-    transaction = begun(P0)
+def test_partitions_outside_the_transaction_are_reported_as_missing() -> None:
+    transaction = ongoing_transaction(P0)
     verify = VerifyPartitions(producer=FIRST, partitions=frozenset((P0, P1)))
-    assert asked(transaction, verify).missing == {P1}
-    asked(transaction, end(FIRST, commit=True))
-    assert asked(transaction, verify).missing == {P0, P1}
+    assert reply_to(transaction, verify).missing == {P1}
+    reply_to(transaction, end(FIRST, commit=True))
+    assert reply_to(transaction, verify).missing == {P0, P1}
 
 
 @pytest.mark.parametrize(
     ("producer", "error"),
     [
-        (Identity(FRESH, 1), ErrorCode.producer_fenced),
-        (Identity(FRESH + 1, 0), ErrorCode.invalid_producer_id_mapping),
+        (ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), ErrorCode.producer_fenced),
+        (ProducerIdAndEpoch(FRESH_PRODUCER_ID + 1, 0), ErrorCode.invalid_producer_id_mapping),
     ],
 )
-def test_who_is_not_the_producer_is_told_so(producer: Identity, error: ErrorCode) -> None:
-    transaction = begun()
-    assert asked(transaction, add(producer, P1)).error is error
-    assert asked(transaction, end(producer, commit=True)).error is error
-    assert asked(transaction, end(producer, commit=True, bumps=True)).error is error
-    assert asked(Transaction(), add(producer, P1)).error is ErrorCode.invalid_producer_id_mapping
-    assert asked(Transaction(), end(producer, commit=True)).error is ErrorCode.invalid_producer_id_mapping
+def test_a_request_of_another_producer_is_refused(producer: ProducerIdAndEpoch, error: ErrorCode) -> None:
+    transaction = ongoing_transaction()
+    assert reply_to(transaction, add(producer, P1)).error is error
+    assert reply_to(transaction, end(producer, commit=True)).error is error
+    assert reply_to(transaction, end(producer, commit=True, bumps=True)).error is error
+    assert reply_to(Transaction(), add(producer, P1)).error is ErrorCode.invalid_producer_id_mapping
+    assert reply_to(Transaction(), end(producer, commit=True)).error is ErrorCode.invalid_producer_id_mapping
 
 
-# -- how it ends ------------------------------------------------------------------------------------------------------
+# -- commit and abort -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_writes_markers_and_may_be_asked_for_again(commit: bool) -> None:
-    transaction = begun()
+def test_an_end_writes_markers_and_may_be_repeated(commit: bool) -> None:
+    transaction = ongoing_transaction()
     output = step(transaction, end(FIRST, commit=commit), now_ms=NOW_MS)
     assert markers(output) == [(FIRST, commit)]
     assert CancelTimer() in output.effects
     again = step(transaction, end(FIRST, commit=commit), now_ms=NOW_MS)
     assert (reply_in(again).error, again.records) == (ErrorCode.none, ())
-    assert asked(transaction, end(FIRST, commit=not commit)).error is ErrorCode.invalid_txn_state
-    # Nobody was bumped, so this is no question that is asked twice.
-    assert asked(transaction, init(FIRST)).producer == Identity(FRESH, 1)
+    assert reply_to(transaction, end(FIRST, commit=not commit)).error is ErrorCode.invalid_txn_state
+    # The epoch was not bumped, so this is not a repeated request.
+    assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_since_v5_an_end_gives_the_next_epoch_and_may_be_asked_for_again(commit: bool) -> None:
-    transaction = begun()
-    second = Identity(FRESH, 1)
+def test_since_v5_an_end_returns_the_next_epoch_and_may_be_repeated(commit: bool) -> None:
+    transaction = ongoing_transaction()
+    second = ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
     output = step(transaction, end(FIRST, commit=commit, bumps=True), now_ms=NOW_MS)
     assert markers(output) == [(second, commit)]
     assert reply_in(output).producer == second
     again = step(transaction, end(FIRST, commit=commit, bumps=True), now_ms=NOW_MS)
     assert (reply_in(again).producer, again.records) == (second, ())
-    assert asked(transaction, end(FIRST, commit=not commit, bumps=True)).error is ErrorCode.invalid_txn_state
-    assert asked(transaction, end(second, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
+    assert reply_to(transaction, end(FIRST, commit=not commit, bumps=True)).error is ErrorCode.invalid_txn_state
+    assert reply_to(transaction, end(second, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
 
 
-def test_what_was_not_begun_cannot_be_committed_and_since_v5_an_abort_bumps_the_epoch() -> None:
+def test_without_a_transaction_a_commit_is_refused_and_since_v5_an_abort_bumps_the_epoch() -> None:
     transaction = Transaction()
-    asked(transaction, init())
+    reply_to(transaction, init())
     for commit in (True, False):
-        assert asked(transaction, end(FIRST, commit=commit)).error is ErrorCode.invalid_txn_state
-    assert asked(transaction, end(FIRST, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
-    assert asked(transaction, end(FIRST, commit=False, bumps=True)).producer == Identity(FRESH, 1)
-    assert asked(transaction, end(FIRST, commit=False, bumps=True)).producer == Identity(FRESH, 1)
+        assert reply_to(transaction, end(FIRST, commit=commit)).error is ErrorCode.invalid_txn_state
+    assert reply_to(transaction, end(FIRST, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
+    assert reply_to(transaction, end(FIRST, commit=False, bumps=True)).producer == ProducerIdAndEpoch(
+        FRESH_PRODUCER_ID, 1
+    )
+    assert reply_to(transaction, end(FIRST, commit=False, bumps=True)).producer == ProducerIdAndEpoch(
+        FRESH_PRODUCER_ID, 1
+    )
 
 
-def test_since_v5_an_end_in_the_last_epoch_gives_another_id() -> None:
+def test_since_v5_an_end_in_the_last_epoch_returns_another_id() -> None:
     transaction = at_epoch(EPOCH_MAX)
-    last = Identity(FRESH, EPOCH_MAX)
-    asked(transaction, add(last, P0))
+    last = ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX)
+    reply_to(transaction, add(last, P0))
     output = step(transaction, end(last, commit=True, bumps=True, fresh=99), now_ms=NOW_MS)
-    assert markers(output) == [(Identity(FRESH, EPOCH_MAX + 1), True)]
-    assert reply_in(output).producer == Identity(99, 0)
-    assert asked(transaction, end(last, commit=True, bumps=True)).producer == Identity(99, 0)
+    assert markers(output) == [(ProducerIdAndEpoch(FRESH_PRODUCER_ID, EPOCH_MAX + 1), True)]
+    assert reply_in(output).producer == ProducerIdAndEpoch(99, 0)
+    assert reply_to(transaction, end(last, commit=True, bumps=True)).producer == ProducerIdAndEpoch(99, 0)
 
 
-# -- when its time is over --------------------------------------------------------------------------------------------
+# -- timeout ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_outlives_its_timeout_is_aborted_and_its_producer_fenced() -> None:
-    transaction = begun()
+def test_a_transaction_beyond_its_timeout_is_aborted_and_its_producer_fenced() -> None:
+    transaction = ongoing_transaction()
     assert not step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS - 1).records, "a stray timer"
     output = step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS)
-    assert markers(output) == [(Identity(FRESH, 1), False)]
+    assert markers(output) == [(ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), False)]
     assert not step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS).records
-    assert asked(transaction, end(FIRST, commit=True)).error is ErrorCode.producer_fenced
-    assert asked(transaction, add(FIRST, P0)).error is ErrorCode.producer_fenced
-    assert asked(transaction, end(FIRST, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
-    assert asked(transaction, end(FIRST, commit=False, bumps=True)).producer == Identity(FRESH, 1)
-    assert asked(transaction, init(FIRST)).producer == Identity(FRESH, 1), "it may go on, with what it knows it to be"
+    assert reply_to(transaction, end(FIRST, commit=True)).error is ErrorCode.producer_fenced
+    assert reply_to(transaction, add(FIRST, P0)).error is ErrorCode.producer_fenced
+    assert reply_to(transaction, end(FIRST, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
+    assert reply_to(transaction, end(FIRST, commit=False, bumps=True)).producer == ProducerIdAndEpoch(
+        FRESH_PRODUCER_ID, 1
+    )
+    assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), (
+        "it may continue with the producer id and epoch that it sends"
+    )
 
 
-# -- whatever comes ---------------------------------------------------------------------------------------------------
+# -- random events ----------------------------------------------------------------------------------------------------
 
 epochs = st.integers(0, 5) | st.integers(EPOCH_MAX - 2, EPOCH_MAX + 1)
-identities = st.builds(Identity, st.sampled_from([FRESH, FRESH + 1]), epochs)
+identities = st.builds(ProducerIdAndEpoch, st.sampled_from([FRESH_PRODUCER_ID, FRESH_PRODUCER_ID + 1]), epochs)
 some_partitions = st.frozensets(st.sampled_from([P0, P1]), min_size=1)
 events = st.one_of(
     st.builds(
         InitProducerId,
         timeout_ms=st.sampled_from([0, 1_000, TIMEOUT_MS]),
         timeout_max_ms=st.just(900_000),
-        expected=st.none() | identities,
-        fresh_producer_id=st.just(FRESH + 1),
+        expected_producer=st.none() | identities,
+        fresh_producer_id=st.just(FRESH_PRODUCER_ID + 1),
     ),
     st.builds(AddPartitions, producer=identities, partitions=some_partitions),
     st.builds(VerifyPartitions, producer=identities, partitions=some_partitions),
@@ -303,32 +332,32 @@ events = st.one_of(
         producer=identities,
         is_commit=st.booleans(),
         bumps_epoch=st.booleans(),
-        fresh_producer_id=st.just(FRESH + 1),
+        fresh_producer_id=st.just(FRESH_PRODUCER_ID + 1),
     ),
     st.just(TIMEOUT),
 )
 
 
 @given(st.sampled_from([None, 0, EPOCH_MAX - 1]), st.lists(st.tuples(events, st.integers(0, 30_000)), max_size=40))
-def test_replayed_records_are_the_live_state_and_epochs_only_rise(
+def test_replayed_records_give_the_live_state_and_epochs_only_increase(
     epoch: int | None, steps: Iterable[tuple[Event, int]]
 ) -> None:
     live, replayed = (Transaction() if epoch is None else at_epoch(epoch) for _ in range(2))
     now_ms = NOW_MS
     for event, later_ms in steps:
         now_ms += later_ms
-        before = live.written
+        before = live.last_record
         output = step(live, event, now_ms=now_ms)
         for record in output.records:
             apply(replayed, record)
-        assert replayed.written == live.written
+        assert replayed.last_record == live.last_record
         if before is not None:
-            assert live.written is not None
-            assert live.written.producer >= before.producer
-            was_open, is_open = (w.state is TransactionState.ONGOING for w in (before, live.written))
+            assert live.last_record is not None
+            assert live.last_record.producer >= before.producer
+            was_open, is_open = (w.state is TransactionState.ONGOING for w in (before, live.last_record))
             ended = markers(output)
-            assert len(ended) == (was_open and not is_open), "a transaction ends by markers, and by them once"
+            assert len(ended) == (was_open and not is_open), "a transaction ends with markers, once"
             if ended and isinstance(event, InitProducerId | TimeoutPassed):
-                assert ended[0][0] > before.producer, "whoever is fenced has a smaller epoch than the marker"
+                assert ended[0][0] > before.producer, "a fenced producer has a smaller epoch than the marker"
         if not isinstance(event, TimeoutPassed):
             reply_in(output)

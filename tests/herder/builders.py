@@ -1,59 +1,59 @@
-"""A connector with two tasks, and rounds that a herder by hand takes part in or leads."""
+"""Builders: a connector with two tasks, and rebalances in which a driven herder takes part or which it leads."""
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.messages import TimerFired
 from coterie.nouns.ids import ConfigOffset, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Computed, Install, MemberReport
+from coterie.nouns.membership import ComputedAssignments, MemberReport, SendAssignments
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.by_hand import ME, ROUND, ByHand, wanted
+from tests.herder.herder_driver import ME, ROUND, HerderDriver, assignments_requested
 
 ORDERS = ConnectorName("orders")
 TASKS = [ConnectorTaskId(ORDERS, number) for number in range(2)]
-LIFE = Incarnation("life-0")
+INCARNATION = Incarnation("incarnation-0")
 CONFIG = {"connector.class": "X", "tasks.max": "2", "name": "orders"}
-BORN = config_records.connector_line(ORDERS, CONFIG, LIFE)
-SHARES = [{"share": "0/2"}, {"share": "1/2"}]
-DEALT = config_records.task_config_lines(ORDERS, SHARES)
+CONNECTOR_LINE = config_records.connector_line(ORDERS, CONFIG, INCARNATION)
+ORDERS_TASK_CONFIGS = [{"share": "0/2"}, {"share": "1/2"}]
+TASK_CONFIG_LINES = config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS)
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
 
 
-def only(*jobs: ConnectorName | ConnectorTaskId) -> Jobs:
+def jobs_of(*jobs: ConnectorName | ConnectorTaskId) -> Jobs:
     return Jobs.of(jobs)
 
 
-ALL_JOBS = only(ORDERS, *TASKS)
-BOTH_TASKS = only(*TASKS)
-FIRST = only(TASKS[0])
+ALL_JOBS = jobs_of(ORDERS, *TASKS)
+BOTH_TASKS = jobs_of(*TASKS)
+FIRST = jobs_of(TASKS[0])
 
 
-def ready(*more: NewLine) -> ByHand:
-    """One that has read of a connector and its two tasks."""
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT, *more)
+def configured_herder(*more: NewTopicRecord) -> HerderDriver:
+    """A herder that has read a connector and its two tasks from the config log."""
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES, *more)
     return herder
 
 
-def working(protocol: ConnectProtocol = STATIC) -> ByHand:
+def working(protocol: ConnectProtocol = STATIC) -> HerderDriver:
     """A worker that runs both tasks of a connector."""
-    hand = ready()
-    hand.assign(assigned=BOTH_TASKS, protocol=protocol)
-    hand.obey()
-    hand.orders.clear()
-    return hand
+    driver = configured_herder()
+    driver.assign(assigned=BOTH_TASKS, protocol=protocol)
+    driver.run_all_chores()
+    driver.effects.clear()
+    return driver
 
 
-def deal(
-    herder: ByHand,
+def compute_round(
+    herder: HerderDriver,
     generation: int,
     protocol: ConnectProtocol,
     owned: dict[MemberId, Jobs],
     claims: dict[MemberId, Jobs] | None = None,
-) -> Computed:
-    """What this leader gives, and takes from, members that report of themselves what ``protocol`` has a place for."""
-    herder.tell(ROUND)
+) -> ComputedAssignments:
+    """This leader's assignments for members that own ``owned``, as far as ``protocol`` can report it."""
+    herder.feed(ROUND)
     members = {
         member: MemberReport(
             url=WorkerUrl(f"http://{member}/"),
@@ -63,42 +63,42 @@ def deal(
         )
         for member, jobs in owned.items()
     }
-    event = wanted(members, generation=generation, protocol=protocol)
-    herder.tell(event)
-    (installed,) = herder.take(Install)
+    event = assignments_requested(members, generation=generation, protocol=protocol)
+    herder.feed(event)
+    (installed,) = herder.pop_effects(SendAssignments)
     assert installed.token == event.token
     return installed.computed
 
 
-def lead(herder: ByHand, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> Computed:
-    """A whole round that this herder leads, but for its delay; its number follows the last one's."""
-    dealt = deal(herder, herder.generation + 1, protocol, owned)
-    mine = dealt.assignments[ME]
+def lead_round(herder: HerderDriver, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> ComputedAssignments:
+    """A whole rebalance in the next generation that this herder leads, without its delay."""
+    computed = compute_round(herder, herder.generation + 1, protocol, owned)
+    mine = computed.assignments[ME]
     herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=protocol)
-    return dealt
+    return computed
 
 
-def given(dealt: Computed) -> Jobs:
-    return Jobs.of(job for one in dealt.assignments.values() for job in one.assigned)
+def assigned_jobs(computed: ComputedAssignments) -> Jobs:
+    return Jobs.of(job for assignment in computed.assignments.values() for job in assignment.assigned)
 
 
-def round_of(
-    herder: ByHand, owned: dict[MemberId, Jobs], protocol: ConnectProtocol = ConnectProtocol.STATIC
-) -> Computed:
-    """What this leader answers when ``owned`` is what members say that they run."""
-    herder.tell(ROUND)
+def compute_static_round(
+    herder: HerderDriver, owned: dict[MemberId, Jobs], protocol: ConnectProtocol = ConnectProtocol.STATIC
+) -> ComputedAssignments:
+    """This leader's assignments for members that report ``owned``; the rebalance completes."""
+    herder.feed(ROUND)
     members = {
         member: MemberReport(
             url=WorkerUrl(f"http://{member}/"), config_offset=ConfigOffset(len(herder.config)), owned=jobs
         )
         for member, jobs in owned.items()
     }
-    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
-    installed = herder.take(Install)
+    herder.feed(assignments_requested(members, generation=herder.generation + 1, protocol=protocol))
+    installed = herder.pop_effects(SendAssignments)
     if not installed:
         herder.now_ms += herder.herder.settings.sync_timeout_ms
-        herder.tell(TimerFired(timer="assign"))
-        installed = herder.take(Install)
+        herder.feed(TimerFired(timer="assign"))
+        installed = herder.pop_effects(SendAssignments)
     computed = installed[0].computed
-    herder.take_computed(computed, protocol)
+    herder.complete_computed_round(computed, protocol)
     return computed

@@ -1,11 +1,11 @@
-"""A round as its leader shows it, with two members and the two tasks of one connector."""
+"""Builder: the snapshot of a rebalance in its leader, with two members and the two tasks of one connector."""
 
-from coterie.assignors.claims import Places
-from coterie.assignors.members import MemberView
-from coterie.herder.group_view import Dealt, deal
+from coterie.assignors.claims import Eligibility
+from coterie.assignors.members import MemberSpec
+from coterie.herder.group_view import RoundSnapshot, snapshot_round
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
+from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport
 
 ORDERS = ConnectorName("orders")
 FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
@@ -14,29 +14,29 @@ BOTH = FIRST | SECOND
 ANNA, BERT = MemberId("anna-1"), MemberId("bert-1")
 
 
-def dealt(
-    views: dict[MemberId, MemberView],
+def round_snapshot(
+    views: dict[MemberId, MemberSpec],
     *,
     assigned: dict[MemberId, Jobs] | None = None,
-    former: Dealt | None = None,
+    previous: RoundSnapshot | None = None,
     unassigned: dict[Job, str] | None = None,
-) -> Dealt:
-    """A round in which each member has the name that its id has before the dash."""
+) -> RoundSnapshot:
+    """The snapshot of a rebalance; each member's name is the part of its id before the dash."""
     reports = {
         member: MemberReport(
             url=WorkerUrl(f"http://{member}:8083/"), name=member.partition("-")[0], config_offset=ConfigOffset(3)
         )
         for member in views
     }
-    assignments = {member: MemberAssignment(assigned=(assigned or {}).get(member, NO_JOBS)) for member in views}
-    return deal(
-        former,
-        AssignmentWanted(token=None, member_id=min(views), members=reports),
+    assignments = {member: AssignmentChange(assigned=(assigned or {}).get(member, NO_JOBS)) for member in views}
+    return snapshot_round(
+        previous,
+        AssignmentsRequested(token=None, member_id=min(views), members=reports),
         views,
         assignments,
         generation=Generation(1),
         protocol="static",
-        places=Places.of(views, BOTH),
+        eligibility=Eligibility.of(views, BOTH),
         configured=BOTH,
         unassigned=unassigned or {},
     )

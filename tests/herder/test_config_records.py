@@ -1,4 +1,4 @@
-"""The config topic's lines, beside those that a real Kafka Connect 4.3.1 wrote."""
+"""The config topic's records, compared with those of a real Kafka Connect 4.3.1."""
 
 import json
 from pathlib import Path
@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import (
     ConnectorWritten,
-    NotForUs,
+    IgnoredLine,
     SessionKeyWritten,
     TargetStateWritten,
+    TaskConfigWritten,
     TasksCommitted,
-    TaskWritten,
 )
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -26,19 +26,19 @@ VECTORS = json.loads((Path(__file__).parent / "vectors" / "connect-topics.json")
 RECORDED: list[dict[str, Any]] = [
     record for step in VECTORS["topics"] for record in step["records"] if record["topic"] == "configs"
 ]
-LIFE = Incarnation("5f3a")
+INCARNATION = Incarnation("5f3a")
 
 
-def written_again(record: config_records.ConfigRecord) -> list[NewLine]:
-    """The same thing, said by us."""
+def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
+    """The same record, encoded by this code."""
     match record:
         case ConnectorWritten(connector=name, config=None):
             return [config_records.deletion_lines(name)[0]]
         case ConnectorWritten(connector=name, config=config) if config is not None:
-            return [config_records.connector_line(name, config, LIFE)]
-        case TaskWritten(task=task, config=config):
+            return [config_records.connector_line(name, config, INCARNATION)]
+        case TaskConfigWritten(task=task, config=config):
             return [config_records.task_config_lines(task.connector, [config] * (task.task + 1))[task.task]]
-        case TasksCommitted(connector=name, tasks=tasks):
+        case TasksCommitted(connector=name, task_count=tasks):
             return [config_records.task_config_lines(name, [{}] * tasks)[-1]]
         case TargetStateWritten(connector=name, target_state=None):
             return [config_records.deletion_lines(name)[1]]
@@ -51,29 +51,29 @@ def written_again(record: config_records.ConfigRecord) -> list[NewLine]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")
-def test_what_connect_wrote_is_written_again_to_the_byte(recorded: dict[str, Any]) -> None:
+def test_connects_records_are_encoded_to_the_same_bytes(recorded: dict[str, Any]) -> None:
     value = recorded["value"]
     parsed = config_records.parse(recorded["key"].encode(), None if value is None else value.encode())
-    if isinstance(parsed, NotForUs):
-        assert parsed.remark is None, "a key of Connect's own is no surprise"
+    if isinstance(parsed, IgnoredLine):
+        assert parsed.log_message is None, "a key that only Connect uses is not logged"
         assert recorded["key"].startswith(("restart-connector-", "logger-cluster-"))
         return
-    (line,) = written_again(parsed)
-    ours = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
-    assert (line.key.decode(), ours and ours.decode()) == (recorded["key"], value)
+    (line,) = encode_again(parsed)
+    encoded_value = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
+    assert (line.key.decode(), encoded_value and encoded_value.decode()) == (recorded["key"], value)
 
 
-def test_a_connectors_line_has_its_incarnation_beside_the_properties() -> None:
-    line = config_records.connector_line(ConnectorName("orders"), {"name": "orders", "größe": "8"}, LIFE)
+def test_a_connector_record_contains_the_incarnation_beside_the_properties() -> None:
+    line = config_records.connector_line(ConnectorName("orders"), {"name": "orders", "größe": "8"}, INCARNATION)
     assert line.value == '{"properties":{"name":"orders","größe":"8"},"incarnation":"5f3a"}'.encode()
 
 
-def test_a_task_is_split_from_its_connector_at_the_last_dash() -> None:
+def test_a_task_key_is_split_at_the_last_dash() -> None:
     parsed = config_records.parse(b"task-a-b-1-12", b'{"properties":{}}')
-    assert parsed == TaskWritten(task=ConnectorTaskId(ConnectorName("a-b-1"), 12), config={})
+    assert parsed == TaskConfigWritten(task=ConnectorTaskId(ConnectorName("a-b-1"), 12), config={})
 
 
-def test_the_newer_target_state_counts_and_an_unknown_one_falls_back() -> None:
+def test_the_newer_target_state_field_wins_and_an_unknown_value_falls_back_to_the_older() -> None:
     parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}')
     assert parsed == TargetStateWritten(connector=ConnectorName("a"), target_state=TargetState.STOPPED)
     parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"HIBERNATING"}')
@@ -94,24 +94,24 @@ def test_the_newer_target_state_counts_and_an_unknown_one_falls_back() -> None:
         (None, b"{}"),
     ],
 )
-def test_a_line_that_means_nothing_is_remarked_on_and_ignored(key: bytes | None, value: bytes) -> None:
+def test_an_invalid_record_is_ignored_with_a_log_message(key: bytes | None, value: bytes) -> None:
     parsed = config_records.parse(key, value)
-    assert isinstance(parsed, NotForUs)
-    assert parsed.remark
+    assert isinstance(parsed, IgnoredLine)
+    assert parsed.log_message
 
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=200))
-def test_no_line_is_ever_a_reason_to_fail(key: bytes, value: bytes | None) -> None:
+def test_no_record_raises_an_exception(key: bytes, value: bytes | None) -> None:
     for prefix in (b"", b"connector-", b"task-", b"commit-", b"target-state-"):
         config_records.parse(prefix + key, value)
     config_records.parse(b"session-key", value)
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(min_size=1, max_size=30))
-def test_any_config_comes_back_as_it_was_put(config: dict[str, str], name: str) -> None:
-    line = config_records.connector_line(ConnectorName(name), config, LIFE)
+def test_any_config_is_decoded_to_the_same_config(config: dict[str, str], name: str) -> None:
+    line = config_records.connector_line(ConnectorName(name), config, INCARNATION)
     parsed = config_records.parse(line.key, line.value)
-    assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=LIFE)
+    assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=INCARNATION)
 
 
 GOOD_KEY = {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 1}
@@ -131,10 +131,10 @@ GOOD_KEY = {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 
         {"creation-timestamp": None},
     ],
 )
-def test_a_bad_session_key_is_a_remark_that_shows_none_of_it(changes: dict[str, Any]) -> None:
+def test_an_invalid_session_key_is_ignored_with_a_log_message_that_does_not_contain_it(changes: dict[str, Any]) -> None:
     value = json.dumps({**GOOD_KEY, **changes}).encode()
     assert isinstance(config_records.parse(b"session-key", json.dumps(GOOD_KEY).encode()), SessionKeyWritten)
     parsed = config_records.parse(b"session-key", value)
-    assert isinstance(parsed, NotForUs)
-    assert parsed.remark
-    assert "c2VjcmV0" not in parsed.remark
+    assert isinstance(parsed, IgnoredLine)
+    assert parsed.log_message
+    assert "c2VjcmV0" not in parsed.log_message

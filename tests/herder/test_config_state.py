@@ -1,8 +1,8 @@
-"""What the config log's lines make of the state: Connect's reader rules, one by one."""
+"""The state after the config log's records: Connect's reader rules, one by one."""
 
 from collections.abc import Mapping, Sequence
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
 from coterie.herder.session_keys import SessionKey
@@ -12,24 +12,24 @@ from coterie.nouns.states import TargetState
 
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "X", "name": "orders"}
-LIFE = Incarnation("life-1")
-BORN = config_records.connector_line(ORDERS, CONFIG, LIFE)
+INCARNATION = Incarnation("incarnation-1")
+CONNECTOR_LINE = config_records.connector_line(ORDERS, CONFIG, INCARNATION)
 
 
-def read(state: ConfigState, lines: Sequence[NewLine]) -> list[str]:
-    """Apply ``lines`` at the next offsets; return the remarks."""
+def read(state: ConfigState, lines: Sequence[NewTopicRecord]) -> list[str]:
+    """Apply ``lines`` at the next offsets; return the log messages."""
     remarks = []
     for line in lines:
         offset = max(state.offset, 0)
-        remark = state.apply(Line(partition=0, offset=offset, timestamp_ms=0, key=line.key, value=line.value))
+        remark = state.apply(TopicRecord(partition=0, offset=offset, timestamp_ms=0, key=line.key, value=line.value))
         remarks += [remark] if remark else []
     return remarks
 
 
-def test_task_configs_count_only_once_they_are_committed() -> None:
+def test_task_configs_take_effect_when_they_are_committed() -> None:
     state = ConfigState()
     *tasks, commit = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
-    read(state, [BORN, *tasks])
+    read(state, [CONNECTOR_LINE, *tasks])
     assert state.tasks(ORDERS) == ()
     read(state, [commit])
     assert [state.task_config(task) for task in state.tasks(ORDERS)] == [{"i": "0"}, {"i": "1"}]
@@ -37,10 +37,10 @@ def test_task_configs_count_only_once_they_are_committed() -> None:
     assert state.offset == 4
 
 
-def test_a_commit_of_configs_that_are_not_there_leaves_no_tasks_until_a_good_one() -> None:
+def test_a_commit_of_missing_task_configs_leaves_no_tasks_until_a_complete_one() -> None:
     state = ConfigState()
     first, _, commit = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
-    remarks = read(state, [BORN, first, commit])
+    remarks = read(state, [CONNECTOR_LINE, first, commit])
     assert "[1]" in remarks[0]
     connector = state.connector(ORDERS)
     assert connector is not None
@@ -50,9 +50,9 @@ def test_a_commit_of_configs_that_are_not_there_leaves_no_tasks_until_a_good_one
     assert len(state.tasks(ORDERS)) == 1
 
 
-def test_a_commit_takes_nothing_from_the_one_before_it() -> None:
+def test_a_commit_does_not_use_task_configs_from_before_the_previous_commit() -> None:
     state = ConfigState()
-    read(state, [BORN, *config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])])
+    read(state, [CONNECTOR_LINE, *config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])])
     *_, commit = config_records.task_config_lines(ORDERS, [{}, {}])
     read(state, [commit])
     assert state.tasks(ORDERS) == ()
@@ -65,24 +65,24 @@ def test_a_commit_without_its_connector_is_ignored() -> None:
     assert not state.jobs()
 
 
-def test_deleting_takes_everything_and_creating_again_is_another_life() -> None:
+def test_a_deletion_removes_everything_and_a_re_creation_is_another_incarnation() -> None:
     state = ConfigState()
     stopped = config_records.target_state_line(ORDERS, TargetState.STOPPED)
-    read(state, [BORN, stopped, *config_records.task_config_lines(ORDERS, [{}])])
+    read(state, [CONNECTOR_LINE, stopped, *config_records.task_config_lines(ORDERS, [{}])])
     read(state, config_records.deletion_lines(ORDERS))
     assert not state.jobs()
-    read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("life-2"))])
+    read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))])
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.incarnation == "life-2"
+    assert connector.incarnation == "incarnation-2"
     assert connector.applied_config is None
     assert state.target_state(ORDERS) is TargetState.STARTED
 
 
-def test_the_config_that_was_current_at_the_commit_is_remembered() -> None:
+def test_the_connector_config_at_the_commit_is_kept_as_the_applied_one() -> None:
     state = ConfigState()
-    read(state, [BORN, *config_records.task_config_lines(ORDERS, [{}])])
-    read(state, [config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, LIFE)])
+    read(state, [CONNECTOR_LINE, *config_records.task_config_lines(ORDERS, [{}])])
+    read(state, [config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION)])
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.applied_config == CONFIG
@@ -90,60 +90,60 @@ def test_the_config_that_was_current_at_the_commit_is_remembered() -> None:
     assert len(connector.task_configs) == 1, "its tasks stay until the next commit"
 
 
-def test_lines_of_connects_own_tools_keep_a_life_or_begin_one() -> None:
+def test_records_of_other_tools_keep_the_incarnation_or_start_one() -> None:
     state = ConfigState()
-    foreign = NewLine(key=b"connector-orders", value=b'{"properties":{"name":"orders"}}')
-    read(state, [BORN, foreign])
+    foreign = NewTopicRecord(key=b"connector-orders", value=b'{"properties":{"name":"orders"}}')
+    read(state, [CONNECTOR_LINE, foreign])
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.incarnation == LIFE
+    assert connector.incarnation == INCARNATION
     read(state, [*config_records.deletion_lines(ORDERS), foreign])
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.incarnation == "at-4"
 
 
-def test_a_target_state_may_come_before_its_connector() -> None:
+def test_a_target_state_may_precede_its_connector() -> None:
     state = ConfigState()
-    read(state, [config_records.target_state_line(ORDERS, TargetState.STOPPED), BORN])
+    read(state, [config_records.target_state_line(ORDERS, TargetState.STOPPED), CONNECTOR_LINE])
     assert state.target_state(ORDERS) is TargetState.STOPPED
 
 
-def test_the_latest_session_key_counts_and_nothing_takes_it_away() -> None:
+def test_the_latest_session_key_is_used_and_a_tombstone_does_not_remove_it() -> None:
     state = ConfigState()
     assert state.session_key is None
     older, newer = (SessionKey(key=key, algorithm="HmacSHA256", created_at_ms=9) for key in (b"older", b"newer"))
     assert read(state, [config_records.session_key_line(older), config_records.session_key_line(newer)]) == []
     assert state.session_key == newer
-    (remark,) = read(state, [NewLine(key=b"session-key", value=None)])
+    (remark,) = read(state, [NewTopicRecord(key=b"session-key", value=None)])
     assert state.session_key == newer, remark
 
 
-def test_tasks_keep_their_checkpoints_through_stops_and_configs_until_another_incarnation() -> None:
+def test_checkpointed_task_configs_are_kept_until_another_incarnation() -> None:
     def checkpointed() -> list[Mapping[str, str]]:
         connector = state.connector(ORDERS)
         assert connector is not None
-        return list(connector.checkpointed)
+        return list(connector.checkpointed_task_configs)
 
     state = ConfigState()
-    read(state, [BORN])
+    read(state, [CONNECTOR_LINE])
     assert checkpointed() == []
     tasks = [{"i": "0"}, {"i": "1"}]
     read(state, config_records.task_config_lines(ORDERS, tasks))
     assert checkpointed() == tasks
     read(state, config_records.task_config_lines(ORDERS, ()))
     assert checkpointed() == tasks
-    read(state, [config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, LIFE)])
+    read(state, [config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, INCARNATION)])
     assert checkpointed() == tasks
-    read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("life-2"))])
+    read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))])
     assert checkpointed() == []
 
 
-def test_compaction_leaves_the_tasks_of_a_stopped_connector_their_checkpoints() -> None:
+def test_compaction_keeps_the_checkpointed_task_configs_of_a_stopped_connector() -> None:
     state = ConfigState()
     *tasks, _ = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
-    read(state, [BORN, *tasks, *config_records.task_config_lines(ORDERS, ())])
+    read(state, [CONNECTOR_LINE, *tasks, *config_records.task_config_lines(ORDERS, ())])
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.checkpointed == ({"i": "0"}, {"i": "1"})
+    assert connector.checkpointed_task_configs == ({"i": "0"}, {"i": "1"})
     assert state.tasks(ORDERS) == ()

@@ -1,6 +1,6 @@
-"""A worker that is to go for good, and one that is called back."""
+"""A worker that drains to leave permanently, and a drain that is cancelled."""
 
-from coterie.herder.messages import Exit, GroupLeft, Say, ShutdownOrdered, StopTask
+from coterie.herder.messages import Exit, GroupLeft, ShutdownOrdered, StopTask, WriteLogMessage
 from coterie.herder.requests import (
     DescribeWorker,
     Done,
@@ -12,139 +12,142 @@ from coterie.herder.requests import (
     WorkerView,
 )
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Leave, Lost, Rejoin, Subscribe
+from coterie.nouns.membership import Leave, MembershipLost, Rejoin, SetWorkerState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, working
-from tests.herder.by_hand import ROUND, ByHand
+from tests.herder.herder_driver import ROUND, HerderDriver
 
 
-def told(hand: ByHand) -> Subscribe:
-    return hand.take(Subscribe)[-1]
+def last_worker_state(driver: HerderDriver) -> SetWorkerState:
+    return driver.pop_effects(SetWorkerState)[-1]
 
 
-def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on() -> None:
-    hand = working()
-    assert hand.answer(hand.ask(DrainWorker(worker="here:8083"))) == Done()
-    said = told(hand)
-    assert (said.draining, said.owned) == (True, BOTH_TASKS)
-    assert [rejoin.reason for rejoin in hand.take(Rejoin)] == ["this worker drains"]
-    assert not hand.take(StopTask)
-    hand.ask(DrainWorker(worker="here:8083"))
-    assert not hand.take(Rejoin), "said once"
+def test_a_drain_is_reported_in_the_next_join_and_requests_a_rejoin_while_the_tasks_run() -> None:
+    driver = working()
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    sent = last_worker_state(driver)
+    assert (sent.draining, sent.owned) == (True, BOTH_TASKS)
+    assert [rejoin.reason for rejoin in driver.pop_effects(Rejoin)] == ["this worker drains"]
+    assert not driver.pop_effects(StopTask)
+    driver.send_request(DrainWorker(worker="here:8083"))
+    assert not driver.pop_effects(Rejoin), "reported once"
 
 
-def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_good() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(ROUND)
-    hand.assign(revoked=FIRST, protocol=STATIC)
-    hand.obey()
-    hand.tell(ROUND)
-    assert not hand.take(Leave), "the second task is still here"
-    hand.assign(revoked=BOTH_TASKS - FIRST, protocol=STATIC)
-    hand.obey()
-    assert told(hand).owned == NO_JOBS
-    assert not hand.take(Leave), "not before the next round has given its jobs to others"
-    hand.tell(ROUND)
-    hand.assign(protocol=STATIC)
-    hand.obey()
-    assert [leave.for_good for leave in hand.take(Leave)] == [True]
-    hand.tell(GroupLeft())
-    assert [end.code for end in hand.take(Exit)] == [0]
+def test_a_draining_worker_leaves_permanently_when_all_its_jobs_are_revoked_and_stopped() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
+    driver.feed(ROUND)
+    driver.assign(revoked=FIRST, protocol=STATIC)
+    driver.run_all_chores()
+    driver.feed(ROUND)
+    assert not driver.pop_effects(Leave), "the second task still runs"
+    driver.assign(revoked=BOTH_TASKS - FIRST, protocol=STATIC)
+    driver.run_all_chores()
+    assert last_worker_state(driver).owned == NO_JOBS
+    assert not driver.pop_effects(Leave), "not before the next rebalance has assigned its jobs to other workers"
+    driver.feed(ROUND)
+    driver.assign(protocol=STATIC)
+    driver.run_all_chores()
+    assert [leave.is_permanent for leave in driver.pop_effects(Leave)] == [True]
+    driver.feed(GroupLeft())
+    assert [end.code for end in driver.pop_effects(Exit)] == [0]
 
 
-def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_stays() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(ROUND)
-    hand.assign(revoked=BOTH_TASKS, protocol=STATIC)
-    hand.obey()
-    hand.take(Rejoin)
-    assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()
-    assert not told(hand).draining
-    assert len(hand.take(Rejoin)) == 1
-    hand.tell(ROUND)
-    hand.assign(assigned=FIRST, protocol=STATIC)
-    hand.obey()
-    assert not hand.take(Leave)
+def test_a_cancelled_drain_is_reported_in_the_next_join_and_the_worker_stays() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
+    driver.feed(ROUND)
+    driver.assign(revoked=BOTH_TASKS, protocol=STATIC)
+    driver.run_all_chores()
+    driver.pop_effects(Rejoin)
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
+    assert not last_worker_state(driver).draining
+    assert len(driver.pop_effects(Rejoin)) == 1
+    driver.feed(ROUND)
+    driver.assign(assigned=FIRST, protocol=STATIC)
+    driver.run_all_chores()
+    assert not driver.pop_effects(Leave)
 
 
-def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> None:
-    hand = working()
-    hand.tell(ROUND)
-    hand.ask(DrainWorker(worker="here:8083"))
-    assert not hand.take(Rejoin), "its join may have been sent"
-    hand.assign(protocol=STATIC)
-    assert len(hand.take(Rejoin)) == 1
+def test_a_drain_ordered_during_a_rebalance_is_reported_in_the_next_one() -> None:
+    driver = working()
+    driver.feed(ROUND)
+    driver.send_request(DrainWorker(worker="here:8083"))
+    assert not driver.pop_effects(Rejoin), "the join may have been sent already"
+    driver.assign(protocol=STATIC)
+    assert len(driver.pop_effects(Rejoin)) == 1
 
 
-def test_a_drain_outlives_the_membership() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(Lost(reason="the session is over"))
-    hand.obey()
-    assert told(hand).draining, "it joins again as one that drains"
-    assert not hand.take(Leave), "not before it is known that the group gives it nothing"
-    hand.tell(ROUND)
-    hand.assign(protocol=STATIC)
-    hand.obey()
-    assert len(hand.take(Leave)) == 1
+def test_a_drain_continues_after_a_lost_membership() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
+    driver.feed(MembershipLost(reason="the session is over"))
+    driver.run_all_chores()
+    assert last_worker_state(driver).draining, "it joins again as a draining worker"
+    assert not driver.pop_effects(Leave), "not before the next rebalance shows that it is assigned nothing"
+    driver.feed(ROUND)
+    driver.assign(protocol=STATIC)
+    driver.run_all_chores()
+    assert len(driver.pop_effects(Leave)) == 1
 
 
-def test_sigterm_ends_a_drain_as_it_ends_any_work() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(ShutdownOrdered(reason="SIGTERM"))
-    hand.obey()
-    assert [leave.for_good for leave in hand.take(Leave)] == [False], "it comes back: its place waits for it"
+def test_sigterm_ends_a_draining_worker_like_any_other() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    driver.run_all_chores()
+    assert [leave.is_permanent for leave in driver.pop_effects(Leave)] == [False], (
+        "not permanently: its jobs are deferred until it returns"
+    )
 
 
-def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
+def test_a_drain_is_refused_if_the_groups_protocol_cannot_announce_it() -> None:
     for protocol in ConnectProtocol:
         if protocol < STATIC:
-            hand = working(protocol)
-            answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
+            driver = working(protocol)
+            answer = driver.answer(driver.send_request(DrainWorker(worker="here:8083")))
             assert isinstance(answer, RequestRefused)
             assert answer.problem is Problem.NOT_POSSIBLE
             assert f"uses protocol {protocol.setting}" in answer.message
-            assert not hand.herder.life.is_draining
+            assert not driver.herder.lifecycle.is_draining
 
 
-def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_goes_on_after_it() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
+def test_a_drain_waits_with_a_warning_while_the_group_uses_an_older_protocol() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
     for protocol, warns in ((STATIC, False), (ConnectProtocol.SESSIONED, True), (STATIC, False)):
-        hand.tell(ROUND)
-        hand.assign(protocol=protocol)
-        warned = [said.text for said in hand.take(Say) if said.warns]
+        driver.feed(ROUND)
+        driver.assign(protocol=protocol)
+        warnings = [sent.text for sent in driver.pop_effects(WriteLogMessage) if sent.warns]
         assert (
-            any("The drain of this worker waits: the group uses protocol sessioned" in text for text in warned) is warns
+            any("The drain of this worker waits: the group uses protocol sessioned" in text for text in warnings)
+            is warns
         )
-        view = hand.answer(hand.ask(DescribeWorker()))
+        view = driver.answer(driver.send_request(DescribeWorker()))
         assert isinstance(view, WorkerView)
         assert view.draining
-        assert (view.drain_waits is not None) is warns
-    assert hand.herder.life.is_draining
+        assert (view.drain_wait_reason is not None) is warns
+    assert driver.herder.lifecycle.is_draining
 
 
-def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:
-    hand = ByHand()
-    hand.begin()
-    answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
+def test_a_drain_is_refused_without_a_membership() -> None:
+    driver = HerderDriver()
+    driver.open_runtime()
+    answer = driver.answer(driver.send_request(DrainWorker(worker="here:8083")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NO_LEADER
 
 
-def test_a_worker_that_drains_is_not_restarted() -> None:
-    hand = working()
-    hand.ask(DrainWorker(worker="here:8083"))
-    answer = hand.answer(hand.ask(RestartWorker(worker="here:8083")))
+def test_a_draining_worker_is_not_restarted() -> None:
+    driver = working()
+    driver.send_request(DrainWorker(worker="here:8083"))
+    answer = driver.answer(driver.send_request(RestartWorker(worker="here:8083")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_POSSIBLE
 
 
-def test_who_is_not_meant_names_the_leader() -> None:
-    hand = working()
-    answer = hand.answer(hand.ask(DrainWorker(worker="there")))
+def test_an_order_for_another_worker_is_redirected_to_the_leader() -> None:
+    driver = working()
+    answer = driver.answer(driver.send_request(DrainWorker(worker="there")))
     assert isinstance(answer, RequestRefused)
-    assert (answer.problem, answer.leader_url) == (Problem.NOT_LEADER, "http://leader:8083/")
+    assert (answer.problem, answer.redirect_url) == (Problem.NOT_LEADER, "http://leader:8083/")

@@ -1,4 +1,4 @@
-"""A herder told one thing after the other. Read from the top: this is how one worker thinks."""
+"""A herder, event by event. Read from the top: a worker's behaviour from its start to its shutdown."""
 
 from random import Random
 
@@ -35,329 +35,372 @@ from coterie.herder.requests import (
     RequestRefused,
     SetTargetState,
 )
-from coterie.herder.seams import TaskClosed, TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart, TaskWaiting
-from coterie.herder.timers import RetryDue
-from coterie.herder.work import Failed, Running, Taken
+from coterie.herder.seams import (
+    TaskCheckpointClosed,
+    TaskDied,
+    TaskEvent,
+    TaskHalted,
+    TaskProgressed,
+    TaskRetrying,
+    TaskSpec,
+)
+from coterie.herder.timers import ConnectorRetryDue
+from coterie.herder.work import Failed, OwnershipUnconfirmed, Running
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Install, Leave, Lost, MemberReport, MembershipRefused, Rejoin, Subscribe
+from coterie.nouns.membership import (
+    Leave,
+    MemberReport,
+    MembershipLost,
+    MembershipRefused,
+    Rejoin,
+    SendAssignments,
+    SetWorkerState,
+)
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
-from tests.herder.by_hand import ME, OTHER, ROUND, WALL_MS, ByHand, Doable, proved, wanted
+from tests.herder.builders import (
+    CONFIG,
+    CONNECTOR_LINE,
+    INCARNATION,
+    ORDERS,
+    ORDERS_TASK_CONFIGS,
+    TASK_CONFIG_LINES,
+    TASKS,
+    jobs_of,
+)
+from tests.herder.herder_driver import (
+    ME,
+    OTHER,
+    ROUND,
+    WALL_MS,
+    HerderDriver,
+    RunnableChore,
+    assignments_requested,
+    lease_renewed,
+)
 
 
-def test_nothing_is_said_to_the_group_before_the_runtime_is_open() -> None:
-    herder = ByHand()
-    herder.write(BORN)
-    assert not herder.take(Subscribe)
-    herder.tell(RuntimeOpened(wall_ms=WALL_MS))
-    assert herder.take(Subscribe) == [Subscribe(config_offset=ConfigOffset(1), owned=NO_JOBS)]
+def test_nothing_is_sent_to_the_group_before_the_runtime_is_open() -> None:
+    herder = HerderDriver()
+    herder.write(CONNECTOR_LINE)
+    assert not herder.pop_effects(SetWorkerState)
+    herder.feed(RuntimeOpened(wall_ms=WALL_MS))
+    assert herder.pop_effects(SetWorkerState) == [SetWorkerState(config_offset=ConfigOffset(1), owned=NO_JOBS)]
 
 
-def test_only_what_is_assigned_and_committed_is_started() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    herder.assign(assigned=only(*TASKS))
-    assert not herder.take(StartTask), "assigned, and not committed"
-    herder.write(*DEALT)
-    started = [order.start for order in herder.take(StartTask)]
+def test_only_assigned_tasks_with_committed_configs_are_started() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
+    herder.assign(assigned=jobs_of(*TASKS))
+    assert not herder.pop_effects(StartTask), "assigned, and not committed"
+    herder.write(*TASK_CONFIG_LINES)
+    started = [order.spec for order in herder.pop_effects(StartTask)]
     assert started == [
-        TaskStart(task=task, incarnation=LIFE, config=share) for task, share in zip(TASKS, SHARES, strict=True)
+        TaskSpec(task=task, incarnation=INCARNATION, config=share)
+        for task, share in zip(TASKS, ORDERS_TASK_CONFIGS, strict=True)
     ]
 
 
-def test_a_worker_that_knows_less_than_its_leader_reads_before_it_starts() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.config.append(BORN)  # The leader has read a line more.
-    herder.assign(assigned=only(TASKS[0]))
-    assert not herder.take(StartTask)
+def test_a_worker_that_has_read_less_than_its_leader_reads_before_it_starts_tasks() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.config.append(CONNECTOR_LINE)  # The leader has read one record more.
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    assert not herder.pop_effects(StartTask)
     herder.config.pop()
-    herder.write(BORN)
-    assert [order.start.task for order in herder.take(StartTask)] == [TASKS[0]]
+    herder.write(CONNECTOR_LINE)
+    assert [order.spec.task for order in herder.pop_effects(StartTask)] == [TASKS[0]]
 
 
-def test_a_rejoin_is_asked_for_when_all_that_was_revoked_has_stopped() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.assign(revoked=only(*TASKS))
-    first, second = herder.take(StopTask)
-    herder.do(first)
-    assert not herder.take(Rejoin)
-    herder.do(second)
-    assert len(herder.take(Rejoin)) == 1
-    assert herder.take(Subscribe)[-1].owned == NO_JOBS
-    herder.obey()
+def test_a_rejoin_is_requested_when_all_revoked_jobs_have_stopped() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.assign(revoked=jobs_of(*TASKS))
+    first, second = herder.pop_effects(StopTask)
+    herder.run_chore(first)
+    assert not herder.pop_effects(Rejoin)
+    herder.run_chore(second)
+    assert len(herder.pop_effects(Rejoin)) == 1
+    assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
+    herder.run_all_chores()
     assert [line.value and line.value.split(b'"')[3] for line in herder.statuses[-2:]] == [b"UNASSIGNED"] * 2
 
 
-def test_a_revocation_during_the_next_round_is_acknowledged_after_it() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.assign(revoked=only(TASKS[0]))
-    herder.tell(ROUND)  # It has said that it still has both.
-    herder.obey()
-    assert not herder.take(Rejoin)
+def test_a_revocation_that_completes_during_the_next_rebalance_requests_a_rejoin_after_it() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.assign(revoked=jobs_of(TASKS[0]))
+    herder.feed(ROUND)  # Its join has reported both tasks as owned.
+    herder.run_all_chores()
+    assert not herder.pop_effects(Rejoin)
     herder.assign()
-    assert len(herder.take(Rejoin)) == 1
+    assert len(herder.pop_effects(Rejoin)) == 1
 
 
-def test_a_change_of_one_tasks_config_restarts_that_task_alone() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.write(*config_records.task_config_lines(ORDERS, [SHARES[0], {"share": "another"}]))
-    assert [order.task for order in herder.take(StopTask)] == [TASKS[1]]
+def test_a_change_of_one_tasks_config_restarts_only_that_task() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.write(*config_records.task_config_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "another"}]))
+    assert [order.task for order in herder.pop_effects(StopTask)] == [TASKS[1]]
 
 
-def test_an_owner_publishes_through_the_leader_again_and_again_until_a_newer_config() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    herder.assign(assigned=only(ORDERS))
-    (split,) = herder.take(SplitConnector)
-    herder.tell(ConnectorSplit(connector=ORDERS, written_at=split.written_at, configs=SHARES))
-    (published,) = herder.take(PublishTaskConfigs)
-    assert (published.leader_url, published.configs) == ("http://leader:8083/", tuple(SHARES))
-    waits = []
+def test_an_owner_retries_to_publish_through_the_leader_until_there_is_a_newer_config() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
+    herder.assign(assigned=jobs_of(ORDERS))
+    (split,) = herder.pop_effects(SplitConnector)
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=ORDERS_TASK_CONFIGS)
+    )
+    (published,) = herder.pop_effects(PublishTaskConfigs)
+    assert (published.leader_url, published.configs) == ("http://leader:8083/", tuple(ORDERS_TASK_CONFIGS))
+    delays_ms = []
     for _ in range(10):
-        herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=split.written_at, refusal="no route"))
-        (timer,) = [order for order in herder.take(SetTimer) if isinstance(order.timer, RetryDue)]
-        waits.append(timer.at_ms - herder.now_ms)
+        herder.feed(
+            TaskConfigsPublished(connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route")
+        )
+        (timer,) = [order for order in herder.pop_effects(SetTimer) if isinstance(order.timer, ConnectorRetryDue)]
+        delays_ms.append(timer.at_ms - herder.now_ms)
         herder.now_ms = timer.at_ms
-        herder.tell(TimerFired(timer=timer.timer))
-        (published,) = herder.take(PublishTaskConfigs)
-    assert waits == [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
-    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, LIFE))
-    (newer,) = herder.take(SplitConnector)
-    herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=split.written_at, refusal="no route"))
-    assert not [order for order in herder.take(SetTimer) if isinstance(order.timer, RetryDue)]
-    assert newer.written_at != split.written_at
+        herder.feed(TimerFired(timer=timer.timer))
+        (published,) = herder.pop_effects(PublishTaskConfigs)
+    assert delays_ms == [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
+    (newer,) = herder.pop_effects(SplitConnector)
+    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route"))
+    assert not [order for order in herder.pop_effects(SetTimer) if isinstance(order.timer, ConnectorRetryDue)]
+    assert newer.config_line_offset != split.config_line_offset
 
 
-def test_a_split_that_was_overtaken_by_a_newer_config_counts_for_nothing() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    herder.assign(assigned=only(ORDERS))
-    (old,) = herder.take(SplitConnector)
-    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, LIFE))
-    assert not herder.take(SplitConnector), "one at a time"
-    herder.tell(ConnectorSplit(connector=ORDERS, written_at=old.written_at, configs=SHARES))
-    (new,) = herder.take(SplitConnector)
+def test_the_result_of_a_split_of_an_older_config_is_dropped() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
+    herder.assign(assigned=jobs_of(ORDERS))
+    (old,) = herder.pop_effects(SplitConnector)
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
+    assert not herder.pop_effects(SplitConnector), "one split at a time"
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=old.config_line_offset, configs=ORDERS_TASK_CONFIGS)
+    )
+    (new,) = herder.pop_effects(SplitConnector)
     assert new.config == {**CONFIG, "new": "yes"}
-    # The first result was of a config that is no more: nothing was published of it.
-    assert not herder.take(PublishTaskConfigs)
+    # The first result belongs to an outdated config: none of it is published.
+    assert not herder.pop_effects(PublishTaskConfigs)
 
 
-def test_the_leader_deals_out_and_asks_for_a_round_when_the_jobs_change() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    herder.tell(
-        wanted({ME: MemberReport(url=WorkerUrl("http://here:8083/"), config_offset=ConfigOffset(1))}, generation=1)
+def test_the_leader_assigns_jobs_and_requests_a_rejoin_when_the_set_of_jobs_changes() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
+    herder.feed(
+        assignments_requested(
+            {ME: MemberReport(url=WorkerUrl("http://here:8083/"), config_offset=ConfigOffset(1))}, generation=1
+        )
     )
     computed = herder.computed()
-    assert (computed.assignments[ME].assigned, computed.config_offset) == (only(ORDERS), 1)
+    assert (computed.assignments[ME].assigned, computed.config_offset) == (jobs_of(ORDERS), 1)
     herder.assign(assigned=computed.assignments[ME].assigned, leader=ME)
-    assert not herder.take(Rejoin)
-    herder.obey()  # It splits the connector, and publishes to itself.
-    assert len(herder.take(Rejoin)) == 1, "two tasks more"
-    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, LIFE))
-    herder.obey()
-    assert not herder.take(Rejoin), "asked for already, and configs that change need none"
+    assert not herder.pop_effects(Rejoin)
+    herder.run_all_chores()  # It splits the connector, and publishes the task configs itself.
+    assert len(herder.pop_effects(Rejoin)) == 1, "there are two new tasks"
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
+    herder.run_all_chores()
+    assert not herder.pop_effects(Rejoin), "already requested, and changed configs need no rebalance"
 
 
-def test_a_leader_that_lags_waits_for_its_log_and_then_says_that_nobody_gets_anything() -> None:
-    herder = ByHand()
-    herder.begin()
-    there = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(wanted({ME: there, OTHER: there}, generation=1))
-    assert not herder.take(Install)
-    (timer,) = herder.take(SetTimer)
+def test_a_lagging_leader_waits_for_its_config_log_and_then_reports_a_config_mismatch() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    report = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
+    herder.feed(assignments_requested({ME: report, OTHER: report}, generation=1))
+    assert not herder.pop_effects(SendAssignments)
+    (timer,) = herder.pop_effects(SetTimer)
     assert timer.timer == "assign"
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="assign"))
+    herder.feed(TimerFired(timer="assign"))
     failed = herder.computed()
     assert failed.has_config_mismatch
     assert failed.assignments.keys() == {ME, OTHER}
 
-    herder.tell(wanted({ME: there, OTHER: there}, generation=2))
-    herder.write(BORN)
+    herder.feed(assignments_requested({ME: report, OTHER: report}, generation=2))
+    herder.write(CONNECTOR_LINE)
     assert not herder.computed().has_config_mismatch
 
 
-def test_a_leader_that_caught_up_too_late_asks_for_another_round_at_once() -> None:
-    herder = ByHand()
-    herder.begin()
-    there = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(wanted({ME: there}, generation=1))
-    herder.tell(TimerFired(timer="assign"))
+def test_a_leader_that_caught_up_after_a_config_mismatch_requests_a_rejoin_at_once() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    report = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
+    herder.feed(assignments_requested({ME: report}, generation=1))
+    herder.feed(TimerFired(timer="assign"))
     computed = herder.computed()
-    herder.write(BORN)  # Between its answer and the end of the round.
-    assert not herder.take(Rejoin)
-    herder.take_computed(computed, ConnectProtocol.COMPATIBLE)
-    assert len(herder.take(Rejoin)) == 1
+    herder.write(CONNECTOR_LINE)  # Between its SyncGroup and the end of the rebalance.
+    assert not herder.pop_effects(Rejoin)
+    herder.complete_computed_round(computed, ConnectProtocol.COMPATIBLE)
+    assert len(herder.pop_effects(Rejoin)) == 1
 
 
-def test_a_lost_membership_stops_all_and_is_told_when_nothing_is_left() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(ORDERS, *TASKS))
-    herder.obey()
-    herder.take(Subscribe)
-    herder.tell(Lost(reason="silence"))
-    stops = herder.take(StopTask)
-    assert {stop.grace_ms for stop in stops} == {2_000}, "a fifth of the session, for two thirds are over"
-    assert herder.take(Subscribe)[-1].owned == only(*TASKS)
+def test_a_lost_membership_stops_all_tasks_and_each_stop_is_reported() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(ORDERS, *TASKS))
+    herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
+    herder.feed(MembershipLost(reason="silence"))
+    stops = herder.pop_effects(StopTask)
+    assert {stop.grace_ms for stop in stops} == {2_000}, "a fifth of the session, because two thirds are over"
+    assert herder.pop_effects(SetWorkerState)[-1].owned == jobs_of(*TASKS)
     for stop in stops:
-        herder.do(stop)
-    assert herder.take(Subscribe)[-1].owned == NO_JOBS
+        herder.run_chore(stop)
+    assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 
 
-def test_a_shut_down_stops_writes_leaves_and_exits() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS), leader=ME)
-    herder.obey()
-    waiting = herder.ask(DeleteConnector(connector=ORDERS))
-    herder.tell(ShutdownOrdered(reason="SIGTERM"))
+def test_a_shutdown_stops_tasks_writes_statuses_leaves_and_exits() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS), leader=ME)
+    herder.run_all_chores()
+    waiting = herder.send_request(DeleteConnector(connector=ORDERS))
+    herder.feed(ShutdownOrdered(reason="SIGTERM"))
     refused = herder.answer(waiting)
     assert isinstance(refused, RequestRefused)
     assert refused.problem is Problem.SHUTTING_DOWN
-    assert not herder.take(Leave), "its tasks still run"
-    herder.obey()
-    assert herder.take(Leave) == [Leave(reason="SIGTERM")]
-    herder.tell(GroupLeft())
-    assert herder.take(Exit) == [Exit(code=0, reason="SIGTERM")]
+    assert not herder.pop_effects(Leave), "its tasks still run"
+    herder.run_all_chores()
+    assert herder.pop_effects(Leave) == [Leave(reason="SIGTERM")]
+    herder.feed(GroupLeft())
+    assert herder.pop_effects(Exit) == [Exit(code=0, reason="SIGTERM")]
 
 
-def test_a_worker_that_its_group_refuses_says_so_and_exits_with_an_error() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.tell(MembershipRefused(reason="set session.timeout.ms"))
-    assert herder.take(Leave) == [Leave(reason="set session.timeout.ms")]
-    herder.tell(GroupLeft())
-    assert herder.take(Exit) == [Exit(code=1, reason="set session.timeout.ms")]
+def test_a_worker_refused_by_its_group_leaves_and_exits_with_an_error() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.feed(MembershipRefused(reason="set session.timeout.ms"))
+    assert herder.pop_effects(Leave) == [Leave(reason="set session.timeout.ms")]
+    herder.feed(GroupLeft())
+    assert herder.pop_effects(Exit) == [Exit(code=1, reason="set session.timeout.ms")]
 
 
-def test_a_worker_that_is_refused_later_stops_its_tasks_before_it_leaves() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.tell(MembershipRefused(reason="not authorized"))
-    assert not herder.take(Leave), "its tasks still run"
-    herder.obey()
-    assert herder.take(Leave)
+def test_a_worker_refused_after_joining_stops_its_tasks_before_it_leaves() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.feed(MembershipRefused(reason="not authorized"))
+    assert not herder.pop_effects(Leave), "its tasks still run"
+    herder.run_all_chores()
+    assert herder.pop_effects(Leave)
 
 
-def test_a_task_that_does_not_stop_does_not_hold_up_the_end() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.tell(ShutdownOrdered(reason="SIGTERM"))
-    herder.take(StopTask)  # Nobody obeys.
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "shutdown"]
+def test_a_task_that_does_not_stop_does_not_prevent_the_shutdown() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.feed(ShutdownOrdered(reason="SIGTERM"))
+    herder.pop_effects(StopTask)  # No task stops.
+    (timer,) = [order for order in herder.pop_effects(SetTimer) if order.timer == "shutdown"]
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="shutdown"))
-    assert herder.take(Leave)
+    herder.feed(TimerFired(timer="shutdown"))
+    assert herder.pop_effects(Leave)
 
 
-def test_statuses_that_could_not_be_written_are_written_later_unless_newer_ones_are_known() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(*TASKS))
-    (said,) = herder.take(AppendStatuses)
-    assert len(said.lines) == 2
-    for start in herder.take(StartTask):
-        herder.do(start)
-    herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
-    herder.tell(StatusesAppended(failure="the log is gone"))
-    herder.tell(TimerFired(timer="statuses"))
-    (again,) = herder.take(AppendStatuses)
+def test_unwritten_statuses_are_written_later_unless_newer_ones_exist() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS))
+    (append,) = herder.pop_effects(AppendStatuses)
+    assert len(append.lines) == 2
+    for start in herder.pop_effects(StartTask):
+        herder.run_chore(start)
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    herder.feed(TimerFired(timer="statuses"))
+    (again,) = herder.pop_effects(AppendStatuses)
     assert [line.value and line.value.split(b'"')[3] for line in again.lines] == [b"RUNNING", b"UNASSIGNED"]
 
 
-# -- whatever happens -------------------------------------------------------------------------------------------------
+# -- random events ----------------------------------------------------------------------------------------------------
 
 
-class World:
-    """Hands out random facts, and keeps the books on what is started and stopped."""
+class RandomHerderRun:
+    """Feeds random events to a herder, and checks which tasks are started and stopped."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.by_hand = ByHand()
-        self.by_hand.begin()
-        self.chores: list[Doable] = []
+        self.driver = HerderDriver()
+        self.driver.open_runtime()
+        self.chores: list[RunnableChore] = []
         self.active: set[ConnectorTaskId] = set()
         self.given = NO_JOBS
-        self.asked: list[RequestId] = []
+        self.request_ids: list[RequestId] = []
 
-    def turn(self) -> None:
+    def random_event(self) -> None:
         getattr(self, self.rng.choice([name for name in dir(type(self)) if name.startswith("on_")]))()
         self.collect()
 
     def collect(self) -> None:
         """No task is started twice, and each is stopped only when it was started."""
-        for start in self.by_hand.take(StartTask):
-            assert start.start.task not in self.active, "started twice"
-            assert start.start.task in self.given, "started, and not assigned"
-            self.active.add(start.start.task)
+        for start in self.driver.pop_effects(StartTask):
+            assert start.spec.task not in self.active, "started twice"
+            assert start.spec.task in self.given, "started, and not assigned"
+            self.active.add(start.spec.task)
             self.chores.append(start)
-        for restart in self.by_hand.take(RestartTask):
-            assert restart.task in self.active, "started again, and nothing is held"
+        for restart in self.driver.pop_effects(RestartTask):
+            assert restart.task in self.active, "restarted without a held checkpoint"
             self.chores.append(restart)
-        for stop in self.by_hand.take(StopTask):
+        for stop in self.driver.pop_effects(StopTask):
             assert stop.task in self.active, "stopped, and not started"
             self.chores.append(stop)
-        self.chores += self.by_hand.chores()
+        self.chores += self.driver.chores()
 
     def on_chore(self) -> None:
         if self.chores:
             self.end(self.chores.pop(self.rng.randrange(len(self.chores))))
 
-    def end(self, chore: Doable) -> None:
+    def end(self, chore: RunnableChore) -> None:
         if isinstance(chore, StartTask) and self.rng.random() < 0.2:
-            self.active.discard(chore.start.task)
-            self.by_hand.tell(TaskStartFailed(task=chore.start.task, trace="no"))
+            self.active.discard(chore.spec.task)
+            self.driver.feed(TaskStartFailed(task=chore.spec.task, trace="no"))
         elif isinstance(chore, RestartTask) and self.rng.random() < 0.5:
-            self.by_hand.tell(TaskStartFailed(task=chore.task, trace="no"))
+            self.driver.feed(TaskStartFailed(task=chore.task, trace="no"))
         else:
             if isinstance(chore, StopTask):
                 self.active.discard(chore.task)
-            self.by_hand.do(chore)
+            self.driver.run_chore(chore)
 
     def on_assignment(self) -> None:
-        everything = self.by_hand.herder.config.jobs()
+        everything = self.driver.herder.config.jobs()
         assigned = Jobs.of(job for job in everything - self.given if self.rng.random() < 0.7)
         revoked = Jobs.of(job for job in self.given if self.rng.random() < 0.3)
         self.given = (self.given - revoked) | assigned
-        self.by_hand.assign(assigned=assigned, revoked=revoked, leader=ME)
+        self.driver.assign(assigned=assigned, revoked=revoked, leader=ME)
 
     def on_loss(self) -> None:
         self.given = NO_JOBS
-        self.by_hand.tell(Lost(reason="chance"))
+        self.driver.feed(MembershipLost(reason="chance"))
 
     def on_round(self) -> None:
-        self.by_hand.tell(ROUND)
+        self.driver.feed(ROUND)
 
     def on_config(self) -> None:
         name = ConnectorName(self.rng.choice("ab"))
@@ -370,28 +413,30 @@ class World:
                 (config_records.target_state_line(name, self.rng.choice(list(TargetState))),),
             ]
         )
-        self.by_hand.write(*lines)
+        self.driver.write(*lines)
 
     def on_task(self) -> None:
-        running = [task for task, run in self.by_hand.herder.work.runs.items() if isinstance(run.state, Running)]
+        running = [task for task, run in self.driver.herder.work.task_runs.items() if isinstance(run.state, Running)]
         if running:
             task = self.rng.choice(sorted(running))
             events: list[TaskEvent] = [
                 TaskProgressed(task=task, batch_id=1, input_rows=1),
-                TaskWaiting(task=task, trace="away"),
-                TaskDied(task=task, trace="no", is_held=True),
-                TaskDied(task=task, trace="no", is_held=True, can_restart=False),
-                TaskDied(task=task, trace="no", is_held=False),
+                TaskRetrying(task=task, trace="unreachable"),
+                TaskDied(task=task, trace="no", holds_checkpoint=True),
+                TaskDied(task=task, trace="no", holds_checkpoint=True, can_restart=False),
+                TaskDied(task=task, trace="no", holds_checkpoint=False),
                 TaskHalted(task=task),
-                TaskClosed(task=task),
+                TaskCheckpointClosed(task=task),
             ]
             event = self.rng.choice(events)
-            if isinstance(event, TaskHalted | TaskClosed) or (isinstance(event, TaskDied) and not event.is_held):
+            if isinstance(event, TaskHalted | TaskCheckpointClosed) or (
+                isinstance(event, TaskDied) and not event.holds_checkpoint
+            ):
                 self.active.discard(task)
-            self.by_hand.tell(event)
+            self.driver.feed(event)
 
     def on_heartbeat(self) -> None:
-        self.by_hand.tell(proved(sent_at_ms=self.by_hand.now_ms - self.rng.randint(-10, 10)))
+        self.driver.feed(lease_renewed(sent_at_ms=self.driver.now_ms - self.rng.randint(-10, 10)))
 
     def on_request(self) -> None:
         name = ConnectorName(self.rng.choice("ab"))
@@ -402,49 +447,51 @@ class World:
             DescribeConnector(connector=name),
             PutTaskConfigs(connector=name, configs=({"share": "0"},)),
         ]
-        self.asked.append(self.by_hand.ask(self.rng.choice(requests)))
+        self.request_ids.append(self.driver.send_request(self.rng.choice(requests)))
 
     def on_time(self) -> None:
-        self.by_hand.now_ms += self.rng.choice([1, 100, 5_000])
+        self.driver.now_ms += self.rng.choice([1, 100, 5_000])
 
     def on_stray_timer(self) -> None:
-        timers = [order.timer for order in self.by_hand.orders if isinstance(order, SetTimer)]
+        timers = [order.timer for order in self.driver.effects if isinstance(order, SetTimer)]
         if timers:
-            self.by_hand.tell(TimerFired(timer=self.rng.choice(timers)))
+            self.driver.feed(TimerFired(timer=self.rng.choice(timers)))
 
     def settle(self) -> None:
-        """Chance has had its say: a place that is proved, a last round, and every chore done."""
-        self.by_hand.tell(proved(sent_at_ms=self.by_hand.now_ms))
-        self.by_hand.assign(leader=ME, revoked=self.given - self.by_hand.herder.config.jobs())
-        self.given = self.given & self.by_hand.herder.config.jobs()
-        self.by_hand.now_ms += 2_000  # Queries that died are due to be started again.
-        self.by_hand.tell(TimerFired(timer="changed jobs"))
+        """End of the random events: renew the lease, run one last rebalance, and run every chore."""
+        self.driver.feed(lease_renewed(sent_at_ms=self.driver.now_ms))
+        self.driver.assign(leader=ME, revoked=self.given - self.driver.herder.config.jobs())
+        self.given = self.given & self.driver.herder.config.jobs()
+        self.driver.now_ms += 2_000  # Restarts of failed queries are due.
+        self.driver.feed(TimerFired(timer="changed jobs"))
         self.collect()
         while self.chores:
             chore = self.chores.pop(0)
             if isinstance(chore, StopTask):
                 self.active.discard(chore.task)
-            self.by_hand.do(chore)
+            self.driver.run_chore(chore)
             self.collect()
 
 
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
-def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed: int) -> None:
-    world = World(Random(seed))
+def test_after_random_events_no_task_runs_twice_and_all_requests_are_answered(seed: int) -> None:
+    random_run = RandomHerderRun(Random(seed))
     for _ in range(120):
-        world.turn()
-    world.settle()
-    herder = world.by_hand.herder
+        random_run.random_event()
+    random_run.settle()
+    herder = random_run.driver.herder
     assert not herder.requests.writes
     assert not herder.requests.reads
-    assert herder.work.is_all_written
-    answers = [world.by_hand.answer(request) for request in world.asked]
+    assert herder.work.are_statuses_written
+    answers = [random_run.driver.answer(request) for request in random_run.request_ids]
     assert None not in answers
-    should = {
+    expected = {
         task
         for task in herder.place.assigned.tasks
         if herder.config.target_state(task.connector) is TargetState.STARTED
     }
-    stuck = {task for task, run in herder.work.runs.items() if isinstance(run.state, Failed | Taken)}
-    assert world.active == {task for task in should if herder.config.task_config(task) is not None} - stuck
+    stuck = {
+        task for task, run in herder.work.task_runs.items() if isinstance(run.state, Failed | OwnershipUnconfirmed)
+    }
+    assert random_run.active == {task for task in expected if herder.config.task_config(task) is not None} - stuck

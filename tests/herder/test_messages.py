@@ -1,4 +1,4 @@
-"""The vocabulary of a herder as a whole: it may be traced, and every chore is answered by an event."""
+"""All messages of a herder: they may be traced, and every chore ends with an event."""
 
 import dataclasses
 import re
@@ -13,10 +13,10 @@ from coterie.herder import messages, requests, seams, session_keys
 from coterie.herder.messages import Chore, ChoreResult
 
 SECRETS = re.compile(r"Mapping\[str, |bytes")
-"""Types that may hold a config, what is said of its values, or a key."""
-NAMES = {"trace", "message", "refusal", "obstacle"}
-"""What may quote a config."""
-PUBLIC = {"NewLine.key", "Line.key"}
+"""Types that may hold a config, an error about its values, or a key."""
+NAMES = {"trace", "message", "refusal", "settings_error"}
+"""Names of fields that may quote a config."""
+PUBLIC = {"NewTopicRecord.key", "TopicRecord.key"}
 
 
 def secret_fields(module: ModuleType) -> Iterator[tuple[str, "dataclasses.Field[object]"]]:
@@ -30,13 +30,13 @@ def secret_fields(module: ModuleType) -> Iterator[tuple[str, "dataclasses.Field[
 
 
 @pytest.mark.parametrize("module", [messages, requests, seams, session_keys, log], ids=lambda module: module.__name__)
-def test_no_config_and_no_key_is_shown(module: ModuleType) -> None:
+def test_the_repr_of_messages_contains_no_config_and_no_key(module: ModuleType) -> None:
     fields = dict(secret_fields(module))
     assert fields
     assert [name for name, field in fields.items() if field.repr] == []
 
 
-def test_every_chore_names_the_events_that_end_it_and_every_such_event_ends_one() -> None:
+def test_every_chore_has_events_that_end_it_and_every_such_event_belongs_to_a_chore() -> None:
     results = {kind.__name__ for kind in get_args(ChoreResult)}
     named = {kind: set(re.findall(r"\w+", (kind.__doc__ or "").partition("→")[2])) for kind in get_args(Chore)}
     assert {kind.__name__: names for kind, names in named.items() if not names & results} == {}

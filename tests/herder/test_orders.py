@@ -1,23 +1,23 @@
-"""Who takes an order: the same worker, whoever is asked."""
+"""Which worker executes an order: the same one for a request to any worker."""
 
 from dataclasses import replace
 
 import pytest
 
-from coterie.assignors.members import MemberView
-from coterie.herder.group_view import Dealt
+from coterie.assignors.members import MemberSpec
+from coterie.herder.group_view import RoundSnapshot
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused, UncordonWorker
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
-from tests.herder.by_hand import ME, OTHER
-from tests.herder.shown_round import ANNA, dealt
+from tests.herder.herder_driver import ME, OTHER
+from tests.herder.shown_round import ANNA, round_snapshot
 
 
-def known(*members: tuple[MemberId, str, str, str | None]) -> Dealt:
-    """A round of members: each with its id, name, ``host:port`` and instance id."""
-    (any_member,) = dealt({ANNA: MemberView()}).members
+def snapshot_of(*members: tuple[MemberId, str, str, str | None]) -> RoundSnapshot:
+    """The snapshot of a rebalance with ``members``: each has its id, name, ``host:port`` and instance id."""
+    (any_member,) = round_snapshot({ANNA: MemberSpec()}).members
     return replace(
-        dealt({ANNA: MemberView()}),
+        round_snapshot({ANNA: MemberSpec()}),
         members=tuple(
             replace(
                 any_member,
@@ -32,24 +32,24 @@ def known(*members: tuple[MemberId, str, str, str | None]) -> Dealt:
     )
 
 
-def ordered(worker: str, *members: tuple[MemberId, str, str, str | None]) -> Answer | None:
-    """What the leader, at here:8083, answers of a group of ``members``."""
-    hand = working()
-    hand.assign(leader=ME, protocol=STATIC)
-    hand.herder.lead.dealt = known(*members)
-    return hand.answer(hand.ask(UncordonWorker(worker=worker)))
+def answer_to_order(worker: str, *members: tuple[MemberId, str, str, str | None]) -> Answer | None:
+    """The answer of the leader, at here:8083, in a group of ``members``."""
+    driver = working()
+    driver.assign(leader=ME, protocol=STATIC)
+    driver.herder.leader_state.last_round = snapshot_of(*members)
+    return driver.answer(driver.send_request(UncordonWorker(worker=worker)))
 
 
-def test_a_follower_obeys_only_its_address_and_leaves_names_to_the_leader() -> None:
-    hand = working()
-    answer = hand.answer(hand.ask(UncordonWorker(worker="here")))
+def test_a_follower_accepts_only_its_own_address_and_redirects_names_to_the_leader() -> None:
+    driver = working()
+    answer = driver.answer(driver.send_request(UncordonWorker(worker="here")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_LEADER
-    assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
 
 
-def test_a_name_that_the_leader_shares_with_another_is_refused() -> None:
-    answer = ordered("a", (ME, "a", "here:8083", None), (OTHER, "a", "there:8083", None))
+def test_a_name_that_the_leader_shares_with_another_worker_is_refused() -> None:
+    answer = answer_to_order("a", (ME, "a", "here:8083", None), (OTHER, "a", "there:8083", None))
     assert isinstance(answer, RequestRefused)
     assert (answer.problem, answer.message) == (
         Problem.BAD_REQUEST,
@@ -57,12 +57,15 @@ def test_a_name_that_the_leader_shares_with_another_is_refused() -> None:
     )
 
 
-def test_the_name_of_another_goes_before_the_leaders_own_instance_id() -> None:
-    answer = ordered("lead", (ME, "a", "here:8083", "lead"), (OTHER, "lead", "there:8083", None))
+def test_another_workers_name_has_precedence_over_the_leaders_instance_id() -> None:
+    answer = answer_to_order("lead", (ME, "a", "here:8083", "lead"), (OTHER, "lead", "there:8083", None))
     assert isinstance(answer, RequestRefused)
-    assert (answer.problem, answer.leader_url) == (Problem.NOT_THIS_WORKER, "http://there:8083/")
+    assert (answer.problem, answer.redirect_url) == (Problem.NOT_THIS_WORKER, "http://there:8083/")
 
 
-@pytest.mark.parametrize("called", ["a", "here:8083"])
-def test_who_was_at_the_same_address_before_is_the_same_worker(called: str) -> None:
-    assert ordered(called, (ME, "a", "here:8083", None), (MemberId("dead"), "a", "here:8083", None)) == Done()
+@pytest.mark.parametrize("name_in_order", ["a", "here:8083"])
+def test_a_previous_member_at_the_same_address_counts_as_the_same_worker(name_in_order: str) -> None:
+    assert (
+        answer_to_order(name_in_order, (ME, "a", "here:8083", None), (MemberId("dead"), "a", "here:8083", None))
+        == Done()
+    )

@@ -1,14 +1,14 @@
-"""A worker whose config log does not go as far as its group's, and who reads another one."""
+"""A worker whose config log ends before its group's config offset, and members that read another config topic."""
 
 import pytest
 
-from coterie.herder.messages import Say, SetTimer, StartTask, StopTask, TimerFired
+from coterie.herder.messages import SetTimer, StartTask, StopTask, TimerFired, WriteLogMessage
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Abandon, Install, Lost, MemberReport, Subscribe
+from coterie.nouns.membership import LeaveAndRejoin, MemberReport, MembershipLost, SendAssignments, SetWorkerState
 from coterie.wire.connect import AssignmentError, ConnectProtocol
-from tests.herder.builders import ALL_JOBS, BORN, TASKS, only, ready
-from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
+from tests.herder.builders import ALL_JOBS, CONNECTOR_LINE, TASKS, configured_herder, jobs_of
+from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, assignments_requested
 
 THIRD = MemberId("third")
 
@@ -16,69 +16,69 @@ THIRD = MemberId("third")
 # -- a log that cannot be read ----------------------------------------------------------------------------------------
 
 
-def cut_off(herder: ByHand, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
-    """The group knows one line more than this worker, which does not get to it."""
-    herder.config.append(BORN)
-    herder.tell(ROUND)
-    herder.assign(assigned=only(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
+def lag_behind_group(herder: HerderDriver, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
+    """The group has read one record more than this worker, which cannot read it."""
+    herder.config.append(CONNECTOR_LINE)
+    herder.feed(ROUND)
+    herder.assign(assigned=jobs_of(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
 
 
 @pytest.mark.parametrize("error", list(AssignmentError))
-def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_when_it_has_read(
+def test_a_worker_that_lags_too_long_leaves_and_rejoins_when_it_has_read_the_config_log(
     error: AssignmentError,
 ) -> None:
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]))
-    herder.obey()
-    cut_off(herder, error=error)
-    assert not herder.take(StartTask)
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    herder.run_all_chores()
+    lag_behind_group(herder, error=error)
+    assert not herder.pop_effects(StartTask)
+    (timer,) = [order for order in herder.pop_effects(SetTimer) if order.timer == "behind"]
     assert timer.at_ms == herder.now_ms + 60_000
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="behind"))
-    herder.obey()  # Where nothing was dealt out it looks whether there is so much to read.
-    (abandoned,) = herder.take(Abandon)
+    herder.feed(TimerFired(timer="behind"))
+    herder.run_all_chores()  # If nothing was assigned, it first looks up the end of the config log.
+    (abandoned,) = herder.pop_effects(LeaveAndRejoin)
     assert "this worker has read the config topic to offset 4 of 5" in abandoned.reason
-    herder.take(Subscribe)
-    herder.tell(Lost(reason=abandoned.reason))
-    (stop,) = herder.take(StopTask)
-    assert stop.task == TASKS[0], "nothing goes on that the group does not see"
-    herder.do(stop)
+    herder.pop_effects(SetWorkerState)
+    herder.feed(MembershipLost(reason=abandoned.reason))
+    (stop,) = herder.pop_effects(StopTask)
+    assert stop.task == TASKS[0], "a task must not run without a membership"
+    herder.run_chore(stop)
     assert not herder.herder.owned
-    assert not herder.take(Subscribe), "it would only lag again"
+    assert not herder.pop_effects(SetWorkerState), "the worker would lag again"
     herder.config.pop()
-    herder.write(BORN)
-    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+    herder.write(CONNECTOR_LINE)
+    assert [order.owned for order in herder.pop_effects(SetWorkerState)] == [NO_JOBS]
 
 
-def test_rounds_that_come_while_it_lags_give_it_no_more_time() -> None:
-    herder = ready()
-    cut_off(herder)
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
+def test_rebalances_while_a_worker_lags_do_not_extend_its_timeout() -> None:
+    herder = configured_herder()
+    lag_behind_group(herder)
+    (timer,) = [order for order in herder.pop_effects(SetTimer) if order.timer == "behind"]
     herder.now_ms += 50_000
-    cut_off(herder)
-    assert not [order for order in herder.take(SetTimer) if order.timer == "behind"]
+    lag_behind_group(herder)
+    assert not [order for order in herder.pop_effects(SetTimer) if order.timer == "behind"]
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="behind"))
-    assert herder.take(Abandon)
+    herder.feed(TimerFired(timer="behind"))
+    assert herder.pop_effects(LeaveAndRejoin)
 
 
-def test_who_has_read_in_the_meantime_stays() -> None:
-    herder = ready()
-    cut_off(herder)
+def test_a_worker_that_caught_up_in_time_stays_in_the_group() -> None:
+    herder = configured_herder()
+    lag_behind_group(herder)
     herder.config.pop()
-    herder.write(BORN)
+    herder.write(CONNECTOR_LINE)
     herder.now_ms += 60_000
-    herder.tell(TimerFired(timer="behind"))
-    assert not herder.take(Abandon)
+    herder.feed(TimerFired(timer="behind"))
+    assert not herder.pop_effects(LeaveAndRejoin)
 
 
-# -- another config topic ---------------------------------------------------------------------------------------------
+# -- members that read another config topic ---------------------------------------------------------------------------
 
 
-def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectProtocol) -> None:
-    """This leader is to deal out to members that say how many configs they have read; it is at work itself."""
-    herder.tell(ROUND)
+def compute_with_offsets(herder: HerderDriver, offsets: dict[MemberId, int], protocol: ConnectProtocol) -> None:
+    """This leader, which owns all jobs, computes assignments for members that report ``offsets``."""
+    herder.feed(ROUND)
     members = {
         member: MemberReport(
             url=WorkerUrl(f"http://{member}:8083/"),
@@ -88,72 +88,76 @@ def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectPr
         )
         for member, offset in offsets.items()
     }
-    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
-    herder.obey()
+    herder.feed(assignments_requested(members, generation=herder.generation + 1, protocol=protocol))
+    herder.run_all_chores()
 
 
-def test_a_leader_that_has_read_more_than_all_others_goes_on_and_says_how_far_to_read() -> None:
-    herder = ready()
+def test_a_leader_that_has_read_more_than_the_others_assigns_jobs_with_its_own_config_offset() -> None:
+    herder = configured_herder()
     herder.assign(leader=ME, protocol=ConnectProtocol.STATIC)
     end = len(herder.config)
-    round_with(herder, {ME: end, OTHER: 1, THIRD: -1}, ConnectProtocol.STATIC)
+    compute_with_offsets(herder, {ME: end, OTHER: 1, THIRD: -1}, ConnectProtocol.STATIC)
     computed = herder.computed()
     assert (computed.has_config_mismatch, computed.config_offset) == (False, end)
     assert computed.assignments[ME].revoked, (
-        "it gives the others their share; they start that when they have read so far"
+        "it assigns the others their share; they start the tasks when they have read up to its offset"
     )
 
 
 @pytest.mark.parametrize("protocol", list(ConnectProtocol))
-def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_given_nothing(
+def test_a_member_with_an_offset_beyond_the_config_log_is_logged_and_assigned_nothing(
     protocol: ConnectProtocol,
 ) -> None:
-    herder = ready()
+    herder = configured_herder()
     herder.assign(assigned=ALL_JOBS, leader=ME, protocol=protocol)
-    herder.obey()
-    round_with(herder, {ME: 4, OTHER: 4, THIRD: 999}, protocol)
-    dealt, end = herder.computed(), len(herder.config)
-    assert (dealt.has_config_mismatch, dealt.config_offset) == (False, end)
-    assert (dealt.assignments[THIRD].assigned, dealt.assignments[THIRD].revoked) == (NO_JOBS, NO_JOBS)
-    given = [job for one in (dealt.assignments[ME], dealt.assignments[OTHER]) for job in [*one.assigned, *one.revoked]]
-    assert given, "the others have their round"
-    warned = [order.text for order in herder.take(Say) if order.warns]
-    assert len(warned) == 1
-    assert f"third-by-name (third:8083) reported config offset 999, but the config topic ends at {end}." in warned[0]
-    assert "config.storage.topic" in warned[0]
+    herder.run_all_chores()
+    compute_with_offsets(herder, {ME: 4, OTHER: 4, THIRD: 999}, protocol)
+    computed, end = herder.computed(), len(herder.config)
+    assert (computed.has_config_mismatch, computed.config_offset) == (False, end)
+    assert (computed.assignments[THIRD].assigned, computed.assignments[THIRD].revoked) == (NO_JOBS, NO_JOBS)
+    changed_jobs = [
+        job
+        for assignment in (computed.assignments[ME], computed.assignments[OTHER])
+        for job in [*assignment.assigned, *assignment.revoked]
+    ]
+    assert changed_jobs, "the other members get assignments"
+    warnings = [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    assert len(warnings) == 1
+    assert f"third-by-name (third:8083) reported config offset 999, but the config topic ends at {end}." in warnings[0]
+    assert "config.storage.topic" in warnings[0]
 
 
-def test_a_leader_that_most_members_are_ahead_of_reads_another_topic_and_steps_aside() -> None:
-    herder = ready()
-    round_with(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
-    assert not herder.take(Install), "it knows nothing of the others' configs"
-    (abandoned,) = herder.take(Abandon)
+def test_a_leader_whose_offset_is_below_that_of_most_members_leaves_the_group() -> None:
+    herder = configured_herder()
+    compute_with_offsets(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
+    assert not herder.pop_effects(SendAssignments), "it cannot read the other members' configs"
+    (abandoned,) = herder.pop_effects(LeaveAndRejoin)
     assert "most members have read the config topic to offset 999" in abandoned.reason
-    assert [order.text for order in herder.take(Say) if order.warns]
-    herder.take(Subscribe)
-    herder.tell(Lost(reason=abandoned.reason))
-    herder.obey()
-    assert not herder.take(Subscribe), "it would be no other than before"
+    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    herder.pop_effects(SetWorkerState)
+    herder.feed(MembershipLost(reason=abandoned.reason))
+    herder.run_all_chores()
+    assert not herder.pop_effects(SetWorkerState), "it would report the same offset again"
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_who_has_read_all_that_there_is_keeps_its_place_whatever_a_member_says(is_lost: bool) -> None:
-    """An older leader, or Kafka Connect's, takes a member at its word: nobody is given anything, up to 999."""
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]))
-    herder.obey()
-    herder.tell(ROUND)
+def test_a_worker_that_has_read_the_whole_log_stays_even_if_the_group_reports_a_higher_offset(is_lost: bool) -> None:
+    """An older leader, or Kafka Connect's, trusts a member's offset: it assigns nothing, with config offset 999."""
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    herder.run_all_chores()
+    herder.feed(ROUND)
     herder.assign(
         error=AssignmentError.CONFIG_MISMATCH, config_offset=ConfigOffset(999), protocol=ConnectProtocol.STATIC
     )
     if is_lost:
-        herder.tell(Lost(reason="a partition"))
-        herder.obey()
-    herder.take(Subscribe)
+        herder.feed(MembershipLost(reason="a partition"))
+        herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
     herder.now_ms += 60_000
-    herder.tell(TimerFired(timer="behind"))
-    herder.obey()
-    assert not herder.take(Abandon)
-    assert [order.text for order in herder.take(Say) if order.warns]
-    assert [order.owned for order in herder.take(Subscribe)] == ([NO_JOBS] if is_lost else [])
-    assert herder.herder.place.assigned == (NO_JOBS if is_lost else only(TASKS[0]))
+    herder.feed(TimerFired(timer="behind"))
+    herder.run_all_chores()
+    assert not herder.pop_effects(LeaveAndRejoin)
+    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    assert [order.owned for order in herder.pop_effects(SetWorkerState)] == ([NO_JOBS] if is_lost else [])
+    assert herder.herder.place.assigned == (NO_JOBS if is_lost else jobs_of(TASKS[0]))

@@ -1,4 +1,4 @@
-"""What users ask: each request is answered as its docstring says."""
+"""Users' requests: each has the answer that its docstring names."""
 
 import re
 from typing import get_args
@@ -26,8 +26,8 @@ from coterie.herder.requests import (
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import CONFIG, ORDERS, SHARES, TASKS, lead, ready
-from tests.herder.by_hand import ME
+from tests.herder.builders import CONFIG, ORDERS, ORDERS_TASK_CONFIGS, TASKS, configured_herder, lead_round
+from tests.herder.herder_driver import ME
 
 HERE = "here:8083"
 REQUESTS: list[Request] = [
@@ -40,7 +40,7 @@ REQUESTS: list[Request] = [
     PutConnector(connector=ORDERS, config=CONFIG, replace=True),
     DeleteConnector(connector=ORDERS),
     SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED),
-    PutTaskConfigs(connector=ORDERS, configs=SHARES),
+    PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS),
     DescribeWorkerGroup(),
     DrainWorker(worker=HERE),
     UncordonWorker(worker=HERE),
@@ -48,19 +48,19 @@ REQUESTS: list[Request] = [
 ]
 
 
-def test_every_kind_of_request_is_asked() -> None:
+def test_every_kind_of_request_has_a_case() -> None:
     assert {type(request) for request in REQUESTS} == set(get_args(Request))
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_request_is_answered_as_its_docstring_says(request_: Request) -> None:
-    herder = ready()
-    # Of the protocols that know a drain, each requires a signature of task configs.
+def test_the_answer_has_the_type_that_the_requests_docstring_names(request_: Request) -> None:
+    herder = configured_herder()
+    # Each protocol that supports drains requires signed task configs.
     is_unsigned = isinstance(request_, PutTaskConfigs)
-    lead(herder, ConnectProtocol.COMPATIBLE if is_unsigned else ConnectProtocol.STATIC, {ME: NO_JOBS})
-    herder.obey()
-    id_ = herder.ask(request_)
-    herder.obey()
+    lead_round(herder, ConnectProtocol.COMPATIBLE if is_unsigned else ConnectProtocol.STATIC, {ME: NO_JOBS})
+    herder.run_all_chores()
+    id_ = herder.send_request(request_)
+    herder.run_all_chores()
     answers = {kind.__name__ for kind in get_args(Answer)}
     named = set(re.findall(r":class:`(\w+)`", type(request_).__doc__ or "")) & answers
     assert {type(herder.answer(id_)).__name__} == named

@@ -1,4 +1,4 @@
-"""The seams of a herder as a whole: a shell has to have no method that a worker does not call."""
+"""All seams of a herder: they have no method that the worker does not call."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A herder's state: each field is assigned in one module, and what follows from the fields is derived."""
+"""A herder's state: each field is assigned in one module, and derived values are not stored."""
 
 import ast
 from collections import defaultdict
@@ -9,15 +9,28 @@ import pytest
 
 import coterie.herder
 from coterie.herder.messages import StopTask
-from coterie.herder.state import Herder, InRound, LostPlace, NeverJoined, RoundCompleted, RoundFailed, Standing
+from coterie.herder.state import Herder, InRound, LostPlace, NeverJoined, PlacePhase, RoundCompleted, RoundFailed
 from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import MemberState
 from tests.herder.builders import BOTH_TASKS, working
-from tests.herder.by_hand import ByHand, proved
+from tests.herder.herder_driver import HerderDriver, lease_renewed
 
 HOME = Path(coterie.herder.__file__).parent
-PARTS = ("place", "rounds", "lead", "work", "requests", "life", "rotation", "run", "split", "write", "wait", "herder")
-"""What the parts are called wherever one of their fields is assigned."""
+PARTS = (
+    "place",
+    "rounds",
+    "leader_state",
+    "work",
+    "requests",
+    "lifecycle",
+    "rotation",
+    "run",
+    "split",
+    "write",
+    "wait",
+    "herder",
+)
+"""The names of the parts wherever one of their fields is assigned."""
 
 
 MUTATORS = frozenset(
@@ -25,20 +38,20 @@ MUTATORS = frozenset(
 )
 """Methods by which dicts, lists and sets change."""
 STEP = "turn"
-"""The working set of one step: it is no part of a herder, and several modules write to it."""
+"""The working set of one step: it is not part of a herder's state, and several modules write to it."""
 
 
 def written_fields(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Part and field of each assignment to a field or to its entries, and of each call that changes a field in place;
-    but for those of constructors."""
+    except in constructors."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for function in functions:
         aliases = dict(_aliases(function))
         for node in ast.walk(function):
             match node:
                 case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-                    for one in targets:
-                        yield from _fields_of(one, aliases)
+                    for element in targets:
+                        yield from _fields_of(element, aliases)
                 case ast.AugAssign(target=target) | ast.AnnAssign(target=target) | ast.For(target=target):
                     yield from _fields_of(target, aliases)
                 case ast.Call(func=ast.Attribute(value=target, attr=method)) if method in MUTATORS:
@@ -65,8 +78,8 @@ def _aliases(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Attribute]]:
 def _fields_of(target: ast.expr, aliases: Mapping[str, ast.Attribute]) -> Iterator[tuple[str, str]]:
     match target:
         case ast.Tuple(elts=targets):
-            for one in targets:
-                yield from _fields_of(one, aliases)
+            for element in targets:
+                yield from _fields_of(element, aliases)
         case ast.Subscript(value=value):
             yield from _changed_in_place(value, aliases)
         case ast.Attribute(value=ast.Name(id=part) | ast.Attribute(attr=part), attr=field) if part not in (
@@ -96,11 +109,11 @@ def writers() -> dict[tuple[str, str], set[str]]:
 
 
 def test_each_field_is_written_in_one_module(writers: dict[tuple[str, str], set[str]]) -> None:
-    assert len(writers) > 40, "the parts are found"
+    assert len(writers) > 40, "the parts must be found"
     assert {field: modules for field, modules in writers.items() if len(modules) > 1} == {}
 
 
-def test_fields_are_written_by_the_names_of_their_parts_alone(writers: dict[tuple[str, str], set[str]]) -> None:
+def test_fields_are_written_only_through_the_names_of_their_parts(writers: dict[tuple[str, str], set[str]]) -> None:
     """Otherwise two names of one part could hide two writers."""
     assert {part for part, _ in writers} <= set(PARTS)
 
@@ -123,12 +136,12 @@ def test_fields_are_written_by_the_names_of_their_parts_alone(writers: dict[tupl
         "if (runs := work.runs): runs.clear()",
     ],
 )
-def test_each_way_to_write_a_field_is_seen(line: str) -> None:
+def test_each_way_to_write_a_field_is_detected(line: str) -> None:
     assert list(written_fields(ast.parse(f"def change(turn):\n    {line}"))) == [("work", "runs")]
 
 
 @pytest.mark.parametrize("line", ["runs = work.runs", "runs = dict(work.runs); runs[task] = run", "self.runs = {}"])
-def test_a_local_value_is_no_field(line: str) -> None:
+def test_an_assignment_to_a_local_variable_is_not_detected(line: str) -> None:
     assert not list(written_fields(ast.parse(f"def change(turn):\n    {line}")))
 
 
@@ -137,7 +150,7 @@ def in_round(*, is_lost: bool = False) -> InRound:
 
 
 @pytest.mark.parametrize(
-    ("standing", "member_id", "state", "is_lost", "is_leader"),
+    ("phase", "member_id", "state", "is_lost", "is_leader"),
     [
         (NeverJoined(), "", MemberState.UNJOINED, False, False),
         (in_round(), "me", MemberState.COMPLETING_REBALANCE, False, False),
@@ -148,18 +161,20 @@ def in_round(*, is_lost: bool = False) -> InRound:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_only_a_completed_round_makes_a_leader_and_a_loss_lasts_until_a_round_ends(
-    standing: Standing, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
+def test_only_a_completed_rebalance_makes_a_leader_and_a_loss_lasts_until_a_rebalance_ends(
+    phase: PlacePhase, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
 ) -> None:
-    place = Herder(ByHand().herder.settings).place
-    place.standing = standing
+    place = Herder(HerderDriver().herder.settings).place
+    place.phase = phase
     place.member_id = place.leader = MemberId(member_id)
     assert (place.state, place.is_lost, place.is_leader) == (state, is_lost, is_leader)
 
 
-def test_a_stop_that_is_ordered_late_in_the_lease_still_ends_within_the_session() -> None:
+def test_a_stop_ordered_late_in_the_lease_ends_within_the_session() -> None:
     herder = working()
-    herder.tell(proved(sent_at_ms=herder.now_ms))
+    herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
     herder.now_ms += 6_500
     herder.assign(revoked=BOTH_TASKS)
-    assert {stop.grace_ms for stop in herder.take(StopTask)} == {2_166}, "13/15 of the session, counted from the answer"
+    assert {stop.grace_ms for stop in herder.pop_effects(StopTask)} == {2_166}, (
+        "13/15 of the session, counted from the response"
+    )

@@ -1,4 +1,4 @@
-"""The status topic's lines, beside those that a real Kafka Connect 4.3.1 wrote, and whose word counts."""
+"""The status topic's records, compared with those of a real Kafka Connect 4.3.1, and which of two statuses wins."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.engine.log import Line
+from coterie.engine.log import TopicRecord
 from coterie.herder.status_records import Status, StatusState, job_of, line_of, status_of
 from coterie.nouns.ids import Generation, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job
@@ -21,7 +21,7 @@ HERE, THERE = WorkerId("here:8083"), WorkerId("there:8083")
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")
-def test_what_connect_wrote_is_written_again_to_the_byte(recorded: dict[str, Any]) -> None:
+def test_connects_status_records_are_encoded_to_the_same_bytes(recorded: dict[str, Any]) -> None:
     job = job_of(recorded["key"].encode())
     if job is None:
         assert recorded["key"].startswith("status-topic-")
@@ -33,47 +33,47 @@ def test_what_connect_wrote_is_written_again_to_the_byte(recorded: dict[str, Any
     assert (line.key.decode(), line.value and line.value.decode()) == (recorded["key"], value)
 
 
-def said(state: StatusState, job: Job, status: Status | None) -> None:
+def apply_status(state: StatusState, job: Job, status: Status | None) -> None:
     line = line_of(job, status)
-    state.apply(Line(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value))
+    state.apply(TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value))
 
 
 def status(state: State, worker: WorkerId, generation: int) -> Status:
     return Status(state=state, worker_id=worker, generation=Generation(generation))
 
 
-def test_a_farewell_that_comes_late_does_not_hide_that_the_task_runs_elsewhere() -> None:
+def test_a_late_unassigned_status_does_not_replace_the_new_owners_status() -> None:
     statuses = StatusState()
     running = status(State.RUNNING, THERE, 5)
-    said(statuses, TASK, running)
-    said(statuses, TASK, status(State.UNASSIGNED, HERE, 4))
+    apply_status(statuses, TASK, running)
+    apply_status(statuses, TASK, status(State.UNASSIGNED, HERE, 4))
     assert statuses.get(TASK) == running
-    said(statuses, TASK, status(State.UNASSIGNED, HERE, 6))
+    apply_status(statuses, TASK, status(State.UNASSIGNED, HERE, 6))
     assert statuses.get(TASK) == status(State.UNASSIGNED, HERE, 6)
 
 
-def test_a_former_owner_may_not_speak_over_a_newer_one() -> None:
+def test_a_former_owner_may_not_overwrite_a_newer_owners_status() -> None:
     statuses = StatusState()
-    assert statuses.may_say_safely(TASK, status(State.FAILED, HERE, 1))
-    said(statuses, TASK, status(State.RUNNING, THERE, 5))
-    assert not statuses.may_say_safely(TASK, status(State.FAILED, HERE, 4))
-    assert statuses.may_say_safely(TASK, status(State.FAILED, HERE, 5))
-    assert statuses.may_say_safely(TASK, status(State.FAILED, THERE, 1))
+    assert statuses.may_overwrite(TASK, status(State.FAILED, HERE, 1))
+    apply_status(statuses, TASK, status(State.RUNNING, THERE, 5))
+    assert not statuses.may_overwrite(TASK, status(State.FAILED, HERE, 4))
+    assert statuses.may_overwrite(TASK, status(State.FAILED, HERE, 5))
+    assert statuses.may_overwrite(TASK, status(State.FAILED, THERE, 1))
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"{", b"[]", b"null", b'{"state":"X","worker_id":"a","generation":1}', b"[" * 99_999]
 )
-def test_a_value_that_is_no_status_changes_nothing(value: bytes) -> None:
+def test_an_invalid_status_changes_nothing(value: bytes) -> None:
     statuses = StatusState()
     running = status(State.RUNNING, HERE, 1)
-    said(statuses, TASK, running)
-    statuses.apply(Line(partition=0, offset=1, timestamp_ms=0, key=b"status-task-orders-0", value=value))
+    apply_status(statuses, TASK, running)
+    statuses.apply(TopicRecord(partition=0, offset=1, timestamp_ms=0, key=b"status-task-orders-0", value=value))
     assert statuses.get(TASK) == running
 
 
-def test_a_destroyed_job_is_a_tombstone() -> None:
+def test_a_destroyed_job_has_a_tombstone() -> None:
     statuses = StatusState()
-    said(statuses, TASK, status(State.RUNNING, HERE, 1))
-    said(statuses, TASK, status(State.DESTROYED, HERE, 1))
+    apply_status(statuses, TASK, status(State.RUNNING, HERE, 1))
+    apply_status(statuses, TASK, status(State.DESTROYED, HERE, 1))
     assert statuses.get(TASK) is None

@@ -1,151 +1,180 @@
-"""What is said of jobs that nobody has, and whose word counts when words cross each other."""
+"""Statuses of unassigned jobs, and which status wins if two workers write one at the same time."""
 
 import json
 from typing import Any
 
 import pytest
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import deletion_lines
-from coterie.herder.messages import AppendStatuses, StatusesAppended, StatusLinesRead, TimerFired
+from coterie.herder.messages import AppendStatuses, StatusesAppended, StatusLinesRead, StopTask, TimerFired
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.status_records import Status, line_of
 from coterie.nouns.ids import Generation, MemberId, WorkerId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
-from coterie.nouns.membership import Computed
+from coterie.nouns.membership import ComputedAssignments
 from coterie.nouns.states import State
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import ORDERS, TASKS, deal, lead, only, ready
-from tests.herder.by_hand import ME, OTHER, ByHand
+from tests.herder.builders import (
+    CONNECTOR_LINE,
+    ORDERS,
+    TASK_CONFIG_LINES,
+    TASKS,
+    compute_round,
+    configured_herder,
+    jobs_of,
+    lead_round,
+    working,
+)
+from tests.herder.herder_driver import ME, OTHER, HerderDriver
 
 STATIC = ConnectProtocol.STATIC
 THIRD = MemberId("third")
-NOBODY = "no worker claims it, and every worker that is not draining runs only the jobs that it claims"
+NO_ELIGIBLE_WORKER = "no worker claims it, and every worker that is not draining runs only the jobs that it claims"
 
 
-def lead_static(herder: ByHand, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None) -> Computed:
-    dealt = deal(herder, herder.generation + 1, STATIC, owned, claims)
-    mine = dealt.assignments[ME]
+def lead_static(
+    herder: HerderDriver, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None
+) -> ComputedAssignments:
+    computed = compute_round(herder, herder.generation + 1, STATIC, owned, claims)
+    mine = computed.assignments[ME]
     herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=STATIC)
-    return dealt
+    return computed
 
 
-def appended(herder: ByHand) -> list[tuple[str, dict[str, Any]]]:
-    """What it orders to be written now, which stays unwritten."""
-    lines = [line for order in herder.orders if isinstance(order, AppendStatuses) for line in order.lines]
+def pending_status_lines(herder: HerderDriver) -> list[tuple[str, dict[str, Any]]]:
+    """Key and value of the statuses in the pending append requests."""
+    lines = [line for order in herder.effects if isinstance(order, AppendStatuses) for line in order.lines]
     return [(line.key.decode(), json.loads(line.value)) for line in lines if line.value is not None]
 
 
-def shown(herder: ByHand, job: Job) -> tuple[State, str | None, str] | None:
+def stored_status(herder: HerderDriver, job: Job) -> tuple[State, str | None, str] | None:
     status = herder.herder.statuses.get(job)
     return None if status is None else (status.state, status.trace, status.worker_id)
 
 
-def says(herder: ByHand, job: Job, state: State, worker: str, generation: int) -> None:
-    """Another worker's word comes back from the status log."""
+def append_status(herder: HerderDriver, job: Job, state: State, worker: str, generation: int) -> None:
+    """The herder reads another worker's status from the status log."""
     line = line_of(job, Status(state=state, worker_id=WorkerId(worker), generation=Generation(generation)))
-    read(herder, line)
+    apply_line(herder, line)
 
 
-def read(herder: ByHand, line: NewLine) -> None:
-    herder.tell(StatusLinesRead(lines=[Line(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)]))
+def apply_line(herder: HerderDriver, line: NewTopicRecord) -> None:
+    herder.feed(
+        StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])
+    )
 
 
-def test_what_nobody_may_take_is_unassigned_with_the_reason_and_told_once() -> None:
-    herder = ready()
-    claims = {ME: only(ORDERS), OTHER: only(TASKS[0])}
+def test_a_job_without_an_eligible_worker_is_reported_unassigned_once_with_the_reason() -> None:
+    herder = configured_herder()
+    claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-    herder.obey()
-    assert shown(herder, TASKS[1]) == (State.UNASSIGNED, NOBODY, "here:8083")
+    herder.run_all_chores()
+    assert stored_status(herder, TASKS[1]) == (State.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
     written = len(herder.statuses)
     for _ in range(3):
-        lead_static(herder, {ME: only(ORDERS), OTHER: only(TASKS[0])}, claims)
-        herder.obey()
-    assert len(herder.statuses) == written, "nothing has changed"
+        lead_static(herder, {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}, claims)
+        herder.run_all_chores()
+    assert len(herder.statuses) == written, "no status has changed"
 
 
-def test_what_waits_for_a_worker_that_has_left_is_not_shown_as_running_on_it() -> None:
-    herder = ready()
-    dealt = lead(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
-    herder.obey()
-    lost = dealt.assignments[OTHER].assigned
+def test_a_job_deferred_for_a_departed_worker_is_not_shown_as_running() -> None:
+    herder = configured_herder()
+    computed = lead_round(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
+    herder.run_all_chores()
+    lost = computed.assignments[OTHER].assigned
     for job in lost:
-        says(herder, job, State.RUNNING, "other", herder.generation)
-    lead(herder, STATIC, {ME: dealt.assignments[ME].assigned})
-    herder.obey()
+        append_status(herder, job, State.RUNNING, "other", herder.generation)
+    lead_round(herder, STATIC, {ME: computed.assignments[ME].assigned})
+    herder.run_all_chores()
     reason = "other has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
-    assert {shown(herder, job) for job in lost} == {(State.UNASSIGNED, reason, "here:8083")}
+    assert {stored_status(herder, job) for job in lost} == {(State.UNASSIGNED, reason, "here:8083")}
     written = len(herder.statuses)
-    herder.now_ms += 10_000  # Another round comes, in which less of the delay is left.
-    dealt = lead(herder, STATIC, {ME: dealt.assignments[ME].assigned, THIRD: NO_JOBS})
-    herder.obey()
+    herder.now_ms += 10_000  # Another rebalance, with a shorter remaining delay.
+    computed = lead_round(herder, STATIC, {ME: computed.assignments[ME].assigned, THIRD: NO_JOBS})
+    herder.run_all_chores()
     assert len(herder.statuses) == written
-    # The delay is over: the next one says so itself when it runs.
+    # The delay is over: the next owner reports the status itself when the task runs.
     herder.now_ms += 300_000
-    dealt = lead(herder, STATIC, {ME: herder.herder.owned, THIRD: NO_JOBS})
-    mine = [task for task in dealt.assignments[ME].assigned.tasks if task in lost]
-    herder.obey()
+    computed = lead_round(herder, STATIC, {ME: herder.herder.owned, THIRD: NO_JOBS})
+    mine = [task for task in computed.assignments[ME].assigned.tasks if task in lost]
+    herder.run_all_chores()
     for task in mine:
-        herder.tell(TaskProgressed(task=task, batch_id=0, input_rows=1))
-    herder.obey()
-    for job in (job for job in dealt.assignments[THIRD].assigned if job in lost):
-        says(herder, job, State.RUNNING, "third", herder.generation)
-        assert shown(herder, job) == (State.RUNNING, None, "third")
-    assert {shown(herder, task) for task in mine} <= {(State.RUNNING, None, "here:8083")}
+        herder.feed(TaskProgressed(task=task, batch_id=0, input_rows=1))
+    herder.run_all_chores()
+    for job in (job for job in computed.assignments[THIRD].assigned if job in lost):
+        append_status(herder, job, State.RUNNING, "third", herder.generation)
+        assert stored_status(herder, job) == (State.RUNNING, None, "third")
+    assert {stored_status(herder, task) for task in mine} <= {(State.RUNNING, None, "here:8083")}
 
 
-def test_a_late_reason_is_not_written_over_what_the_next_owner_says() -> None:
-    herder = ready()
-    claims = {ME: only(ORDERS), OTHER: only(TASKS[0])}
+def test_a_late_reason_does_not_overwrite_the_next_owners_status() -> None:
+    herder = configured_herder()
+    claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-    while not any(key == "status-task-orders-1" for key, _ in appended(herder)):
-        herder.take(AppendStatuses)
-        herder.tell(StatusesAppended())
-    herder.take(AppendStatuses)
-    herder.tell(StatusesAppended(failure="the log is away"))
-    lead_static(herder, {ME: herder.herder.owned, OTHER: only(TASKS[0]), THIRD: NO_JOBS})
-    says(herder, TASKS[1], State.PAUSED, "third", herder.generation)
-    herder.tell(TimerFired(timer="statuses"))
-    assert not any(key == "status-task-orders-1" for key, _ in appended(herder))
+    while not any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder)):
+        herder.pop_effects(AppendStatuses)
+        herder.feed(StatusesAppended())
+    herder.pop_effects(AppendStatuses)
+    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    lead_static(herder, {ME: herder.herder.owned, OTHER: jobs_of(TASKS[0]), THIRD: NO_JOBS})
+    append_status(herder, TASKS[1], State.PAUSED, "third", herder.generation)
+    herder.feed(TimerFired(timer="statuses"))
+    assert not any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.PAUSED, State.FAILED])
-def test_whoever_reads_a_late_reason_does_not_believe_it(state: State) -> None:
-    herder = ready()
+def test_a_reader_ignores_a_late_reason(state: State) -> None:
+    herder = configured_herder()
     herder.assign()
-    says(herder, TASKS[1], state, "third", 7)
+    append_status(herder, TASKS[1], state, "third", 7)
     late = Status(
         state=State.UNASSIGNED, worker_id=WorkerId("leader"), generation=Generation(6), trace="every worker is draining"
     )
-    read(herder, line_of(TASKS[1], late))
-    assert shown(herder, TASKS[1]) == (state, None, "third")
+    apply_line(herder, line_of(TASKS[1], late))
+    assert stored_status(herder, TASKS[1]) == (state, None, "third")
 
 
-def test_a_farewell_that_comes_after_the_reason_does_not_hide_it() -> None:
-    herder = ready()
-    claims = {ME: only(ORDERS), OTHER: only(TASKS[0])}
+def test_a_late_unassigned_status_of_a_former_owner_does_not_hide_the_reason() -> None:
+    herder = configured_herder()
+    claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-    herder.obey()
-    says(herder, TASKS[1], State.UNASSIGNED, "third", 0)
-    assert shown(herder, TASKS[1]) == (State.UNASSIGNED, NOBODY, "here:8083")
+    herder.run_all_chores()
+    append_status(herder, TASKS[1], State.UNASSIGNED, "third", 0)
+    assert stored_status(herder, TASKS[1]) == (State.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
 
 
-def test_a_follower_says_nothing_of_what_nobody_has() -> None:
-    herder = ready()
-    deal(herder, 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, {ME: only(ORDERS), OTHER: only(TASKS[0])})
+def test_a_follower_reports_no_status_of_unassigned_jobs() -> None:
+    herder = configured_herder()
+    compute_round(herder, 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])})
     herder.assign(leader=OTHER, protocol=STATIC)
-    assert not appended(herder), "another one's round came to be"
+    assert not pending_status_lines(herder), "another worker led the rebalance"
 
 
-def test_no_reason_outlives_its_job_though_it_was_on_its_way_when_that_was_deleted() -> None:
-    herder = ready()
-    claims = {ME: only(TASKS[0]), OTHER: only(ORDERS)}
+def test_an_unwritten_reason_is_removed_with_its_deleted_job() -> None:
+    herder = configured_herder()
+    claims = {ME: jobs_of(TASKS[0]), OTHER: jobs_of(ORDERS)}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-    assert any(key == "status-task-orders-1" for key, _ in appended(herder))
-    appends = herder.take(AppendStatuses)
+    assert any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
+    appends = herder.pop_effects(AppendStatuses)
     herder.write(*deletion_lines(ORDERS))
     lead_static(herder, {ME: herder.herder.owned, OTHER: NO_JOBS}, claims)
     for append in appends:
-        herder.do(append)
-    herder.obey()
-    assert shown(herder, TASKS[1]) is None
+        herder.run_chore(append)
+    herder.run_all_chores()
+    assert stored_status(herder, TASKS[1]) is None
+
+
+def test_a_late_tombstone_does_not_delete_the_status_of_a_connector_that_was_created_again() -> None:
+    herder = working()
+    herder.write(*deletion_lines(ORDERS))
+    for stop in herder.pop_effects(StopTask):
+        herder.run_chore(stop)
+    deleted = [line.key for append in herder.pop_effects(AppendStatuses) for line in append.lines if line.value is None]
+    assert b"status-task-orders-0" in deleted
+    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    append_status(herder, TASKS[0], State.RUNNING, "third", herder.generation + 1)
+    herder.feed(TimerFired(timer="statuses"))
+    herder.run_all_chores()
+    assert stored_status(herder, TASKS[0]) == (State.RUNNING, None, "third")

@@ -1,43 +1,43 @@
-"""A task's run: in which of its states something of the task may run here."""
+"""A task's run: in which of its states a part of the task may run on this worker."""
 
 from typing import get_args
 
 import pytest
 
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.herder.work import (
-    Closed,
+    CheckpointClosed,
     Dead,
     Failed,
     NotStarted,
+    OwnershipUnconfirmed,
     Restarting,
     Running,
     RunState,
     Starting,
     Stopping,
-    Taken,
     Work,
 )
-from tests.herder.builders import BOTH_TASKS, LIFE, TASKS
+from tests.herder.builders import BOTH_TASKS, INCARNATION, TASKS
 
-START = TaskStart(task=TASKS[0], incarnation=LIFE, config={})
+START = TaskSpec(task=TASKS[0], incarnation=INCARNATION, config={})
 STATES: dict[type[RunState], tuple[RunState, bool]] = {
     NotStarted: (NotStarted(), False),
-    Failed: (Failed(start=START, trace=""), False),
-    Taken: (Taken(at_ms=0), False),
-    Closed: (Closed(start=START), False),
-    Starting: (Starting(start=START), True),
-    Running: (Running(start=START, has_progressed=False, deaths=0), True),
-    # The checkpoint of a query that died is held until the task is stopped.
-    Dead: (Dead(start=START, has_progressed=True, deaths=4, trace="", restarts_at_ms=None), True),
-    Restarting: (Restarting(start=START, has_progressed=True, deaths=1), True),
-    Stopping: (Stopping(start=START), True),
+    Failed: (Failed(spec=START, trace=""), False),
+    OwnershipUnconfirmed: (OwnershipUnconfirmed(at_ms=0), False),
+    CheckpointClosed: (CheckpointClosed(spec=START), False),
+    Starting: (Starting(spec=START), True),
+    Running: (Running(spec=START, has_progressed=False, deaths=0), True),
+    # The checkpoint of a failed query is held until the task is stopped.
+    Dead: (Dead(spec=START, has_progressed=True, deaths=4, trace="", restarts_at_ms=None), True),
+    Restarting: (Restarting(spec=START, has_progressed=True, deaths=1), True),
+    Stopping: (Stopping(spec=START), True),
 }
 
 
 @pytest.mark.parametrize("kind", get_args(RunState), ids=lambda kind: kind.__name__)
-def test_a_task_is_owned_while_something_of_it_may_run_here(kind: type[RunState]) -> None:
+def test_a_task_is_owned_while_any_part_of_it_may_run_on_this_worker(kind: type[RunState]) -> None:
     state, is_active = STATES[kind]
     work = Work(BOTH_TASKS)
-    work.runs[TASKS[0]].state = state
+    work.task_runs[TASKS[0]].state = state
     assert work.active_tasks == ({TASKS[0]} if is_active else set())

@@ -1,4 +1,4 @@
-"""Each kind of write: what it is checked against, what it appends, what it is answered."""
+"""Each kind of write: its checks, the records that it appends, and its answer."""
 
 import pytest
 
@@ -17,13 +17,21 @@ from coterie.herder.requests import (
 from coterie.herder.write_kinds import kind_of
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
-from tests.herder.builders import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, ready
+from tests.herder.builders import (
+    CONFIG,
+    CONNECTOR_LINE,
+    INCARNATION,
+    ORDERS,
+    ORDERS_TASK_CONFIGS,
+    TASK_CONFIG_LINES,
+    configured_herder,
+)
 
 FRESH = Incarnation("fresh")
 STOPPED = config_records.target_state_line(ORDERS, TargetState.STOPPED)
 PUT = PutConnector(connector=ORDERS, config=CONFIG, replace=False)
 DELETE = DeleteConnector(connector=ORDERS)
-TASK_CONFIGS = PutTaskConfigs(connector=ORDERS, configs=SHARES)
+TASK_CONFIGS = PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS)
 
 
 def target(state: TargetState) -> SetTargetState:
@@ -41,7 +49,9 @@ def target(state: TargetState) -> SetTargetState:
         (target(TargetState.STOPPED), True),
     ],
 )
-def test_any_worker_pauses_and_resumes_and_all_else_is_the_leaders(request_: Write, needs_leader: bool) -> None:
+def test_any_worker_may_pause_and_resume_and_only_the_leader_does_other_writes(
+    request_: Write, needs_leader: bool
+) -> None:
     assert kind_of(request_, FRESH).needs_leader is needs_leader
 
 
@@ -53,29 +63,29 @@ def test_any_worker_pauses_and_resumes_and_all_else_is_the_leaders(request_: Wri
         (target(TargetState.PAUSED), "Unknown connector orders"),
     ],
 )
-def test_an_unknown_connector_is_refused_in_connects_words(request_: Write, message: str) -> None:
+def test_an_unknown_connector_is_refused_with_connects_message(request_: Write, message: str) -> None:
     refusal = kind_of(request_, FRESH).refusal(ConfigState())
     assert refusal is not None
     assert (refusal.problem, refusal.message) == (Problem.NOT_FOUND, message)
-    assert kind_of(request_, FRESH).refusal(ready().herder.config) is None
+    assert kind_of(request_, FRESH).refusal(configured_herder().herder.config) is None
 
 
 def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     create = kind_of(PUT, FRESH)
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
-    known = ready().herder.config
-    answer = create.answer(known, created=create.creates(ConfigState()))
+    config = configured_herder().herder.config
+    answer = create.answer(config, created=create.creates(ConfigState()))
     assert isinstance(answer, ConnectorInfo)
-    assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, known.tasks(ORDERS))
-    again = create.refusal(known)
+    assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, config.tasks(ORDERS))
+    again = create.refusal(config)
     assert again is not None
     assert again.problem is Problem.ALREADY_EXISTS
     replace = kind_of(PutConnector(connector=ORDERS, config=CONFIG, replace=True), FRESH)
-    assert replace.refusal(known) is None
-    assert replace.lines(known) == (BORN,)
-    assert LIFE != FRESH
-    replaced = replace.answer(known, created=replace.creates(known))
+    assert replace.refusal(config) is None
+    assert replace.lines(config) == (CONNECTOR_LINE,)
+    assert INCARNATION != FRESH
+    replaced = replace.answer(config, created=replace.creates(config))
     assert isinstance(replaced, ConnectorInfo)
     assert not replaced.created
 
@@ -85,15 +95,15 @@ def test_the_initial_state_is_written_before_its_connector() -> None:
     assert kind_of(put, FRESH).lines(ConfigState())[0] == STOPPED
 
 
-def test_a_stop_writes_that_there_are_no_tasks_before_the_state() -> None:
-    config = ready().herder.config
+def test_a_stop_writes_an_empty_list_of_tasks_before_the_state() -> None:
+    config = configured_herder().herder.config
     none = config_records.task_config_lines(ORDERS, ())
     assert kind_of(target(TargetState.STOPPED), FRESH).lines(config) == (*none, STOPPED)
     assert len(kind_of(target(TargetState.PAUSED), FRESH).lines(config)) == 1
 
 
-def test_a_stopped_connector_takes_no_task_configs_but_none() -> None:
-    config = ready(STOPPED).herder.config
+def test_a_stopped_connector_accepts_only_an_empty_list_of_task_configs() -> None:
+    config = configured_herder(STOPPED).herder.config
     refusal = kind_of(TASK_CONFIGS, FRESH).refusal(config)
     assert refusal is not None
     assert refusal.problem is Problem.BAD_REQUEST
@@ -101,9 +111,9 @@ def test_a_stopped_connector_takes_no_task_configs_but_none() -> None:
 
 
 def test_a_write_without_a_view_is_answered_with_done() -> None:
-    config = ready().herder.config
+    config = configured_herder().herder.config
     assert kind_of(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
-    assert kind_of(TASK_CONFIGS, FRESH).lines(config) == DEALT
+    assert kind_of(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
     for request in (DELETE, TASK_CONFIGS, target(TargetState.PAUSED)):
         assert kind_of(request, FRESH).answer(config, created=False) == Done()
         assert not kind_of(request, FRESH).creates(config)

@@ -1,4 +1,4 @@
-"""Writes: one at a time, checked against all that was written before, answered when they are read back."""
+"""Writes: one at a time, checked against all earlier writes, answered when they are read back."""
 
 import pytest
 
@@ -22,11 +22,18 @@ from coterie.herder.requests import (
     RequestRefused,
     SetTargetState,
 )
-from coterie.herder.timers import LookDue, RequestDue
+from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
-from tests.herder.builders import BORN, CONFIG, DEALT, ORDERS, SHARES, ready
-from tests.herder.by_hand import ME, ByHand
+from tests.herder.builders import (
+    CONFIG,
+    CONNECTOR_LINE,
+    ORDERS,
+    ORDERS_TASK_CONFIGS,
+    TASK_CONFIG_LINES,
+    configured_herder,
+)
+from tests.herder.herder_driver import ME, HerderDriver
 
 STOP = (
     *config_records.task_config_lines(ORDERS, ()),
@@ -34,93 +41,93 @@ STOP = (
 )
 
 
-def put(herder: ByHand, tasks_max: str) -> RequestId:
-    """A user gives the connector another config, at its leader."""
+def put(herder: HerderDriver, tasks_max: str) -> RequestId:
+    """A user sends another config of the connector to its leader."""
     herder.assign(leader=ME)
-    return herder.ask(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, replace=True))
+    return herder.send_request(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, replace=True))
 
 
-def test_a_new_config_is_judged_beside_the_tasks_that_may_have_checkpoints() -> None:
-    herder = ready(*STOP)
+def test_a_new_config_is_validated_with_the_checkpointed_task_configs() -> None:
+    herder = configured_herder(*STOP)
     id_ = put(herder, "3")
-    (asked,) = herder.take(ValidateConfig)
-    assert list(asked.checkpointed) == SHARES
-    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    (validation,) = herder.pop_effects(ValidateConfig)
+    assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
+    herder.feed(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
-    assert not herder.take(AppendConfig)
+    assert not herder.pop_effects(AppendConfig)
 
 
-def test_tasks_that_are_committed_meanwhile_have_the_config_judged_again() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
+def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
     id_ = put(herder, "3")
-    (asked,) = herder.take(ValidateConfig)
-    assert not asked.checkpointed
-    herder.tell(ConfigValidated(id=id_, errors={}))
-    (look,) = herder.take(FindConfigEnd)
-    herder.write(*DEALT)
-    herder.do(look)
-    assert look.purpose not in [append.purpose for append in herder.take(AppendConfig)]
-    (asked,) = herder.take(ValidateConfig)
-    assert list(asked.checkpointed) == SHARES
-    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    (validation,) = herder.pop_effects(ValidateConfig)
+    assert not validation.checkpointed_task_configs
+    herder.feed(ConfigValidated(id=id_, errors={}))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.write(*TASK_CONFIG_LINES)
+    herder.run_chore(lookup)
+    assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfig)]
+    (validation,) = herder.pop_effects(ValidateConfig)
+    assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
+    herder.feed(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
     assert isinstance(herder.answer(id_), RequestRefused)
 
 
-def test_a_request_that_waits_too_long_is_given_up_unless_it_has_begun() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    early = herder.ask(DeleteConnector(connector=ORDERS))
+def test_a_request_times_out_unless_its_write_has_begun() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE)
+    early = herder.send_request(DeleteConnector(connector=ORDERS))
     herder.now_ms += 90_000
-    herder.tell(TimerFired(timer=RequestDue(id=early)))
+    herder.feed(TimerFired(timer=RequestTimeoutDue(id=early)))
     timed_out = herder.answer(early)
     assert isinstance(timed_out, RequestRefused)
     assert timed_out.message == ("Request timed out. The worker is currently ensuring membership in the cluster")
     herder.assign(leader=ME)
-    herder.obey()
-    assert herder.herder.config.connector(ORDERS) is not None, "what was given up is not done later"
+    herder.run_all_chores()
+    assert herder.herder.config.connector(ORDERS) is not None, "a request that timed out is not executed later"
 
-    begun = herder.ask(DeleteConnector(connector=ORDERS))
-    for look in herder.take(FindConfigEnd):
-        herder.do(look)
-    (append,) = herder.take(AppendConfig)
-    herder.tell(TimerFired(timer=RequestDue(id=begun)))
-    herder.do(append)
+    begun = herder.send_request(DeleteConnector(connector=ORDERS))
+    for lookup in herder.pop_effects(FindConfigEnd):
+        herder.run_chore(lookup)
+    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(TimerFired(timer=RequestTimeoutDue(id=begun)))
+    herder.run_chore(append)
     assert isinstance(herder.answer(begun), RequestRefused)
     assert herder.herder.config.connector(ORDERS) is None
 
 
 def test_a_write_waits_until_the_one_before_it_is_read_back() -> None:
-    herder = ready()
+    herder = configured_herder()
     herder.assign(leader=ME)
-    stopped = herder.ask(SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED))
-    deleted = herder.ask(DeleteConnector(connector=ORDERS))
-    (look,) = herder.take(FindConfigEnd)
-    herder.do(look)
-    (append,) = herder.take(AppendConfig)
-    assert not herder.take(FindConfigEnd), "the second write has not begun"
-    assert herder.answer(stopped) is None, "an append alone is no answer"
-    herder.do(append)
+    stopped = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED))
+    deleted = herder.send_request(DeleteConnector(connector=ORDERS))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.run_chore(lookup)
+    (append,) = herder.pop_effects(AppendConfig)
+    assert not herder.pop_effects(FindConfigEnd), "the second write has not begun"
+    assert herder.answer(stopped) is None, "an append alone does not answer the request"
+    herder.run_chore(append)
     assert herder.answer(stopped) == Done()
-    herder.obey()
+    herder.run_all_chores()
     assert herder.answer(deleted) == Done()
 
 
-def test_a_write_looks_again_for_the_end_of_a_log_that_cannot_be_reached() -> None:
-    herder = ready()
+def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
+    herder = configured_herder()
     herder.assign(leader=ME)
-    deleted = herder.ask(DeleteConnector(connector=ORDERS))
-    (look,) = herder.take(FindConfigEnd)
-    herder.tell(ConfigEndFound(purpose=look.purpose, end=None))
-    assert not herder.take(FindConfigEnd)
+    deleted = herder.send_request(DeleteConnector(connector=ORDERS))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=None))
+    assert not herder.pop_effects(FindConfigEnd)
     assert herder.answer(deleted) is None
     herder.now_ms += 500
-    herder.tell(TimerFired(timer=LookDue(id=deleted)))
-    herder.obey()
+    herder.feed(TimerFired(timer=EndLookupDue(id=deleted)))
+    herder.run_all_chores()
     assert herder.answer(deleted) == Done()
 
 
@@ -140,9 +147,9 @@ def test_a_write_looks_again_for_the_end_of_a_log_that_cannot_be_reached() -> No
         (".a", ConnectorInfo),
     ],
 )
-def test_a_connectors_name_fits_a_path_and_a_folder(name: str, answer: type[Answer]) -> None:
-    herder = ready()
+def test_a_connectors_name_is_valid_in_a_path_and_as_a_folder(name: str, answer: type[Answer]) -> None:
+    herder = configured_herder()
     herder.assign(leader=ME)
-    id_ = herder.ask(PutConnector(connector=ConnectorName(name), config={"name": name}, replace=False))
-    herder.obey()
+    id_ = herder.send_request(PutConnector(connector=ConnectorName(name), config={"name": name}, replace=False))
+    herder.run_all_chores()
     assert isinstance(herder.answer(id_), answer)

@@ -1,4 +1,4 @@
-"""What the tests of the `kafka` room share, beside the brokers."""
+"""Fixtures of the `kafka` room's tests, apart from the brokers."""
 
 from collections.abc import AsyncIterator, Callable
 from functools import cache
@@ -15,7 +15,7 @@ from tests.kafka.real_kafka import RealKafka
 
 @pytest.fixture(scope="session")
 def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
-    """The port of a broker by its kind, once it has its coordinators."""
+    """The port of a broker by its kind, after its coordinators have started."""
 
     @cache
     def port_of(kind: str) -> int:
@@ -45,5 +45,5 @@ async def real_kafka_topics(real_kafka: RealKafka) -> AsyncIterator[Topics]:
 
 @pytest.fixture
 def admin(real_kafka: RealKafka) -> AdminClient:
-    """Confluent's own client, for what Coterie never does."""
+    """Confluent's own client, for operations that Coterie does not have."""
     return AdminClient({"bootstrap.servers": real_kafka.bootstrap_servers})

@@ -1,4 +1,4 @@
-"""Coterie's own broker as a process that can be killed and started again on the same port and data."""
+"""Coterie's own broker as a process that can be killed and restarted on the same port and data."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def end_with_parent():
 threading.Thread(target=end_with_parent, daemon=True).start()
 limits = Limits(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
 settings = BrokerSettings(
-    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), connections_max=int(sys.argv[3]), limits=limits
+    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), connections_max=int(sys.argv[3]), group_limits=limits
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
@@ -42,11 +42,11 @@ class EmbeddedBroker:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "it has not been started"
+        assert self._process is not None, "the broker has not been started"
         return self._process.pid
 
     def start(self) -> None:
-        """Start, or start again; returns when it listens."""
+        """Start or restart the broker; returns when it listens."""
         command = [sys.executable, "-c", PROGRAM, str(self._data), str(self.port), str(self._connections_max)]
         with (self._data.parent / f"{self._data.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class EmbeddedBroker:
         self.port = int(port)
 
     def kill(self) -> None:
-        """As when the machine loses its power, but for the disk."""
+        """Kill the process, as in a power failure, but without losing disk writes."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait(START_TIMEOUT_S)

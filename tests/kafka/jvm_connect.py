@@ -1,4 +1,4 @@
-"""An unmodified Kafka Connect worker as a process: started from Kafka's jars, asked over HTTP, stopped or frozen."""
+"""An unmodified Kafka Connect worker as a process: started from Kafka's jars, used over HTTP, stopped or frozen."""
 
 import os
 import re
@@ -26,10 +26,10 @@ _PROPERTIES: Mapping[str, str] = {
 
 
 class JvmWorker:
-    """One worker of Kafka's own. Start it again only after :meth:`end`, which is safe at any time."""
+    """One worker of Kafka Connect. Restart it only after :meth:`end`, which may be called at any time."""
 
     def __init__(self, tools: Tools, folder: Path, properties: Mapping[str, str]) -> None:
-        """``properties`` go over what every such worker has; they name the brokers, the group, topics, plug-ins."""
+        """``properties`` override those of every such worker; they name the brokers, group, topics and plug-ins."""
         self._tools = tools
         self._properties_path = folder / "jvm.properties"
         self._pid_path = folder / "jvm.pid"
@@ -40,7 +40,7 @@ class JvmWorker:
         )
 
     def start(self) -> None:
-        """Returns at once."""
+        """Start the process; returns at once."""
         command = self._tools.command("connect-distributed", str(self._properties_path), log_level="INFO")
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -52,7 +52,7 @@ class JvmWorker:
 
     @property
     def url(self) -> str | None:
-        """Where its REST listens, once it does; with a slash at the end, as the group is told."""
+        """Its REST URL, or None before it listens; with a slash at the end, as in the group's metadata."""
         advertised = re.search(r"advertising URL (\S+)", self.log.read_text())
         return advertised[1] if advertised else None
 
@@ -66,14 +66,14 @@ class JvmWorker:
             time.sleep(0.1)
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGTERM ends it in order: tasks stop, then it leaves. SIGSTOP freezes it, SIGCONT lets it go on."""
+        """SIGTERM stops its tasks, then it leaves the group and ends; SIGSTOP freezes it, SIGCONT resumes it."""
         os.kill(int(self._pid_path.read_text()), number)
 
     def tail(self) -> str:
         return self.log.read_text()[-4000:]
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill its remaining processes."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()

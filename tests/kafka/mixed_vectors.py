@@ -1,6 +1,6 @@
-"""What passed between Kafka's own worker and ours inside JoinGroup and SyncGroup, kept as test vectors.
+"""Bytes exchanged between Kafka's own worker and ours inside JoinGroup and SyncGroup, recorded as test vectors.
 
-To record them anew:
+To record them again:
 
     COTERIE_RECORD=/tmp/mixed pytest -m "" tests/kafka/test_jvm_connect.py
     python -m tests.kafka.mixed_vectors /tmp/mixed
@@ -15,19 +15,19 @@ from typing import Any
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import CONNECTOR, decode_assignment, decode_metadata
-from tests.worker.composed import Heard
+from tests.worker.composed import CapturedBytes
 
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors" / "connect-mixed.json"
 
 
-def record(folder: str | None, when: str, heard: Iterable[Heard]) -> None:
+def record(folder: str | None, when: str, captured: Iterable[CapturedBytes]) -> None:
     """Write one message of each kind as ``when``.json into ``folder``; None writes nothing."""
     if folder is None:
         return
     by_kind: dict[tuple[object, ...], dict[str, Any]] = {}
-    for one in heard:
+    for one in captured:
         if one.protocol == ConnectProtocol.STATIC.wire_name:
-            continue  # Nobody else understands that.
+            continue  # Only our workers use this protocol.
         decoded = _metadata(one.data) if one.what == "metadata" else _assignment(one.data)
         writer = one.member if one.what == "metadata" else decoded["leader"]
         by = "jvm" if writer.startswith("connect-") else "ours"

@@ -1,7 +1,7 @@
-"""A real Apache Kafka broker for tests: its jars fetched once into the user's cache folder, started on free ports.
+"""A real Apache Kafka broker for tests: its jars are fetched once into the user's cache folder; it uses free ports.
 
-PySpark carries Apache Ivy, so a Java runtime is all that is needed. Java takes proxies and mirrors from its own
-settings (the environment's ``JAVA_TOOL_OPTIONS``, Ivy's ``~/.ivy2``), not from the environment's ``https_proxy``.
+PySpark contains Apache Ivy, so only a Java runtime is needed. Java reads proxies and mirrors from its own settings (the
+environment's ``JAVA_TOOL_OPTIONS``, Ivy's ``~/.ivy2``), not from the environment's ``https_proxy``.
 """
 
 import fcntl
@@ -26,15 +26,15 @@ MODULES: Modules = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 )
 PLUGINS: Modules = (("org.apache.kafka", "connect-file", VERSION),)
-"""Connectors of Kafka's own, for the plug-in path of a Connect worker: they need nothing that it has not."""
+"""Kafka's own connectors, for the plug-in path of a Connect worker; they need no further jars."""
 FETCH_TIMEOUT_S = 900
 START_TIMEOUT_S = 90
 QUICK_START = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
-"""Java's options for a broker that is to answer soon, not to be fast."""
+"""Java's options for a broker that starts fast, at the expense of throughput."""
 
-# Ends the broker when the pipe at its standard input closes, so that it never outlives whoever started it. The broker's
-# process id goes into the file that stands in place of the script's name. A signal to the whole group ends the waiting
-# `cat`, and with it the broker, but not the shell before it has seen to that.
+# Ends the broker when the pipe at its standard input closes, so that it never outlives the process that started it. The
+# broker's process id is written to the file given as $0. A signal to the whole group ends the waiting `cat`; the shell
+# ignores it until it has killed the broker.
 TIED_TO_ITS_PARENT = (
     'trap : TERM INT; exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; echo $broker >"$0"; '
     "cat <&3 >/dev/null; kill -9 $broker"
@@ -66,22 +66,22 @@ group.min.session.timeout.ms=1000
 _JARS, _PLUGIN_JARS = f"kafka-{VERSION}-with-tools", f"connect-plugins-{VERSION}"
 
 
-class NotToBeHad(Exception):
-    """Real Kafka cannot run here; the message is one sentence that says why."""
+class ProgramUnavailableError(Exception):
+    """Real Kafka cannot run here; the message is one sentence with the reason."""
 
 
 def fetch(say: Callable[[str], None]) -> Path:
-    """The folder with Kafka's jars; the first call on a machine fetches them and says so.
+    """The folder with Kafka's jars; the first call on a machine fetches them and reports it through ``say``.
 
-    :raises NotToBeHad: when there is no Java, or the jars cannot be fetched.
+    :raises ProgramUnavailableError: if there is no Java, or the jars cannot be fetched.
     """
     return _fetched(_JARS, MODULES, say)
 
 
 def fetch_plugins(say: Callable[[str], None]) -> Path:
-    """The folder with the jars of ``PLUGINS``, alone.
+    """The folder with the jars of ``PLUGINS`` only.
 
-    :raises NotToBeHad: as :func:`fetch`.
+    :raises ProgramUnavailableError: as :func:`fetch`.
     """
     return _fetched(_PLUGIN_JARS, PLUGINS, say, transitive=False)
 
@@ -108,7 +108,7 @@ def _fetched(name: str, modules: Modules, say: Callable[[str], None], *, transit
         started_s = time.monotonic()
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             _resolve(java, Path(partial), modules, transitive=transitive)
-            # Renamed in only when whole: a fetch that was cut off leaves nothing that looks like the jars.
+            # Renamed only when complete: an interrupted fetch leaves no folder with this name.
             (Path(partial) / "jars").rename(jars)
         say(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
     return jars
@@ -127,7 +127,7 @@ class RealKafka:
         java_options: Sequence[str] = QUICK_START,
     ) -> None:
         """``properties``: further lines of its ``server.properties``; ``{port}``, ``{controller_port}`` and
-        ``{further_port}`` in them become its ports. ``format_options``: of the tool that makes its data folder."""
+        ``{further_port}`` in them become its ports. ``format_options``: options of the tool that formats its folder."""
         self._jars = jars
         self._folder = folder
         self._properties = properties
@@ -136,7 +136,7 @@ class RealKafka:
         self._pid_path = folder / "pid"
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self._controller_port, self.further_port = free_ports(3)
-        """The last one is for a second listener, where ``properties`` name one."""
+        """The last port is for a second listener, if ``properties`` configure one."""
 
     @property
     def pid(self) -> int:
@@ -147,7 +147,7 @@ class RealKafka:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """:raises NotToBeHad: when it does not answer in time; its log's last lines are in the message."""
+        """:raises ProgramUnavailableError: if it does not respond in time; the message has its log's last lines."""
         properties = self._folder / "server.properties"
         text = f"{PROPERTIES}{self._properties}\n"
         properties.write_text(
@@ -167,7 +167,7 @@ class RealKafka:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         if not self._answers():
             self.stop()
-            raise NotToBeHad(f"Apache Kafka {VERSION} did not start: {self._log()[-2000:]}")
+            raise ProgramUnavailableError(f"Apache Kafka {VERSION} did not start: {self._log()[-2000:]}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -194,7 +194,7 @@ class RealKafka:
         return [java_path(), *self._java_options, *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
 
 
-# -- small hands ----------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 _CLUSTER_ID = "Y290ZXJpZS10ZXN0cy0wMQ"
 _LOGGING = ("-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF")
@@ -204,12 +204,12 @@ def java_path() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
-        raise NotToBeHad("a real Kafka broker needs Java 17 or newer: install it or set JAVA_HOME")
+        raise ProgramUnavailableError("a real Kafka broker needs Java 17 or newer: install it or set JAVA_HOME")
     return java
 
 
 def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> None:
-    """Put the jars of ``modules``, and if ``transitive`` of all that they need, into ``folder``/jars."""
+    """Put the jars of ``modules``, and if ``transitive`` their dependencies, into ``folder``/jars."""
     pyspark = importlib.util.find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
@@ -226,11 +226,13 @@ def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> 
     )
     command = [java, "-jar", str(ivy), "-cache", str(folder / "cache"), "-ivy", str(folder / "ivy.xml")]
     command += ["-retrieve", f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"]
-    # Some of them are packed as bundles: without that type they would be left out in silence.
+    # Some jars have the type bundle; Ivy would omit them without an error if the type were not named.
     command += ["-types", "jar", "bundle", "-confs", "default"]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise NotToBeHad(f"Apache Kafka's jars did not arrive within {FETCH_TIMEOUT_S} s") from None
+        raise ProgramUnavailableError(f"Apache Kafka's jars did not arrive within {FETCH_TIMEOUT_S} s") from None
     if ended.returncode != 0 or "unresolved dependencies" in ended.stdout.lower():
-        raise NotToBeHad(f"Apache Kafka's jars cannot be fetched from Maven Central: {ended.stdout[-500:]}")
+        raise ProgramUnavailableError(
+            f"Apache Kafka's jars cannot be fetched from Maven Central: {ended.stdout[-500:]}"
+        )

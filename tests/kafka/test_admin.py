@@ -1,4 +1,4 @@
-"""Admin clients, Confluent's above all, against the embedded broker and against Apache Kafka: the same tests."""
+"""Admin clients, mainly Confluent's: the same tests with the embedded broker and with Apache Kafka."""
 
 import time
 import uuid
@@ -27,7 +27,7 @@ DEADLINE_S = 30
 SET_FOR_THE_TOPIC: Any = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 SET_FOR_THE_BROKER: Any = ConfigSource.STATIC_BROKER_CONFIG.value
 DEFAULT: Any = ConfigSource.DEFAULT_CONFIG.value
-"""Entries have the number in place of the member that the client's stubs promise."""
+"""Entries have a number, although the client's type stubs declare an enum member."""
 
 
 @pytest.fixture
@@ -48,33 +48,33 @@ def producer(bootstrap: str) -> Iterator[Producer]:
 
 
 def create(client: AdminClient, partitions: int = 1, **configs: str) -> str:
-    """A fresh topic's name; `segment_ms` stands for ``segment.ms``."""
+    """Create a topic and return its name; `segment_ms` stands for ``segment.ms``."""
     name = f"admin-{uuid.uuid4().hex[:8]}"
     config = {key.replace("_", "."): value for key, value in configs.items()}
     client.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(DEADLINE_S)
-    wait_known(client, name)
+    wait_until_known(client, name)
     return name
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Kafka confirms a change before its broker has heard of it."""
+    """Wait for ``condition``: Kafka confirms a change before its broker has applied it."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
 
 
-def wait_known(client: AdminClient, topic: str) -> None:
+def wait_until_known(client: AdminClient, topic: str) -> None:
     eventually(lambda: topic in client.list_topics(timeout=DEADLINE_S).topics)
 
 
 def end_offset(client: AdminClient, topic: str) -> int | None:
-    """None while the broker does not know yet that it leads the partition."""
+    """The end offset, or None before the broker leads the partition."""
     partition = TopicPartition(topic, 0)
     try:
         return int(client.list_offsets({partition: OffsetSpec.latest()})[partition].result(DEADLINE_S).offset)
     except KafkaException as error:
-        # The error of one partition comes without the flag that it may be tried again.
+        # The error of one partition lacks the flag that it is retriable.
         if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION and not error.args[0].retriable():
             raise
         return None
@@ -105,20 +105,22 @@ def partition_count(client: AdminClient, topic: str) -> int:
     return len(client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
 
 
-def test_a_topic_is_deleted_and_its_name_is_free_again(client: AdminClient, topic: str, producer: Producer) -> None:
+def test_the_name_of_a_deleted_topic_can_be_used_again(client: AdminClient, topic: str, producer: Producer) -> None:
     producer.produce(topic, b"old")
     assert producer.flush(DEADLINE_S) == 0
     client.delete_topics([topic])[topic].result(DEADLINE_S)
     again = client.delete_topics([topic])[topic]
     assert code_of(lambda: again.result(DEADLINE_S)) == KafkaError.UNKNOWN_TOPIC_OR_PART
     client.create_topics([NewTopic(topic, 2, 1)])[topic].result(DEADLINE_S)
-    wait_known(client, topic)
+    wait_until_known(client, topic)
     found = client.describe_topics(TopicCollection([topic]))[topic].result(DEADLINE_S)
     assert len(found.partitions) == 2
     eventually(lambda: end_offset(client, topic) == 0)
 
 
-def test_a_topic_grows_and_does_not_shrink(client: AdminClient, topic: str, producer: Producer) -> None:
+def test_partitions_can_be_added_to_a_topic_and_not_removed(
+    client: AdminClient, topic: str, producer: Producer
+) -> None:
     client.create_partitions([NewPartitions(topic, 3)], validate_only=True)[topic].result(DEADLINE_S)
     assert partition_count(client, topic) == 1
     client.create_partitions([NewPartitions(topic, 3)])[topic].result(DEADLINE_S)
@@ -129,7 +131,7 @@ def test_a_topic_grows_and_does_not_shrink(client: AdminClient, topic: str, prod
     assert code_of(lambda: fewer.result(DEADLINE_S)) == KafkaError.INVALID_PARTITIONS
 
 
-def test_a_topics_configs_are_described_with_where_they_come_from(client: AdminClient) -> None:
+def test_a_topics_configs_are_described_with_their_sources(client: AdminClient) -> None:
     topic = create(client, cleanup_policy="compact", retention_ms="1000")
     found = configs(client, ResourceType.TOPIC, topic)
     assert len(found) == 33
@@ -170,7 +172,7 @@ def test_a_batch_larger_than_the_topic_now_allows_is_refused(
     producer.produce(topic, b"x" * 4000, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(DEADLINE_S) == 0
     alter(client, topic, "max.message.bytes", AlterConfigOpType.SET, "2000")
-    # Kafka's broker reads the change from its metadata log, a moment after it was confirmed.
+    # Kafka's broker reads the change from its metadata log after it was confirmed.
     deadline_s = time.monotonic() + DEADLINE_S
     while errors[-1] is None:
         assert time.monotonic() < deadline_s
@@ -179,7 +181,7 @@ def test_a_batch_larger_than_the_topic_now_allows_is_refused(
     assert errors[-1].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_the_broker_tells_its_settings_under_kafkas_names(client: AdminClient) -> None:
+def test_the_brokers_settings_are_described_under_kafkas_names(client: AdminClient) -> None:
     found = configs(client, ResourceType.BROKER, "1")
     assert found["group.min.session.timeout.ms"].value == "1000"
     assert found["group.min.session.timeout.ms"].source == SET_FOR_THE_BROKER
@@ -189,7 +191,7 @@ def test_the_broker_tells_its_settings_under_kafkas_names(client: AdminClient) -
     assert found["node.id"].value == "1"
 
 
-def test_the_cluster_tells_what_one_may_do(client: AdminClient) -> None:
+def test_the_cluster_is_described_with_its_authorized_operations(client: AdminClient) -> None:
     found = client.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
     assert [node.id for node in found.nodes] == [1]
     assert found.controller.id == 1
@@ -198,9 +200,9 @@ def test_the_cluster_tells_what_one_may_do(client: AdminClient) -> None:
     }  # fmt: skip
 
 
-def test_a_topic_tells_what_one_may_do(client: AdminClient, topic: str) -> None:
-    asked = client.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
-    found = asked[topic].result(DEADLINE_S)
+def test_a_topic_is_described_with_its_authorized_operations(client: AdminClient, topic: str) -> None:
+    requested = client.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+    found = requested[topic].result(DEADLINE_S)
     assert not found.is_internal
     assert {operation.name for operation in found.authorized_operations} == {
         "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS",
@@ -215,8 +217,8 @@ def test_records_are_deleted_up_to_an_offset(
     assert producer.flush(DEADLINE_S) == 0
     partition = TopicPartition(topic, 0, 4)
     assert client.delete_records([partition])[partition].result(DEADLINE_S).low_watermark == 4
-    asked = TopicPartition(topic, 0)
-    assert client.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset == 4
+    requested = TopicPartition(topic, 0)
+    assert client.list_offsets({requested: OffsetSpec.earliest()})[requested].result(DEADLINE_S).offset == 4
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     try:
         reader.assign([TopicPartition(topic, 0, 0)])

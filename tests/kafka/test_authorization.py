@@ -1,4 +1,4 @@
-"""What a user with few rights is told, request by request: by our broker as by Apache Kafka with the same rules."""
+"""Responses to a user with few rights, for each request: those of our broker are those of Apache Kafka."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ ACLS = [
     ),
     (ResourceType.TOPIC, "hers-secret", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY),
 ]
-"""The same, as Kafka's tools would set them."""
+"""The same rules, as Kafka's tools would set them."""
 
 REAL_PROPERTIES = f"""
 listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},SASL_PLAINTEXT://127.0.0.1:{{further_port}}
@@ -105,8 +105,8 @@ def security(user: str, password: str) -> KafkaSecurity:
     return KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username=user, password=password)
 
 
-class Asker:
-    """One user at one broker; a new connection whenever the old one was closed."""
+class BrokerClient:
+    """One user at one broker; opens a new connection if the old one was closed."""
 
     def __init__(self, port: int, user: str, password: str) -> None:
         self._address = Address("localhost", port)
@@ -121,11 +121,11 @@ class Asker:
                 connection.close()
 
     async def ask_until_ready(self, api_key: int, version: int, values: dict[str, Any]) -> Any:
-        """Kafka makes its topics for groups and transactions when they are first needed."""
+        """Repeat the request until Kafka has created its topics of groups and transactions, which it does on demand."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 answer = await self.ask(api_key, version, values)
-                if not {error for _, error in told(answer)} & _NOT_YET:
+                if not {error for _, error in error_codes(answer)} & _NOT_YET:
                     return answer
                 await asyncio.sleep(0.05)
 
@@ -134,10 +134,10 @@ _NOT_YET = {"coordinator_load_in_progress", "coordinator_not_available", "not_co
 
 
 @pytest.fixture
-async def askers(ours: int, theirs: int) -> list[Asker]:
-    """Bob at our broker and at the real one, where what he asks about stands ready."""
+async def clients_of_bob(ours: int, theirs: int) -> list[BrokerClient]:
+    """Bob as a user of our broker and of the real one, on which the resources of the requests exist."""
     for port, password in ((ours, PASSWORD), (theirs, REAL_PASSWORD)):
-        alice = Asker(port, USER, password)
+        alice = BrokerClient(port, USER, password)
         topics = [
             {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
             for name in TOPICS
@@ -149,19 +149,19 @@ async def askers(ours: int, theirs: int) -> list[Asker]:
             if found.error_code is ErrorCode.none and beat.error_code is ErrorCode.unknown_member_id:
                 break
             await asyncio.sleep(0.05)
-    return [Asker(ours, BOB, PASSWORD), Asker(theirs, BOB, REAL_PASSWORD)]
+    return [BrokerClient(ours, BOB, PASSWORD), BrokerClient(theirs, BOB, REAL_PASSWORD)]
 
 
 def _member(group: str) -> dict[str, Any]:
     return {"group_id": group, "generation_id": 1, "member_id": "m", "group_instance_id": None}
 
 
-def told(entity: Any, about: str = "") -> set[tuple[str, str]]:
-    """Every code of an answer, with the name of what it is about."""
+def error_codes(entity: Any, about: str = "") -> set[tuple[str, str]]:
+    """Every error code of a response, with the name of its resource."""
     found: set[tuple[str, str]] = set()
     if isinstance(entity, tuple):
         for one in entity:
-            found |= told(one, about)
+            found |= error_codes(one, about)
     elif is_dataclass(entity):
         names = ("name", "topic", "group_id", "key", "resource_name", "transactional_id")
         about = next((name for field in names if isinstance(name := getattr(entity, field, None), str)), about)
@@ -170,12 +170,12 @@ def told(entity: Any, about: str = "") -> set[tuple[str, str]]:
             if isinstance(value, ErrorCode):
                 found.add((about, value.name))
             else:
-                found |= told(value, about)
+                found |= error_codes(value, about)
     return found
 
 
 NOW_MS = time.time_ns() // 1_000_000
-"""Of records that retention keeps."""
+"""A timestamp of records that retention keeps."""
 BATCH = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=NOW_MS)
 TRANSACTED = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=NOW_MS)
 ASKED = [*TOPICS, "hers-none", "none"]
@@ -299,16 +299,20 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("request_name", sorted(REQUESTS))
-async def test_a_user_with_few_rights_is_told_what_kafka_tells(askers: list[Asker], request_name: str) -> None:
+async def test_a_user_with_few_rights_gets_the_responses_that_kafka_gives(
+    clients_of_bob: list[BrokerClient], request_name: str
+) -> None:
     api_key, version, values = REQUESTS[request_name]
-    ours, theirs = [told(await asker.ask_until_ready(api_key, version, values)) for asker in askers]
+    ours, theirs = [error_codes(await asker.ask_until_ready(api_key, version, values)) for asker in clients_of_bob]
     assert ours == theirs
 
 
-async def test_a_transaction_is_told_without_the_topics_that_one_may_not_describe(
-    askers: list[Asker], ours: int, theirs: int
+async def test_a_transaction_is_described_without_the_topics_that_the_user_may_not_describe(
+    clients_of_bob: list[BrokerClient], ours: int, theirs: int
 ) -> None:
-    for bob, alice in zip(askers, (Asker(ours, USER, PASSWORD), Asker(theirs, USER, REAL_PASSWORD)), strict=True):
+    for bob, alice in zip(
+        clients_of_bob, (BrokerClient(ours, USER, PASSWORD), BrokerClient(theirs, USER, REAL_PASSWORD)), strict=True
+    ):
         await alice.ask_until_ready(10, 3, {"key": "shown", "key_type": 1})
         begun = await alice.ask_until_ready(22, 1, {"transactional_id": "shown", "transaction_timeout": 60_000})
         producer = {
@@ -320,8 +324,8 @@ async def test_a_transaction_is_told_without_the_topics_that_one_may_not_describ
             **{f"v3_and_below_{name}": value for name, value in producer.items()},
             "v3_and_below_topics": [{"name": name, "partitions": (0,)} for name in TOPICS],
         })  # fmt: skip
-        assert {error for _, error in told(added)} == {"none"}
-        seen = [await who.ask(65, 0, {"transactional_ids": ["shown"]}) for who in (alice, bob)]
+        assert {error for _, error in error_codes(added)} == {"none"}
+        seen = [await client.ask(65, 0, {"transactional_ids": ["shown"]}) for client in (alice, bob)]
         assert [{topic.topic for topic in one.transaction_states[0].topics} for one in seen] == [
             set(TOPICS),
             {"hers", "seen"},
@@ -329,15 +333,17 @@ async def test_a_transaction_is_told_without_the_topics_that_one_may_not_describ
         await alice.ask(26, 3, {**producer, "committed": False})
 
 
-async def test_configs_of_a_new_topic_are_told_to_who_may_describe_them(askers: list[Asker]) -> None:
-    asked = {
+async def test_configs_of_a_new_topic_are_returned_to_users_who_may_describe_them(
+    clients_of_bob: list[BrokerClient],
+) -> None:
+    values = {
         "topics": [
             {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
             for name in ("hers-told", "hers-new", "hers", "theirs-new")
         ],
         "timeout": 10_000, "validate_only": True,
     }  # fmt: skip
-    answers = [await asker.ask(19, 7, asked) for asker in askers]
+    answers = [await asker.ask(19, 7, values) for asker in clients_of_bob]
     ours, theirs = [
         {
             topic.name: (

@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.kafka.topics import TopicLog, Topics
 from tests.kafka.embedded_broker import EmbeddedBroker
 
@@ -15,15 +15,15 @@ LAST = b"last"
 pytestmark = pytest.mark.processes
 
 
-async def test_what_was_acknowledged_outlives_the_broker_and_is_read_once_in_order(
+async def test_acknowledged_records_survive_kills_of_the_broker_and_are_read_once_in_order(
     mortal_broker: EmbeddedBroker,
 ) -> None:
     topics = Topics([mortal_broker.bootstrap_servers], client_id="tests")
     try:
         log = await topics.open("configs", partitions=1, replication=1, key="config.storage.topic")
         acknowledged: dict[int, int] = {}
-        """Number by the offset of its line."""
-        seen: list[Line] = []
+        """The number of each line, by its offset."""
+        seen: list[TopicRecord] = []
         another, enough = asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
             appending = tasks.create_task(_append(log, acknowledged, another, enough))
@@ -37,13 +37,13 @@ async def test_what_was_acknowledged_outlives_the_broker_and_is_read_once_in_ord
                 await another.acquire()
             enough.set()
             await appending
-            await log.append([NewLine(key=LAST, value=None)])
+            await log.append([NewTopicRecord(key=LAST, value=None)])
     finally:
         await topics.close()
     assert [line.offset for line in seen] == list(range(len(seen)))
     numbers = [int(line.key) for line in seen if line.key not in (None, LAST)]
     assert {offset: numbers[offset] for offset in acknowledged} == acknowledged
-    # A line whose answer died with the broker was sent again: it stands twice then, one after the other.
+    # A line whose acknowledgement was lost with the broker is sent again, and then occurs twice in a row.
     assert [number for number, _ in itertools.groupby(numbers)] == list(range(numbers[-1] + 1))
 
 
@@ -53,12 +53,12 @@ async def _append(
     for number in itertools.count():
         if enough.is_set():
             return
-        end = await log.append([NewLine(key=str(number).encode(), value=b"value")])
+        end = await log.append([NewTopicRecord(key=str(number).encode(), value=b"value")])
         acknowledged[end - 1] = number
         another.release()
 
 
-async def _follow(log: TopicLog, seen: list[Line]) -> None:
+async def _follow(log: TopicLog, seen: list[TopicRecord]) -> None:
     async for lines in log.follow():
         seen.extend(lines)
         if seen and seen[-1].key == LAST:

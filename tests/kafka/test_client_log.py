@@ -1,4 +1,4 @@
-"""What a log reader is told of brokers that are away."""
+"""Log messages about brokers that cannot be reached."""
 
 import logging
 import time
@@ -6,10 +6,10 @@ import time
 import pytest
 from confluent_kafka import KafkaError
 
-from coterie.kafka.client_log import SAY_AGAIN_S, ClientLog
+from coterie.kafka.client_log import LOG_REPEAT_INTERVAL_S, ClientLog
 
 
-def test_brokers_that_stay_away_are_told_of_at_once_and_every_so_often_until_they_answer(
+def test_unreachable_brokers_are_logged_at_once_and_repeatedly_until_they_can_be_reached(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1_000.0
@@ -19,7 +19,7 @@ def test_brokers_that_stay_away_are_told_of_at_once_and_every_so_often_until_the
     with caplog.at_level(logging.INFO, logger="coterie.kafka"):
         for _ in range(7):
             on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-            now_s += SAY_AGAIN_S / 3
+            now_s += LOG_REPEAT_INTERVAL_S / 3
         log.answered()
         log.answered()
         on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))

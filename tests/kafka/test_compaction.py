@@ -1,5 +1,5 @@
-"""Compaction beside a real Kafka's: of the same records the same are left, at the same offsets, by every codec and of
-every transaction."""
+"""Compaction compared with a real Kafka's: it keeps the same records at the same offsets, with every codec and after
+transactions."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coterie.broker.settings import BrokerSettings, Upkeep
+from coterie.broker.settings import BrokerSettings, MaintenanceSettings
 from tests.broker.conftest import QUICK, ThreadedBroker
 from tests.kafka.real_kafka import RealKafka
 
@@ -28,10 +28,10 @@ Line = tuple[int, bytes, bytes | None]
 
 @pytest.fixture(params=["embedded", "kafka"])
 def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A broker that compacts all the time."""
+    """A broker that compacts continuously."""
     if request.param == "embedded":
-        upkeep = Upkeep(initial_delay_ms=0, cleaner_backoff_ms=50)
-        broker = ThreadedBroker(BrokerSettings(data_path=tmp_path / "ours", limits=QUICK, upkeep=upkeep))
+        upkeep = MaintenanceSettings(initial_delay_ms=0, cleaner_backoff_ms=50)
+        broker = ThreadedBroker(BrokerSettings(data_path=tmp_path / "ours", group_limits=QUICK, maintenance=upkeep))
         broker.start()
         yield broker.bootstrap
         broker.stop()
@@ -43,36 +43,36 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(240)
-def test_what_a_compaction_leaves_is_what_kafka_leaves(bootstrap: str) -> None:
+def test_a_compaction_keeps_the_records_that_kafka_keeps(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics([NewTopic(name, 1, 1, config=configs) for name, configs in TOPICS.items()])
     for future in created.values():
         future.result()
     for topic in TOPICS:
-        newest = {key: (offset, key, value) for offset, key, value in written(bootstrap, topic)}
-        wanted = sorted(line for line in newest.values() if topic == "kept" or line[2] is not None)
+        newest = {key: (offset, key, value) for offset, key, value in write_records(bootstrap, topic)}
+        expected = sorted(line for line in newest.values() if topic == "kept" or line[2] is not None)
         assert any(value is None for _, _, value in newest.values())
         deadline_s = time.monotonic() + DEADLINE_S
-        while (found := read(bootstrap, topic, "read_uncommitted")) != wanted:
-            assert time.monotonic() < deadline_s, (found, wanted)
-            # Kafka ends a segment when something is written after its time, and cleans those that have ended.
+        while (found := read(bootstrap, topic, "read_uncommitted")) != expected:
+            assert time.monotonic() < deadline_s, (found, expected)
+            # Kafka closes a segment at the first write after its time, and compacts only closed segments.
             put(Producer({"bootstrap.servers": bootstrap}), topic, [(b"end", b"")])
             time.sleep(0.3)
-        assert read(bootstrap, topic, "read_committed") == wanted
+        assert read(bootstrap, topic, "read_committed") == expected
 
 
-def written(bootstrap: str, topic: str) -> list[Line]:
-    """What was written for good: by each codec, and by transactions of which one was aborted."""
+def write_records(bootstrap: str, topic: str) -> list[Line]:
+    """Write records with each codec and in transactions, one of them aborted; returns those not aborted."""
     random = Random(5)
     lines: list[Line] = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd") * 2:
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50})
-        lines += put(producer, topic, [some(random, 30) for _ in range(20)])
+        lines += put(producer, topic, [random_record(random, 30) for _ in range(20)])
     for is_committed in (True, False, True):
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"of {topic}"})
         producer.init_transactions()
         producer.begin_transaction()
-        in_transaction = put(producer, topic, [some(random, 12) for _ in range(4)])
+        in_transaction = put(producer, topic, [random_record(random, 12) for _ in range(4)])
         if is_committed:
             producer.commit_transaction()
             lines += in_transaction
@@ -81,7 +81,7 @@ def written(bootstrap: str, topic: str) -> list[Line]:
     return lines
 
 
-def some(random: Random, keys: int) -> tuple[bytes, bytes | None]:
+def random_record(random: Random, keys: int) -> tuple[bytes, bytes | None]:
     value = None if random.random() < 0.2 else b"%d" % random.randrange(10**6) + b"x" * 50
     return b"k%d" % random.randrange(keys), value
 
@@ -100,7 +100,7 @@ def put(producer: Producer, topic: str, records: list[tuple[bytes, bytes | None]
 
 
 def read(bootstrap: str, topic: str, isolation_level: str) -> list[Line]:
-    """All that the topic holds, but for what moves it on."""
+    """All records of the topic, except those that only close its segments."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap,
         "group.id": "reader",

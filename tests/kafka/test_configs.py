@@ -1,4 +1,4 @@
-"""Types, defaults and synonyms of configs as both brokers tell them."""
+"""Types, defaults and synonyms of configs as both brokers describe them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,24 +15,24 @@ pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 DEFAULT = 5
 
 
-def told(port: int, type_: int, name: str = "") -> dict[str, Any]:
-    """Each key as DescribeConfigs tells it; of a fresh topic where no ``name`` is given."""
+def described_configs(port: int, type_: int, name: str = "") -> dict[str, Any]:
+    """Each key as DescribeConfigs returns it; of a new topic if no ``name`` is given."""
     with raw_client(port) as client:
         scene = Scene(client)
-        asked = describe(type_, name or scene.topic())
-        (found,) = scene.ask("DescribeConfigs", 4, asked).results
+        resource = describe(type_, name or scene.topic())
+        (found,) = scene.ask("DescribeConfigs", 4, resource).results
     assert found.error_code is ErrorCode.none
     return {entry.name: entry for entry in found.configs}
 
 
 def default_of(entry: Any) -> list[tuple[str, str | None]]:
-    """What stands behind the value when nobody sets it."""
+    """The value and the synonyms of a config that is not set."""
     return [(synonym.name, synonym.value) for synonym in entry.synonyms if synonym.source == DEFAULT]
 
 
-@pytest.mark.parametrize(("type_", "name"), [(TOPIC, ""), (GROUP, "nobody")], ids=["topic", "group"])
-def test_topics_and_groups_have_kafkas_keys(type_: int, name: str, ready_ports: Callable[[str], int]) -> None:
-    ours, theirs = (told(ready_ports(kind), type_, name) for kind in ("embedded", "kafka"))
+@pytest.mark.parametrize(("type_", "name"), [(TOPIC, ""), (GROUP, "unused")], ids=["topic", "group"])
+def test_topics_and_groups_have_kafkas_config_keys(type_: int, name: str, ready_ports: Callable[[str], int]) -> None:
+    ours, theirs = (described_configs(ready_ports(kind), type_, name) for kind in ("embedded", "kafka"))
     assert ours.keys() == theirs.keys()
     for key, entry in ours.items():
         other = theirs[key]
@@ -40,8 +40,8 @@ def test_topics_and_groups_have_kafkas_keys(type_: int, name: str, ready_ports: 
         assert (entry.value, default_of(entry)) == (other.value, default_of(other)), key
 
 
-def test_the_brokers_keys_are_kafkas(ready_ports: Callable[[str], int]) -> None:
-    ours, theirs = (told(ready_ports(kind), BROKER, "1") for kind in ("embedded", "kafka"))
+def test_the_brokers_config_keys_are_kafkas(ready_ports: Callable[[str], int]) -> None:
+    ours, theirs = (described_configs(ready_ports(kind), BROKER, "1") for kind in ("embedded", "kafka"))
     for key, entry in ours.items():
         assert entry.config_type == theirs[key].config_type, key
         assert default_of(entry) == default_of(theirs[key]), key

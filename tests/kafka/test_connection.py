@@ -15,7 +15,7 @@ DEADLINE_S = 30
 
 @asynccontextmanager
 async def peer(answer: Callable[[bytes], bytes]) -> AsyncIterator[Address]:
-    """Somebody who answers the first request with ``answer`` of its frame, and hangs up."""
+    """A server that responds to the first request with ``answer`` of its frame, and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -23,7 +23,7 @@ async def peer(answer: Callable[[bytes], bytes]) -> AsyncIterator[Address]:
             writer.write(answer(await reader.readexactly(size)))
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client went first
+            pass  # the client closed the connection first
         finally:
             writer.close()
 
@@ -34,7 +34,7 @@ async def peer(answer: Callable[[bytes], bytes]) -> AsyncIterator[Address]:
 
 
 def answered(body: bytes) -> Callable[[bytes], bytes]:
-    """A frame that repeats the request's correlation id."""
+    """A function that returns a frame with the request's correlation id."""
     return lambda frame: struct.pack(">i", 4 + len(body)) + frame[4:8] + body
 
 
@@ -51,13 +51,13 @@ def answered(body: bytes) -> Callable[[bytes], bytes]:
         pytest.param(answered(struct.pack(">hi", 77, 0)), id="an unknown error"),
     ],
 )
-async def test_whoever_is_no_broker_is_told_by_address(answer: Callable[[bytes], bytes]) -> None:
+async def test_the_error_for_a_peer_that_is_no_broker_names_its_address(answer: Callable[[bytes], bytes]) -> None:
     async with asyncio.timeout(DEADLINE_S), peer(answer) as address:
         with pytest.raises(WorldError, match=str(address)):
             await BrokerConnection.open(address, client_id="tests")
 
 
-async def test_a_broker_too_old_is_told_with_the_versions_that_would_do() -> None:
+async def test_the_error_for_a_broker_that_is_too_old_names_the_supported_versions() -> None:
     heartbeat_up_to_2 = answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 2))
     async with asyncio.timeout(DEADLINE_S), peer(heartbeat_up_to_2) as address:
         connection = await BrokerConnection.open(address, client_id="tests")
@@ -68,10 +68,10 @@ async def test_a_broker_too_old_is_told_with_the_versions_that_would_do() -> Non
 
 
 class Peer:
-    """A broker that speaks Heartbeat 4 and answers when it is told to."""
+    """A broker with Heartbeat 4 that responds when the test calls `answer`."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self.requests: asyncio.Queue[bytes] = asyncio.Queue()
         self._writer: asyncio.StreamWriter | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ class Peer:
                 if frame[:2] == struct.pack(">h", API_VERSIONS.key):
                     writer.write(answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 4))(frame))
                 else:
-                    self.asked.put_nowait(frame)
+                    self.requests.put_nowait(frame)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
@@ -113,10 +113,10 @@ def beat(connection: BrokerConnection, generation: int) -> "asyncio.Task[Any]":
     return asyncio.ensure_future(connection.ask(HEARTBEAT, values))
 
 
-async def test_each_of_several_requests_gets_the_answer_of_its_id() -> None:
+async def test_each_pipelined_request_gets_the_response_with_its_correlation_id() -> None:
     async with connected() as (peer, connection):
         first, second = beat(connection, 1), beat(connection, 2)
-        frames = [await peer.asked.get(), await peer.asked.get()]
+        frames = [await peer.requests.get(), await peer.requests.get()]
         peer.answer(frames[1], ErrorCode.illegal_generation)
         assert (await second).error_code is ErrorCode.illegal_generation
         assert not first.done()
@@ -125,10 +125,10 @@ async def test_each_of_several_requests_gets_the_answer_of_its_id() -> None:
         assert not connection.is_busy
 
 
-async def test_the_answer_to_a_cancelled_request_is_dropped_and_the_connection_serves_on() -> None:
+async def test_the_response_to_a_cancelled_request_is_dropped_and_the_connection_stays_usable() -> None:
     async with connected() as (peer, connection):
         given_up, second = beat(connection, 1), beat(connection, 2)
-        frames = [await peer.asked.get(), await peer.asked.get()]
+        frames = [await peer.requests.get(), await peer.requests.get()]
         given_up.cancel()
         for frame, error in zip(frames, (ErrorCode.illegal_generation, ErrorCode.none), strict=True):
             peer.answer(frame, error)
@@ -137,10 +137,10 @@ async def test_the_answer_to_a_cancelled_request_is_dropped_and_the_connection_s
         assert not connection.is_busy
 
 
-async def test_when_the_connection_breaks_all_requests_fail_and_all_that_follow() -> None:
+async def test_a_broken_connection_fails_all_pending_and_later_requests() -> None:
     async with connected() as (peer, connection):
         outstanding = [beat(connection, 1), beat(connection, 2)]
-        await peer.asked.get()
+        await peer.requests.get()
         peer.hang_up()
         for request in [*outstanding, beat(connection, 3)]:
             with pytest.raises(WorldError, match="broke"):

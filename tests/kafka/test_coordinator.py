@@ -22,16 +22,16 @@ from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 
 DEADLINE_S = 40
-NOBODY = MemberId("")
+NO_MEMBER_ID = MemberId("")
 
 
 @pytest.fixture
 async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoordinator]]:
-    """Makes one member's way to the coordinator; all are closed at the end."""
+    """A function that makes a member's connection to the coordinator; all are closed at the end."""
     made: list[KafkaCoordinator] = []
 
     def make() -> KafkaCoordinator:
-        # The first server is not there: one that is will do.
+        # The first server does not exist: one reachable server is enough.
         servers = ["127.0.0.1:1", bootstrap]
         made.append(KafkaCoordinator(servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000))
         return made[-1]
@@ -50,7 +50,7 @@ _NOT_YET = (
 
 
 async def ask(coordinator: KafkaCoordinator, request: Request) -> Response:
-    """As a member asks: again, while the coordinator is young."""
+    """Send a request as a member does: repeat it until the coordinator has started."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             response = await coordinator.ask(request)
@@ -82,10 +82,10 @@ async def joined(coordinator: KafkaCoordinator, request: JoinRequest) -> JoinRes
 
 
 async def new_member(coordinator: KafkaCoordinator, group: GroupId) -> MemberId:
-    asked = await joined(coordinator, join(group, NOBODY))
-    assert asked.error is ErrorCode.member_id_required
-    assert asked.member_id
-    return asked.member_id
+    response = await joined(coordinator, join(group, NO_MEMBER_ID))
+    assert response.error is ErrorCode.member_id_required
+    assert response.member_id
+    return response.member_id
 
 
 def sync(group: GroupId, mine: JoinResponse, assignments: dict[MemberId, bytes] | None = None) -> SyncRequest:
@@ -103,7 +103,7 @@ def heartbeat(group: GroupId, mine: JoinResponse) -> HeartbeatRequest:
     return HeartbeatRequest(group_id=group, member_id=mine.member_id, generation=mine.generation)
 
 
-async def test_one_member_joins_syncs_beats_and_leaves(coordinator_of: Make) -> None:
+async def test_one_member_joins_syncs_sends_heartbeats_and_leaves(coordinator_of: Make) -> None:
     coordinator, group = coordinator_of(), fresh_group()
     member = await new_member(coordinator, group)
     mine = await joined(coordinator, join(group, member))
@@ -118,7 +118,7 @@ async def test_one_member_joins_syncs_beats_and_leaves(coordinator_of: Make) -> 
     assert (await ask(coordinator, heartbeat(group, mine))).error is ErrorCode.unknown_member_id
 
 
-async def test_heartbeats_are_answered_while_a_join_is_parked(coordinator_of: Make) -> None:
+async def test_heartbeats_get_responses_while_a_join_is_parked(coordinator_of: Make) -> None:
     first, second, group = coordinator_of(), coordinator_of(), fresh_group()
     one = await joined(first, join(group, await new_member(first, group)))
     assert (await ask(first, sync(group, one, {one.member_id: b"all"}))).error is ErrorCode.none
@@ -141,7 +141,7 @@ async def test_heartbeats_are_answered_while_a_join_is_parked(coordinator_of: Ma
     assert set(leads.members) == {again.member_id, two.member_id}
     assert follows.members is None
 
-    # The follower's sync is parked until the leader's has come; its heartbeats are answered meanwhile.
+    # The follower's sync is parked until the leader's has arrived; its heartbeats get responses meanwhile.
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(ask(follower, sync(group, follows)))
         assert (await ask(follower, heartbeat(group, follows))).error is ErrorCode.none
@@ -150,7 +150,7 @@ async def test_heartbeats_are_answered_while_a_join_is_parked(coordinator_of: Ma
         assert await ask(leader, sync(group, leads, work)) == SyncResponse(error=ErrorCode.none, assignment=b"leader's")
         assert await waiting == SyncResponse(error=ErrorCode.none, assignment=b"follower's")
 
-    # A stale generation is refused, and one that leaves makes the other one join again.
+    # A stale generation is refused, and a member that leaves makes the other one rejoin.
     stale = HeartbeatRequest(group_id=group, member_id=two.member_id, generation=Generation(1))
     assert (await ask(second, stale)).error is ErrorCode.illegal_generation
     left = await ask(second, LeaveRequest(group_id=group, member_id=two.member_id))
@@ -158,13 +158,13 @@ async def test_heartbeats_are_answered_while_a_join_is_parked(coordinator_of: Ma
     assert (await ask(first, heartbeat(group, again))).error is ErrorCode.rebalance_in_progress
 
 
-async def test_members_with_no_protocol_in_common_do_not_meet(coordinator_of: Make) -> None:
+async def test_a_member_without_a_protocol_in_common_is_refused(coordinator_of: Make) -> None:
     first, second, group = coordinator_of(), coordinator_of(), fresh_group()
     one = await joined(first, join(group, await new_member(first, group)))
     assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
     other = JoinRequest(
         group_id=group,
-        member_id=NOBODY,
+        member_id=NO_MEMBER_ID,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=20_000,
         protocol_type="connect",
@@ -173,17 +173,17 @@ async def test_members_with_no_protocol_in_common_do_not_meet(coordinator_of: Ma
     assert (await joined(second, other)).error is ErrorCode.inconsistent_group_protocol
 
 
-async def test_a_member_that_nobody_knows_is_told_so(coordinator_of: Make) -> None:
+async def test_requests_of_an_unknown_member_are_refused(coordinator_of: Make) -> None:
     coordinator, group = coordinator_of(), fresh_group()
-    stranger = JoinResponse(error=ErrorCode.none, generation=Generation(3), member_id=MemberId("stranger"))
-    # The sync first: while Kafka's coordinator still loads, it answers every heartbeat with no error, unseen.
-    assert (await ask(coordinator, sync(group, stranger))).error is ErrorCode.unknown_member_id
-    assert (await ask(coordinator, heartbeat(group, stranger))).error is ErrorCode.unknown_member_id
-    leave = LeaveRequest(group_id=group, member_id=stranger.member_id)
+    unknown = JoinResponse(error=ErrorCode.none, generation=Generation(3), member_id=MemberId("stranger"))
+    # The sync first: while Kafka's coordinator is loading, it responds to every heartbeat without an error.
+    assert (await ask(coordinator, sync(group, unknown))).error is ErrorCode.unknown_member_id
+    assert (await ask(coordinator, heartbeat(group, unknown))).error is ErrorCode.unknown_member_id
+    leave = LeaveRequest(group_id=group, member_id=unknown.member_id)
     assert (await ask(coordinator, leave)).error is ErrorCode.unknown_member_id
 
 
-async def test_a_request_that_is_given_up_spoils_none_after_it(coordinator_of: Make) -> None:
+async def test_a_cancelled_request_does_not_affect_later_requests(coordinator_of: Make) -> None:
     first, second, group = coordinator_of(), coordinator_of(), fresh_group()
     one = await joined(first, join(group, await new_member(first, group)))
     assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
@@ -193,13 +193,13 @@ async def test_a_request_that_is_given_up_spoils_none_after_it(coordinator_of: M
         while (await ask(first, heartbeat(group, one))).error is not ErrorCode.rebalance_in_progress:
             pass
     parked.cancel()
-    # It goes over another connection, so it does not wait behind the parked join.
+    # It uses another connection, so it does not wait for the parked join.
     left = await ask(second, LeaveRequest(group_id=group, member_id=newcomer))
     assert left.error is ErrorCode.none
 
 
-async def test_a_join_does_not_wait_behind_one_that_is_parked(coordinator_of: Make) -> None:
-    """The member has given the parked one up, and both are answered."""
+async def test_a_join_does_not_wait_for_an_earlier_parked_join(coordinator_of: Make) -> None:
+    """The member has abandoned the parked join, and both joins get responses."""
     first, second, group = coordinator_of(), coordinator_of(), fresh_group()
     one = await joined(first, join(group, await new_member(first, group)))
     assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
@@ -215,12 +215,12 @@ async def test_a_join_does_not_wait_behind_one_that_is_parked(coordinator_of: Ma
         assert (await parked).error is ErrorCode.unknown_member_id
 
 
-async def test_with_no_broker_the_reason_names_every_server() -> None:
+async def test_the_error_without_a_reachable_broker_names_every_server() -> None:
     coordinator = KafkaCoordinator(
         ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, parked_timeout_ms=1_000
     )
     with pytest.raises(WorldError, match=r"127\.0\.0\.1:1: .*localhost:2: "):
-        await coordinator.ask(join(fresh_group(), NOBODY))
+        await coordinator.ask(join(fresh_group(), NO_MEMBER_ID))
     await coordinator.close()
     with pytest.raises(WorldError, match="closed"):
-        await coordinator.ask(join(fresh_group(), NOBODY))
+        await coordinator.ask(join(fresh_group(), NO_MEMBER_ID))

@@ -1,6 +1,6 @@
-"""The request × fault table: every row asked of the embedded broker and of a real Apache Kafka broker, over raw TCP.
+"""The request × fault table: every row is sent to the embedded broker and to a real Apache Kafka broker, over raw TCP.
 
-Rows live in `tests/kafka/faults/`, by area; see `row.py` there.
+The rows are in `tests/kafka/faults/`, by area; see `row.py` there.
 """
 
 import importlib
@@ -23,6 +23,6 @@ def rows() -> Iterator[Row]:
     "kind", [pytest.param("embedded", marks=pytest.mark.processes), pytest.param("kafka", marks=pytest.mark.kafka)]
 )
 @pytest.mark.parametrize("row", list(rows()), ids=str)
-def test_a_fault_has_its_code(row: Row, kind: str, ready_ports: Callable[[str], int]) -> None:
+def test_each_fault_gets_its_error_code(row: Row, kind: str, ready_ports: Callable[[str], int]) -> None:
     with raw_client(ready_ports(kind)) as client:
         assert row.play(Scene(client)) == row.expected_of(kind)

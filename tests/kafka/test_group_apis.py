@@ -1,4 +1,4 @@
-"""Static members, and what a group tells of itself, over TCP: the same stories on both brokers."""
+"""Static members, and descriptions of groups, over TCP: the same tests with both brokers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ NOT_YET = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_ava
 
 
 class Member:
-    """One member, with a connection of its own: what it asks may be parked."""
+    """One member, with its own connection, since its requests may be parked."""
 
     def __init__(self, client: RawClient, group: str, instance: str | None) -> None:
         self.client = client
@@ -43,7 +43,7 @@ class Member:
         )
 
     def joined(self) -> Any:
-        """The answer to the join that was sent."""
+        """The response to the join that was sent."""
         answer = self._answer()
         self.member_id, self.generation = answer.member_id, answer.generation_id
         return answer
@@ -99,13 +99,13 @@ class Member:
 
 
 class Group:
-    """A group of this test's own on one broker, asked over a connection that nobody's join blocks."""
+    """A new group on one broker, with a connection that no member's join blocks."""
 
     def __init__(self, open_: Callable[[], RawClient]) -> None:
         self.group_id = f"group-{uuid4().hex[:8]}"
         self._open = open_
         self.client = open_()
-        # A Kafka broker makes its coordinator when it is asked for the first time.
+        # A Kafka broker creates its coordinator at the first request for it.
         self.until(lambda: self.found() not in NOT_YET and self.member().sync().error_code not in NOT_YET)
 
     def found(self) -> ErrorCode:
@@ -119,9 +119,9 @@ class Group:
     def settle(
         self, *instances: str | None, session_ms: Mapping[str, int] | None = None, rebalance_ms: int = 30_000
     ) -> list[Member]:
-        """A stable group; each has its place in this list as its work, and the leader comes first.
+        """A stable group, leader first; the assignment of each member is its index in this list.
 
-        :param session_ms: of whom it is not the usual.
+        :param session_ms: session timeouts of members with another one than the default.
         """
         members: list[Member] = []
         answers: list[Any] = []
@@ -133,7 +133,7 @@ class Group:
             if instance is None:
                 assert newcomer.joined().error_code is ErrorCode.member_id_required
                 newcomer.send_join()
-            # One after the other: who is a moment late for a group's first round is in its second.
+            # One after the other: a member that is late for a group's first rebalance is in the second one.
             for member in members:
                 self.until_it_joins(member)
                 member.send_join()
@@ -149,11 +149,11 @@ class Group:
         return members
 
     def described(self, version: int = 6) -> Any:
-        asked = {"groups": [self.group_id], "include_authorized_operations": False}
-        return self.client.ask(DESCRIBE, version, **asked).groups[0]
+        values = {"groups": [self.group_id], "include_authorized_operations": False}
+        return self.client.ask(DESCRIBE, version, **values).groups[0]
 
     def listed(self, version: int = 5, *, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:
-        """The group's line in the list; None when the filters leave it out."""
+        """The group's entry in the list; None if the filters exclude it."""
         answer = self.client.ask(LIST, version, states_filter=states, types_filter=types)
         assert answer.error_code is ErrorCode.none
         return next((one for one in answer.groups if one.group_id == self.group_id), None)
@@ -191,7 +191,7 @@ def group(bootstrap: str) -> Iterator[Group]:
 # -- static members ---------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_bounces_and_nobody_notices(group: Group) -> None:
+def test_the_restart_of_a_static_follower_causes_no_rebalance(group: Group) -> None:
     leader, follower = group.settle("a", "b")
     back = group.member(follower.instance)
     answer = back.join(b"I own nothing yet")
@@ -201,15 +201,15 @@ def test_a_follower_bounces_and_nobody_notices(group: Group) -> None:
     assert back.member_id.startswith(f"{follower.instance}-")
     assert back.sync().assignment == b"1"
     assert (leader.beat(), back.beat()) == (ErrorCode.none, ErrorCode.none)
-    (told,) = [one for one in group.described().members if one.group_instance_id == follower.instance]
-    assert (told.member_id, told.member_metadata, told.member_assignment) == (
+    (shown,) = [one for one in group.described().members if one.group_instance_id == follower.instance]
+    assert (shown.member_id, shown.member_metadata, shown.member_assignment) == (
         back.member_id,
         b"I own nothing yet",
         b"1",
     )
 
 
-def test_a_leader_bounces_and_need_not_assign(group: Group) -> None:
+def test_a_restarted_static_leader_may_skip_the_assignment(group: Group) -> None:
     leader, follower = group.settle("a", "b")
     back = group.member(leader.instance)
     answer = back.join()
@@ -220,7 +220,7 @@ def test_a_leader_bounces_and_need_not_assign(group: Group) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 8])
-def test_a_leader_that_knows_no_skipping_comes_back_as_a_follower(group: Group, version: int) -> None:
+def test_a_restarted_static_leader_that_cannot_skip_the_assignment_is_a_follower(group: Group, version: int) -> None:
     leader, follower = group.settle("a", "b")
     back = group.member(leader.instance)
     answer = back.join(version=version)
@@ -230,7 +230,7 @@ def test_a_leader_that_knows_no_skipping_comes_back_as_a_follower(group: Group, 
     assert follower.beat() is ErrorCode.none
 
 
-def test_three_members_are_upgraded_one_by_one_in_one_generation(group: Group) -> None:
+def test_three_static_members_are_upgraded_one_by_one_in_one_generation(group: Group) -> None:
     members = group.settle("a", "b", "c")
     for place in (1, 0, 2):
         members[place] = group.member(members[place].instance)
@@ -239,7 +239,7 @@ def test_three_members_are_upgraded_one_by_one_in_one_generation(group: Group) -
         assert {member.beat() for member in members} == {ErrorCode.none}
 
 
-def test_who_came_last_is_the_one_and_the_other_is_fenced(group: Group) -> None:
+def test_the_last_member_with_an_instance_id_replaces_and_fences_the_former_one(group: Group) -> None:
     former, _ = group.settle("a", "b")
     group.member(former.instance).join()
     assert former.beat() is ErrorCode.fenced_instance_id
@@ -252,7 +252,7 @@ def test_who_came_last_is_the_one_and_the_other_is_fenced(group: Group) -> None:
     assert former.beat() is ErrorCode.unknown_member_id
 
 
-def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
+def test_a_replaced_member_whose_join_or_sync_waits_is_fenced_at_once(group: Group) -> None:
     first, second = group.member("a"), group.member("a")
     first.send_join()
     group.until(lambda: len(group.described().members) == 1)
@@ -269,33 +269,33 @@ def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
     follower.send_sync()
     double.send_join()
     assert follower.synced().error_code is ErrorCode.fenced_instance_id
-    # The leader may have been about to assign to the fenced one: the group joins once more.
+    # The leader may be assigning to the fenced member: the group rebalances once more.
     assert second.beat() is ErrorCode.rebalance_in_progress
     second.join()
     assert double.joined().generation_id == second.generation == 3
 
 
-def test_who_does_not_come_back_is_missed_when_its_session_ends(group: Group) -> None:
+def test_a_static_member_that_does_not_return_is_removed_when_its_session_ends(group: Group) -> None:
     members = {member.instance: member for member in group.settle("a", "b", session_ms={"b": 3_000})}
     group.until_it_joins(members["a"])
     assert members["b"].beat() is ErrorCode.unknown_member_id
 
 
-def test_a_join_phase_goes_on_as_soon_as_the_one_is_back_that_was_away(group: Group) -> None:
-    leader, away = group.settle("a", "b")
+def test_a_join_phase_ends_as_soon_as_the_missing_static_member_returns(group: Group) -> None:
+    leader, absent = group.settle("a", "b")
     newcomer = group.member("c")
     newcomer.send_join()
     group.until_it_joins(leader)
     leader.send_join()
-    back = group.member(away.instance)
+    back = group.member(absent.instance)
     assert back.join().generation_id == 3
     assert (leader.joined().generation_id, newcomer.joined().generation_id) == (3, 3)
 
 
-@pytest.mark.parametrize("who", ["leader", "follower"])
-def test_a_join_phase_does_not_drop_a_static_member_that_is_away(group: Group, who: str) -> None:
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_join_phase_does_not_remove_an_absent_static_member(group: Group, role: str) -> None:
     leader, follower = group.settle("a", "b", rebalance_ms=3_000)
-    present = follower if who == "leader" else leader
+    present = follower if role == "leader" else leader
     newcomer = group.member("c")
     newcomer.rebalance_ms = 3_000
     newcomer.send_join()
@@ -303,21 +303,21 @@ def test_a_join_phase_does_not_drop_a_static_member_that_is_away(group: Group, w
     present.send_join()
     answers = [present.joined(), newcomer.joined()]
     assert {answer.generation_id for answer in answers} == {3}
-    # Somebody leads who is there, and may give work to the one who is not.
-    (told,) = [answer for answer in answers if answer.members]
-    assert told.leader == told.member_id
-    assert {one.group_instance_id for one in told.members} == {"a", "b", "c"}
+    # A present member leads, and may assign to the absent one.
+    (shown,) = [answer for answer in answers if answer.members]
+    assert shown.leader == shown.member_id
+    assert {one.group_instance_id for one in shown.members} == {"a", "b", "c"}
 
 
 def test_an_operator_removes_a_static_member_by_its_instance_id(group: Group) -> None:
-    leader, away = group.settle("a", "b")
-    codes = leader.leave(("", away.instance), ("", "nobody"), ("nobody", None), (leader.member_id, "nobody"))
+    leader, absent = group.settle("a", "b")
+    codes = leader.leave(("", absent.instance), ("", "unknown"), ("unknown", None), (leader.member_id, "unknown"))
     assert codes == [ErrorCode.none, *3 * [ErrorCode.unknown_member_id]]
     assert leader.beat() is ErrorCode.rebalance_in_progress
-    assert away.beat() is ErrorCode.unknown_member_id
+    assert absent.beat() is ErrorCode.unknown_member_id
 
 
-# -- what a group tells of itself -------------------------------------------------------------------------------------
+# -- descriptions of groups -------------------------------------------------------------------------------------------
 
 
 def test_a_group_is_described_and_listed_in_every_phase(group: Group) -> None:
@@ -325,25 +325,25 @@ def test_a_group_is_described_and_listed_in_every_phase(group: Group) -> None:
     member = group.member()
     member.send_join()
     member.joined()
-    # Kafka hands out the id before its log has the group, and tells of groups that its log has.
+    # Kafka returns the member id before its log has the group, and describes only groups that are in its log.
     group.until(lambda: group.described().error_code is ErrorCode.none)
-    assert _told(group) == ("Empty", "", "", ())
+    assert _described_state(group) == ("Empty", "", "", ())
     member.send_join(b"hello")
     member.joined()
-    assert _told(group) == ("CompletingRebalance", "sheep", "", ((None, b"", b""),))
+    assert _described_state(group) == ("CompletingRebalance", "sheep", "", ((None, b"", b""),))
     member.sync((member.member_id, b"work"))
-    assert _told(group) == ("Stable", "sheep", "herd", ((None, b"hello", b"work"),))
+    assert _described_state(group) == ("Stable", "sheep", "herd", ((None, b"hello", b"work"),))
     newcomer = group.member("i")
     newcomer.send_join()
     group.until(lambda: len(group.described().members) == 2)
-    assert _told(group) == ("PreparingRebalance", "sheep", "", ((None, b"", b"work"), ("i", b"", b"")))
+    assert _described_state(group) == ("PreparingRebalance", "sheep", "", ((None, b"", b"work"), ("i", b"", b"")))
     member.leave((member.member_id, None))
     newcomer.joined()
     newcomer.leave(("", "i"))
-    assert _told(group) == ("Empty", "sheep", "", ())
+    assert _described_state(group) == ("Empty", "sheep", "", ())
 
 
-def _told(group: Group) -> tuple[Any, ...]:
+def _described_state(group: Group) -> tuple[Any, ...]:
     described, listed = group.described(), group.listed()
     assert described.error_code is ErrorCode.none
     assert (listed.group_state, listed.protocol_type, listed.group_type) == (
@@ -361,24 +361,24 @@ def _told(group: Group) -> tuple[Any, ...]:
     )
 
 
-def test_a_group_that_is_not_there_is_dead_and_from_v6_on_not_found(group: Group) -> None:
+def test_an_unknown_group_is_dead_and_from_v6_on_not_found(group: Group) -> None:
     for version in range(7):
-        told = group.described(version)
-        assert (told.group_state, told.protocol_type, told.members) == ("Dead", "", ())
-        assert (told.error_code is ErrorCode.none) is (version < 6)
-    assert told.error_code is ErrorCode.group_id_not_found
-    assert told.error_message == f"Group {group.group_id} not found."
+        shown = group.described(version)
+        assert (shown.group_state, shown.protocol_type, shown.members) == ("Dead", "", ())
+        assert (shown.error_code is ErrorCode.none) is (version < 6)
+    assert shown.error_code is ErrorCode.group_id_not_found
+    assert shown.error_message == f"Group {group.group_id} not found."
 
 
-def test_a_group_tells_what_may_be_done_with_it(group: Group) -> None:
+def test_a_group_is_described_with_its_authorized_operations(group: Group) -> None:
     group.settle(None)
-    for wanted, told in ((True, 0b1101_0100_1000), (False, -(2**31))):
-        asked = {"groups": [group.group_id], "include_authorized_operations": wanted}
-        (described,) = group.client.ask(DESCRIBE, 6, **asked).groups
-        assert described.authorized_operations == told
+    for included, shown in ((True, 0b1101_0100_1000), (False, -(2**31))):
+        values = {"groups": [group.group_id], "include_authorized_operations": included}
+        (described,) = group.client.ask(DESCRIBE, 6, **values).groups
+        assert described.authorized_operations == shown
 
 
-def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(group: Group) -> None:
+def test_a_list_is_filtered_by_states_and_types_in_upper_and_lower_case(group: Group) -> None:
     group.settle(None)
     for states in ((), ("Stable",), (" sTABLE ",), ("Empty", "stable", "nonsense")):
         for types in ((), ("classic",), ("CLASSIC", "nonsense")):
@@ -389,17 +389,17 @@ def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(group: Gro
     assert group.listed(states=("",)) is None
 
 
-def test_every_version_lists_what_it_knows(group: Group) -> None:
+def test_every_version_lists_the_fields_that_it_has(group: Group) -> None:
     group.settle(None)
     for version in range(6):
-        told = group.listed(version)
-        assert told.protocol_type == "sheep"
-        assert getattr(told, "group_state", "Stable") == "Stable"
-        assert getattr(told, "group_type", "classic") == "classic"
+        shown = group.listed(version)
+        assert shown.protocol_type == "sheep"
+        assert getattr(shown, "group_state", "Stable") == "Stable"
+        assert getattr(shown, "group_type", "classic") == "classic"
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_group_is_deleted_when_nobody_is_in_it_and_begins_anew(group: Group, version: int) -> None:
+def test_a_group_without_members_can_be_deleted_and_created_again(group: Group, version: int) -> None:
     assert group.delete(version) is ErrorCode.group_id_not_found
     (member,) = group.settle("a")
     assert group.delete(version) is ErrorCode.non_empty_group
@@ -412,7 +412,7 @@ def test_a_group_is_deleted_when_nobody_is_in_it_and_begins_anew(group: Group, v
     assert again.generation == 1
 
 
-def test_deleting_a_group_takes_back_the_ids_that_it_handed_out(group: Group) -> None:
+def test_member_ids_of_a_deleted_group_are_unknown(group: Group) -> None:
     member = group.member()
     member.send_join()
     member.joined()
@@ -420,17 +420,17 @@ def test_deleting_a_group_takes_back_the_ids_that_it_handed_out(group: Group) ->
     assert member.join().error_code is ErrorCode.unknown_member_id
 
 
-def test_each_group_is_deleted_for_itself_and_answered_once(group: Group) -> None:
+def test_each_group_of_a_request_is_deleted_separately_and_reported_once(group: Group) -> None:
     group.settle(None)
-    answer = group.client.ask(DELETE, 2, groups_names=[group.group_id, "nobody's", group.group_id])
+    answer = group.client.ask(DELETE, 2, groups_names=[group.group_id, "unknown", group.group_id])
     assert {one.group_id: one.error_code for one in answer.results} == {
         group.group_id: ErrorCode.non_empty_group,
-        "nobody's": ErrorCode.group_id_not_found,
+        "unknown": ErrorCode.group_id_not_found,
     }
     assert len(answer.results) == 2
 
 
-# -- finding ----------------------------------------------------------------------------------------------------------
+# -- finding coordinators ---------------------------------------------------------------------------------------------
 
 
 def test_a_coordinator_is_found_in_every_version(group: Group, bootstrap: str) -> None:
@@ -441,5 +441,5 @@ def test_a_coordinator_is_found_in_every_version(group: Group, bootstrap: str) -
         assert version < 4 or [one.key for one in found] == ["g", "h"]
 
 
-def test_who_asks_for_no_coordinator_gets_none(group: Group) -> None:
+def test_a_request_for_no_coordinators_gets_an_empty_response(group: Group) -> None:
     assert group.client.ask(FIND, 6, key_type=0, coordinator_keys=[]).coordinators == ()

@@ -13,7 +13,7 @@ def test_a_plain_connection_has_its_protocol_only(tmp_path: Path) -> None:
     assert java_settings(KafkaSecurity(), tmp_path) == {"security.protocol": "PLAINTEXT"}
 
 
-def test_a_name_and_a_password_are_quoted_for_jaas(tmp_path: Path) -> None:
+def test_a_user_name_and_a_password_are_quoted_for_jaas(tmp_path: Path) -> None:
     security = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password='a"\\b;')
     assert java_settings(security, tmp_path) == {
         "security.protocol": "SASL_PLAINTEXT",
@@ -24,14 +24,14 @@ def test_a_name_and_a_password_are_quoted_for_jaas(tmp_path: Path) -> None:
     }
 
 
-def test_certificate_and_key_become_one_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_certificate_and_key_become_one_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate", tmp_path / "key"
     security = KafkaSecurity(
         protocol="SSL",
         certificate_location=str(certificate),
         key_location=str(key),
         key_password="p",
-        checks_host=False,
+        verifies_hostname=False,
     )
     with pytest.raises(WorldError, match="cannot be used"):
         java_settings(security, tmp_path)
@@ -49,7 +49,7 @@ def test_certificate_and_key_become_one_file_that_only_its_owner_reads(tmp_path:
     }
 
 
-def test_a_file_that_has_both_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_file_with_certificate_and_key_is_used_unchanged(tmp_path: Path) -> None:
     security = KafkaSecurity(
         protocol="SSL", certificate_location="/both.pem", key_location="/both.pem", ca_location="/ca.pem"
     )

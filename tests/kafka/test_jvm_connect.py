@@ -1,7 +1,7 @@
-"""A JVM among us: an unmodified Kafka Connect worker and two of ours are one group, whoever leads it.
+"""An unmodified Kafka Connect worker and two of our workers in one group, led by either side.
 
-Who is there first leads. Each side has a connector class that the other has not; what is assigned to whoever lacks it
-fails there, and nothing else does. With ``COTERIE_RECORD=FOLDER`` in the environment the bytes that passed are kept
+The first member leads. Each side has a connector class that the other side lacks: jobs of that class fail on workers
+that lack it, and no other job fails. With ``COTERIE_RECORD=FOLDER`` in the environment the exchanged bytes are written
 there, for `tests.kafka.mixed_vectors`.
 """
 
@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
@@ -43,18 +43,18 @@ pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.timeout(240)
 DELAY_MS = 2_000
 TASKS = 3
 BOTH, THEIRS, OURS = "FileStreamSink", "FileStreamSource", "SimulatedSource"
-"""Connector classes by who has them."""
+"""Connector classes, by the workers that have them."""
 TASK_CLASSES = {BOTH: "org.apache.kafka.connect.file.FileStreamSinkTask", OURS: "SimulatedSourceTask"}
 CLAIMS = {
     "static_connectors": "c1,c2,c3",
     "static_tasks": ",".join(f"c{c}-{t}" for c in (1, 2, 3) for t in range(TASKS)),
 }
 SPOKEN = {"eager": ConnectProtocol.EAGER, "compatible": ConnectProtocol.COMPATIBLE, "static": ConnectProtocol.SESSIONED}
-"""By what ours are set to: what a group speaks in which the JVM worker offers all that Kafka has."""
+"""By our workers' setting: the protocol of a group whose JVM worker offers all of Kafka's protocols."""
 
 
 def on(*brokers_and_protocols: str) -> pytest.MarkDecorator:
-    """Everywhere, and in each run of the tests ``brokers_and_protocols``."""
+    """Run with all brokers and protocols in the soak tests, and with ``brokers_and_protocols`` in every test run."""
     return pytest.mark.parametrize(
         ("bootstrap", "protocol"),
         [
@@ -76,33 +76,33 @@ Status = Mapping[str, Any]
 
 
 class LightRuntime(SimulatedRuntime):
-    """Tasks that only say that they run, of all classes but the one that is Kafka's own."""
+    """Tasks that only report that they run, of all classes except Kafka's own one."""
 
     async def split(
         self,
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         self._check(config)
-        tasks = await super().split(connector, incarnation, config, checkpointed)
-        # What Kafka's own workers need, and add themselves where they split a connector.
+        tasks = await super().split(connector, incarnation, config, checkpointed_task_configs)
+        # Kafka's workers need these keys, and add them when they split a connector themselves.
         return [{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
 
-    async def start(self, start: TaskStart) -> None:
-        self._check(start.config)
-        await super().start(start)
+    async def start(self, spec: TaskSpec) -> None:
+        self._check(spec.config)
+        await super().start(spec)
 
     def _check(self, config: Mapping[str, str]) -> None:
         if THEIRS in (config.get("connector.class"), config.get("task.class", "").rpartition(".")[2][:-4]):
             raise WorldError(f"No such connector: {THEIRS}")
 
 
-class Mixed:
-    """One JVM worker and some of ours, in one group of the test's own."""
+class MixedGroup:
+    """One JVM worker and some of our workers, in a new group."""
 
     def __init__(self, jvm: JvmWorker, fleet: ComposedFleet, client: httpx.AsyncClient, folder: Path) -> None:
         self.jvm = jvm
@@ -111,14 +111,14 @@ class Mixed:
         self._client = client
 
     async def start_jvm(self) -> str:
-        """Start Kafka's own worker and wait until it is in the group; where its REST listens."""
+        """Start Kafka's own worker and wait until it is in the group; returns its REST URL."""
         self.jvm.start()
         await until(lambda: self.jvm.logged("Finished starting connectors and tasks"), within_s=100)
         assert self.jvm.url is not None, self.jvm.tail()
         url = self.jvm.url.rstrip("/")
 
         async def serves() -> bool:
-            """It says 404 to everything until a moment after its herder has started."""
+            """It responds 404 to all requests until shortly after its herder has started."""
             return (await self._client.get(f"{url}/connectors")).status_code == 200
 
         await until(serves, within_s=100)
@@ -133,7 +133,7 @@ class Mixed:
         return one, runtime
 
     async def until_one_group(self, *ours: Composed, leader: str) -> None:
-        """All of ours are settled in one generation that ``leader`` leads."""
+        """Wait until all of our workers are settled in one generation that ``leader`` leads."""
 
         async def is_so() -> bool:
             views = [await one.view() for one in ours]
@@ -147,8 +147,8 @@ class Mixed:
         except TimeoutError:
             raise AssertionError([await one.view() for one in ours]) from None
 
-    async def asked(self, method: str, url: str, *, status: int, body: object = None) -> Any:
-        """What is answered, or the message of what is refused."""
+    async def request(self, method: str, url: str, *, status: int, body: object = None) -> Any:
+        """The response's body, or the message of an error."""
         answer = await self._client.request(method, url, json=body)
         assert answer.status_code == status, f"{method} {url}: {answer.status_code} {answer.text}"
         if answer.is_error:
@@ -156,7 +156,7 @@ class Mixed:
         return answer.json() if answer.content else None
 
     async def create(self, url: str, name: str, connector_class: str, *, status: int = 201) -> None:
-        """Ask the worker at ``url`` for a connector; it has to answer with ``status``."""
+        """Create a connector at the worker of ``url``; the response must have ``status``."""
         config = {"connector.class": connector_class, "tasks.max": str(TASKS), "file": str(self.folder / name)}
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         config |= {"topic": topic} if connector_class == THEIRS else {"topics": topic}
@@ -166,9 +166,9 @@ class Mixed:
     async def until_all(
         self, urls: Sequence[str], names: Sequence[str], good: Callable[[Status], bool]
     ) -> list[Status]:
-        """Until every worker of ``urls`` says of each connector something that is ``good``, and all the same.
+        """Wait until every worker of ``urls`` shows the same status of each connector, and it is ``good``.
 
-        Returns it, by ``names``.
+        Returns the statuses in the order of ``names``.
         """
         seen: dict[tuple[str, str], Status] = {}
 
@@ -179,7 +179,11 @@ class Mixed:
                     seen[url, name] = answer.json()
                     if answer.status_code != 200 or not good(seen[url, name]):
                         return False
-            return all(where(seen[url, name]) == where(seen[urls[0], name]) for url in urls for name in names)
+            return all(
+                states_and_workers(seen[url, name]) == states_and_workers(seen[urls[0], name])
+                for url in urls
+                for name in names
+            )
 
         try:
             await until(is_so, within_s=60)
@@ -188,13 +192,13 @@ class Mixed:
         return [seen[urls[0], name] for name in names]
 
 
-def where(status: Status) -> list[tuple[str, str]]:
-    """State and worker of the connector and then of each of its tasks."""
+def states_and_workers(status: Status) -> list[tuple[str, str]]:
+    """State and worker of the connector, then of each of its tasks."""
     return [(job["state"], job["worker_id"]) for job in (status["connector"], *status["tasks"])]
 
 
-async def refused(act: Callable[[], None]) -> str:
-    """What a command ends with."""
+async def error_of(act: Callable[[], None]) -> str:
+    """The error of a command."""
     with pytest.raises(WorldError) as raised:
         await asyncio.to_thread(act)
     return str(raised.value)
@@ -204,29 +208,29 @@ def host(url: str) -> str:
     return url.removeprefix("http://")
 
 
-def runs_except_on(strangers: set[str], tasks: int) -> Callable[[Status], bool]:
-    """Of a connector whose class the ``strangers`` lack: what is theirs has FAILED, all else runs.
+def runs_except_on(workers_without_class: set[str], tasks: int) -> Callable[[Status], bool]:
+    """Whether, of one connector, the jobs of ``workers_without_class`` have FAILED and all others run.
 
-    Where the connector itself is a stranger's, nobody splits it.
+    If such a worker has the connector itself, the connector is not split into tasks.
     """
 
     def good(status: Status) -> bool:
-        (connector, owner), *rest = where(status)
-        if owner in strangers:
+        (connector, owner), *rest = states_and_workers(status)
+        if owner in workers_without_class:
             return connector == "FAILED" and not rest
-        states = [state == ("FAILED" if worker in strangers else "RUNNING") for state, worker in rest]
+        states = [state == ("FAILED" if worker in workers_without_class else "RUNNING") for state, worker in rest]
         return connector == "RUNNING" and states == [True] * tasks
 
     return good
 
 
-def waited(one: Composed) -> bool:
-    """Whether ``one`` was told of jobs that wait for whoever had them."""
+def has_waiting_jobs(one: Composed) -> bool:
+    """Whether ``one`` received an assignment with a delay, for jobs of a departed worker."""
     return any(isinstance(event, Assigned) and RoundResult.of(event.token).delay_ms > 0 for event in one.events)
 
 
 @pytest.fixture
-async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: Path) -> AsyncIterator[Mixed]:
+async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: Path) -> AsyncIterator[MixedGroup]:
     group = f"mixed-{uuid.uuid4().hex[:8]}"
     common = {
         "bootstrap.servers": bootstrap,
@@ -245,13 +249,13 @@ async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: P
         stack.push_async_callback(client.aclose)
         stack.callback(jvm.end)
         fleet = ComposedFleet({**common, "checkpoint.location": str(tmp_path / "checkpoints")}, stack)
-        yield Mixed(jvm, fleet, client, tmp_path)
+        yield MixedGroup(jvm, fleet, client, tmp_path)
         await fleet.stop()
 
 
 @on("embedded-eager", "embedded-compatible", "kafka-static")
-async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
-    mixed: Mixed, protocol: str, request: pytest.FixtureRequest
+async def test_a_jvm_worker_runs_and_reports_what_our_leader_assigns(
+    mixed: MixedGroup, protocol: str, request: pytest.FixtureRequest
 ) -> None:
     (a, runs_a), (b, runs_b) = await mixed.start_ours("a", protocol), await mixed.start_ours("b", protocol)
     await mixed.until_one_group(a, b, leader=a.url)
@@ -260,39 +264,41 @@ async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
     urls = [a.url, b.url, jvm]
 
     classes = {"c1": BOTH, "c2": OURS, "c3": BOTH, "c4": BOTH, "c5": BOTH, "c6": OURS}
-    known = [name for name, class_ in classes.items() if class_ == BOTH]
+    expected = [name for name, class_ in classes.items() if class_ == BOTH]
     for (name, class_), url in zip(classes.items(), [a.url, b.url, jvm] * 2, strict=True):
-        # Kafka's worker judges a config before it hands it on, so that what it lacks cannot come by it.
+        # Kafka's worker validates a config before it forwards it, so it refuses classes that it lacks.
         await mixed.create(a.url if class_ == OURS else url, name, class_)
-    statuses = await mixed.until_all(urls, known, runs_except_on(set(), TASKS))
+    statuses = await mixed.until_all(urls, expected, runs_except_on(set(), TASKS))
     statuses += await mixed.until_all(urls, ["c2", "c6"], runs_except_on({host(jvm)}, TASKS))
-    jobs = [where(status) for status in statuses]
+    jobs = [states_and_workers(status) for status in statuses]
     assert Counter(worker for (_, worker), *_ in jobs) == {host(url): 2 for url in urls}
     tasks = Counter(worker for _, *rest in jobs for _, worker in rest)
     assert tasks.keys() == {host(url) for url in urls}
     assert max(tasks.values()) - min(tasks.values()) <= 1
-    assert any(owner == host(jvm) for (_, owner), *rest in jobs if rest), "tasks that the JVM has published to us"
-    assert any(state == "FAILED" for job in jobs for state, _ in job), "the JVM lacks a class of ours"
+    assert any(owner == host(jvm) for (_, owner), *rest in jobs if rest), "no task of ours was published by the JVM"
+    assert any(state == "FAILED" for job in jobs for state, _ in job), (
+        "no job failed although the JVM lacks a class of ours"
+    )
     await check_a_group_that_ours_leads(mixed, a, b, jvm, speaks=SPOKEN[protocol], jobs=jobs)
 
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([a.url, b.url], list(classes), runs_except_on(set(), TASKS))
     assert [len(runs.running) for runs in (runs_a, runs_b)] == [9, 9]
     if protocol != "eager":
-        assert waited(a)
-        assert waited(b)
-        # A connector that moves is split anew, and its new owner's tasks have configs of another kind.
+        assert has_waiting_jobs(a)
+        assert has_waiting_jobs(b)
+        # A connector that moves is split again, and its new owner writes task configs of another kind.
         moved = {status["name"] for status in statuses if status["connector"]["worker_id"] == host(jvm)}
         starts = Counter(task for task in runs_a.starts + runs_b.starts if task.connector not in moved)
-        assert set(starts.values()) == {1}, "nothing of ours was ever stopped"
+        assert set(starts.values()) == {1}, "a task of ours was restarted"
     assert a.losses == b.losses == []
-    with_jvm = {heard.protocol for heard in a.heard if heard.member.startswith("connect-")}
+    with_jvm = {message_bytes.protocol for message_bytes in a.captured if message_bytes.member.startswith("connect-")}
     assert with_jvm == {SPOKEN[protocol].wire_name}
-    record(os.environ.get("COTERIE_RECORD"), f"ours lead, {request.node.callspec.id}", a.heard)
+    record(os.environ.get("COTERIE_RECORD"), f"ours lead, {request.node.callspec.id}", a.captured)
 
 
 async def check_a_group_that_ours_leads(
-    mixed: Mixed,
+    mixed: MixedGroup,
     a: Composed,
     b: Composed,
     jvm: str,
@@ -300,8 +306,8 @@ async def check_a_group_that_ours_leads(
     speaks: ConnectProtocol,
     jobs: Sequence[Sequence[tuple[str, str]]],
 ) -> None:
-    """``a`` leads. It tells of everybody, also of whom can say nothing for itself; and a drain has one answer."""
-    shown = await mixed.asked("GET", f"{b.url}/coterie/group", status=200)
+    """``a`` leads: the group's view contains all members, also the JVM worker, and every drain is refused."""
+    shown = await mixed.request("GET", f"{b.url}/coterie/group", status=200)
     states = {member["worker_id"]: member["state"] for member in shown["members"]}
     assert (shown["protocol"], shown["leader"]["worker_id"]) == (speaks.setting, host(a.url))
     assert states == {host(a.url): "STABLE", host(b.url): "STABLE", host(jvm): "UNREACHABLE"}
@@ -310,32 +316,32 @@ async def check_a_group_that_ours_leads(
         member["worker_id"]: len(member["owned"]["connectors"]) + len(member["owned"]["tasks"])
         for member in shown["members"]
     }
-    for asked in (a, b):
+    for via in (a, b):
         for worker in (host(a.url), host(b.url)):
-            said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{worker}/drain", status=409)
-            assert said.startswith(f"The group uses protocol {speaks.setting}, which cannot announce a drain")
+            message = await mixed.request("POST", f"{via.url}/coterie/workers/{worker}/drain", status=409)
+            assert message.startswith(f"The group uses protocol {speaks.setting}, which cannot announce a drain")
         for order in ("drain", "restart"):
-            said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{host(jvm)}/{order}", status=409)
-            assert said.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
+            message = await mixed.request("POST", f"{via.url}/coterie/workers/{host(jvm)}/{order}", status=409)
+            assert message.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
     drain = partial(commands.drain, b.url, host(b.url))
-    assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await refused(drain)
+    assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await error_of(drain)
     leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
-        assert "protocol is eager" in await refused(leaves)
+        assert "protocol is eager" in await error_of(leaves)
     else:
         await asyncio.to_thread(leaves)
     await check_nothing_has_happened(mixed, a, b, generation=shown["generation"])
 
 
-async def check_nothing_has_happened(mixed: Mixed, *ours: Composed, generation: int) -> None:
+async def check_nothing_has_happened(mixed: MixedGroup, *ours: Composed, generation: int) -> None:
     for one in ours:
-        view = await mixed.asked("GET", f"{one.url}/coterie/worker", status=200)
+        view = await mixed.request("GET", f"{one.url}/coterie/worker", status=200)
         assert (view["draining"], view["group"]["generation"]) == (False, generation)
 
 
 @on("embedded-static", "kafka-static")
-async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
-    mixed: Mixed, protocol: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+async def test_our_workers_run_and_report_what_a_jvm_leader_assigns(
+    mixed: MixedGroup, protocol: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     jvm = await mixed.start_jvm()
     (a, runs_a), (b, runs_b) = await mixed.start_ours("a", protocol), await mixed.start_ours("b", protocol, **CLAIMS)
@@ -343,25 +349,27 @@ async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
     urls = [a.url, b.url, jvm]
     ours = {host(a.url), host(b.url)}
 
-    # Handed on to a leader that lacks the class.
+    # Forwarded to a leader that lacks the class.
     await mixed.create(a.url, "no", OURS, status=400)
     shared, theirs = ["c1", "c2", "c3"], ["d1", "d2", "d3"]
     for name, url in zip([*shared, *theirs], urls * 2, strict=True):
         await mixed.create(url, name, BOTH if name in shared else THEIRS)
     statuses = await mixed.until_all(urls, shared, runs_except_on(set(), TASKS))
     statuses += await mixed.until_all(urls, theirs, runs_except_on(ours, 1))
-    jobs = [where(status) for status in statuses]
+    jobs = [states_and_workers(status) for status in statuses]
     assert Counter(worker for (_, worker), *_ in jobs) == {host(url): 2 for url in urls}
-    assert any(owner in ours for (_, owner), *_ in jobs[:3]), "tasks that one of ours has published to the JVM"
-    assert any(state == "FAILED" for job in jobs[3:] for state, _ in job), "ours lack a class of the JVM's"
-    record(os.environ.get("COTERIE_RECORD"), f"a JVM leads, {request.node.callspec.id}", a.heard + b.heard)
+    assert any(owner in ours for (_, owner), *_ in jobs[:3]), "no task of the JVM was published by one of ours"
+    assert any(state == "FAILED" for job in jobs[3:] for state, _ in job), (
+        "no job failed although our workers lack a class of the JVM's"
+    )
+    record(os.environ.get("COTERIE_RECORD"), f"a JVM leads, {request.node.callspec.id}", a.captured + b.captured)
     ignored = [line for line in caplog.messages if "static.connectors and static.tasks are ignored" in line]
-    assert len(ignored) == (protocol == "static"), "who claims says once that it is not heard"
+    assert len(ignored) == (protocol == "static"), "a worker with claims logs once that they are ignored"
     await check_a_group_that_a_jvm_leads(mixed, a, b, jvm)
 
     await a.stop()
     await mixed.until_all([b.url, jvm], shared, runs_except_on(set(), TASKS))
-    assert waited(b) == (protocol != "eager")
+    assert has_waiting_jobs(b) == (protocol != "eager")
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([b.url], shared, runs_except_on(set(), TASKS))
     await mixed.until_one_group(b, leader=b.url)
@@ -369,39 +377,39 @@ async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
     assert not runs_a.running
     assert b.losses == []
     if protocol == "static":
-        # The group has come to speak it, so claims count: nobody may have what is not c1's, c2's or c3's.
+        # The group uses static now, so claims apply: no worker may run jobs of a connector other than c1, c2 and c3.
         (lost, *_) = await mixed.until_all([b.url], theirs, lambda one: one["connector"]["state"] == "UNASSIGNED")
         assert "claim" in lost["connector"]["trace"]
 
 
-async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed, jvm: str) -> None:
-    """Connect tells nobody of a group. Ours say so, and what they know themselves; at once, and nothing comes of it."""
-    before = await mixed.asked("GET", f"{b.url}/coterie/worker", status=200)
+async def check_a_group_that_a_jvm_leads(mixed: MixedGroup, a: Composed, b: Composed, jvm: str) -> None:
+    """A Connect leader has no view of the group: our workers report that and their own view at once."""
+    before = await mixed.request("GET", f"{b.url}/coterie/worker", status=200)
     place = before["group"]
-    known = (
+    expected = (
         f"The leader at {jvm}/ is a Kafka Connect worker",
         "drains and static assignments are not possible",
         f"Generation {place['generation']} uses protocol {place['protocol']}",
         "GET /connectors?expand=status",
     )
-    told = [
-        await mixed.asked("GET", f"{a.url}/coterie/group", status=409),
-        await mixed.asked("POST", f"{a.url}/coterie/workers/b/drain", status=409),
-        await mixed.asked("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
-        await refused(partial(commands.show_group, b.url, as_json=False)),
-        await refused(partial(commands.drain, b.url, "a")),
-        await refused(partial(preview.show, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)),
+    outputs = [
+        await mixed.request("GET", f"{a.url}/coterie/group", status=409),
+        await mixed.request("POST", f"{a.url}/coterie/workers/b/drain", status=409),
+        await mixed.request("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
+        await error_of(partial(commands.show_group, b.url, as_json=False)),
+        await error_of(partial(commands.drain, b.url, "a")),
+        await error_of(partial(preview.show, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)),
     ]
-    assert all(part in text for part in known for text in told), told
-    said = await mixed.asked("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)
-    assert said.startswith(f"The group uses protocol {place['protocol']}, which cannot announce a drain")
+    assert all(part in text for part in expected for text in outputs), outputs
+    message = await mixed.request("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)
+    assert message.startswith(f"The group uses protocol {place['protocol']}, which cannot announce a drain")
     await check_nothing_has_happened(mixed, a, b, generation=place["generation"])
 
 
-def test_a_connect_worker_with_exactly_once_joins_the_embedded_broker_works_and_leaves(
+def test_a_connect_worker_with_exactly_once_runs_on_the_embedded_broker(
     tools: Tools, embedded_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """With exactly-once its leader writes to the config topic in transactions, and fences the leader before it."""
+    """With exactly-once the leader writes to the config topic in transactions, and fences the former leader."""
     group_id = f"connect-{uuid.uuid4().hex[:8]}"
     topics = {f"{what}.storage.topic": f"{group_id}-{what}" for what in ("config", "offset", "status")}
     worker = JvmWorker(
@@ -431,18 +439,18 @@ def test_a_connect_worker_with_exactly_once_joins_the_embedded_broker_works_and_
 
 @pytest.mark.soak
 @pytest.mark.parametrize("bootstrap", ["embedded", "kafka"], indirect=True)
-async def test_a_connect_cluster_is_taken_over_in_place_and_given_back(mixed: Mixed, bootstrap: str) -> None:
-    """What docs/migration.md tells an operator, step by step; each line of the file is read once, before and after."""
+async def test_a_connect_cluster_is_migrated_in_place_and_back(mixed: MixedGroup, bootstrap: str) -> None:
+    """The steps of docs/migration.md; each line of the file is read exactly once before and after."""
     jvm = await mixed.start_jvm()
     topic, lines = f"lines-{uuid.uuid4().hex[:8]}", mixed.folder / "lines"
     made = {f"topic.creation.default.{key}": "1" for key in ("partitions", "replication.factor")}
     theirs = {"connector.class": THEIRS, "tasks.max": "1", "file": str(lines), "topic": topic, **made}
     lines.write_text("1\n2\n3\n")
-    await mixed.asked("POST", f"{jvm}/connectors", status=201, body={"name": "c", "config": theirs})
+    await mixed.request("POST", f"{jvm}/connectors", status=201, body={"name": "c", "config": theirs})
     await mixed.until_all([jvm], ["c"], runs_except_on(set(), 1))
     await asyncio.to_thread(read_until, bootstrap, topic, ["1", "2", "3"])
 
-    await mixed.asked("PUT", f"{jvm}/connectors/c/stop", status=204)
+    await mixed.request("PUT", f"{jvm}/connectors/c/stop", status=204)
     await mixed.until_all([jvm], ["c"], is_stopped)
     (a, _), (b, _) = await mixed.start_ours("a", "static"), await mixed.start_ours("b", "static")
     await mixed.until_one_group(a, b, leader=jvm)
@@ -453,18 +461,18 @@ async def test_a_connect_cluster_is_taken_over_in_place_and_given_back(mixed: Mi
     await mixed.until_all([a.url, b.url], ["c"], is_stopped)
 
     ours = {"connector.class": OURS, "tasks.max": str(TASKS)}
-    await mixed.asked("PUT", f"{leader}/connectors/c/config", status=200, body=ours)
-    await mixed.asked("PUT", f"{a.url}/connectors/c/resume", status=202)
+    await mixed.request("PUT", f"{leader}/connectors/c/config", status=200, body=ours)
+    await mixed.request("PUT", f"{a.url}/connectors/c/resume", status=202)
     await mixed.until_all([a.url, b.url], ["c"], runs_except_on(set(), TASKS))
 
-    await mixed.asked("PUT", f"{a.url}/connectors/c/stop", status=204)
+    await mixed.request("PUT", f"{a.url}/connectors/c/stop", status=204)
     await mixed.until_all([a.url, b.url], ["c"], is_stopped)
     await a.stop()
     await b.stop()
     mixed.jvm.end()
     jvm = await mixed.start_jvm()
-    await mixed.asked("PUT", f"{jvm}/connectors/c/config", status=200, body=theirs)
-    await mixed.asked("PUT", f"{jvm}/connectors/c/resume", status=202)
+    await mixed.request("PUT", f"{jvm}/connectors/c/config", status=200, body=theirs)
+    await mixed.request("PUT", f"{jvm}/connectors/c/resume", status=202)
     await mixed.until_all([jvm], ["c"], runs_except_on(set(), 1))
     with lines.open("a") as more:
         more.write("4\n5\n")
@@ -476,7 +484,7 @@ def is_stopped(status: Status) -> bool:
 
 
 async def until_ours_lead(*ours: Composed) -> str:
-    """Until one of ``ours`` leads them all in a group that speaks static; where it listens."""
+    """Wait until one of ``ours`` leads all of them in a group that uses static; returns its URL."""
     urls: set[str] = set()
 
     async def is_so() -> bool:
@@ -492,7 +500,7 @@ async def until_ours_lead(*ours: Composed) -> str:
 
 
 def read_until(bootstrap: str, topic: str, expected: Sequence[str]) -> None:
-    """Read ``topic`` from its beginning until nothing of ``expected`` is missing; nothing else may be there."""
+    """Read ``topic`` from its beginning to the last value of ``expected``; it must contain exactly these values."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete over TCP, against both brokers: what is kept, and who is refused."""
+"""OffsetCommit, OffsetFetch and OffsetDelete over TCP, against both brokers: stored offsets and refusals."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ NONE = ErrorCode.none
 
 
 class Peer:
-    """A client with a topic and a group of its own."""
+    """A client with its own topic and group."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
@@ -28,23 +28,23 @@ class Peer:
         self.until_found()
 
     def create(self, topic: str) -> UUID:
-        wanted = {"name": topic, "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
-        (created,) = self.client.ask(CREATE, 7, topics=[wanted], timeout=30_000, validate_only=False).topics
+        new_topic = {"name": topic, "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
+        (created,) = self.client.ask(CREATE, 7, topics=[new_topic], timeout=30_000, validate_only=False).topics
         assert created.error_code is NONE
         topic_id: UUID = created.topic_id
         self.until_known(topic)
         return topic_id
 
     def until_known(self, topic: str) -> None:
-        """A Kafka broker confirms a topic before it has heard of it."""
-        asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        """Wait for the topic: a Kafka broker confirms its creation before it can be used."""
+        values = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         deadline = time.monotonic() + DEADLINE_S
-        while self.client.ask(METADATA, 4, **asked).topics[0].error_code is not NONE:
+        while self.client.ask(METADATA, 4, **values).topics[0].error_code is not NONE:
             assert time.monotonic() < deadline, "no topic"
             time.sleep(0.05)
 
     def until_found(self) -> None:
-        """A Kafka broker makes its coordinator when it is asked for the first time."""
+        """Wait for the coordinator: a Kafka broker creates it at the first request for it."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             (found,) = self.client.ask(FIND, 4, key_type=0, coordinator_keys=[self.group]).coordinators
@@ -87,17 +87,17 @@ class Peer:
     def fetch(
         self, version: int = 9, *, topics: Sequence[Mapping[str, Any]] | None = None, group: str | None = None
     ) -> tuple[ErrorCode, dict[Any, tuple[int, str, ErrorCode]]]:
-        """The group's code, and ``{(topic, partition): (offset, metadata, code)}``; a topic by what its version has."""
-        asked = {"group_id": self.group if group is None else group, "topics": topics}
-        answer = self.client.ask(FETCH, version, **asked, groups=[asked | {"member_id": None}], require_stable=True)
-        told = answer.groups[0] if version >= 8 else answer
-        return getattr(told, "error_code", NONE), {
+        """The group's code, and ``{(topic, partition): (offset, metadata, code)}``; a topic by name or id."""
+        values = {"group_id": self.group if group is None else group, "topics": topics}
+        answer = self.client.ask(FETCH, version, **values, groups=[values | {"member_id": None}], require_stable=True)
+        group_response = answer.groups[0] if version >= 8 else answer
+        return getattr(group_response, "error_code", NONE), {
             (getattr(topic, "name", None) or topic.topic_id, one.partition_index): (
                 one.committed_offset,
                 one.metadata,
                 one.error_code,
             )
-            for topic in told.topics
+            for topic in group_response.topics
             for one in topic.partitions
         }
 
@@ -116,7 +116,7 @@ class Peer:
     # -- members ------------------------------------------------------------------------------------------------------
 
     def join(self, member: str = "", *, protocol_type: str = "consumer", instance: str | None = None) -> Any:
-        asked = {
+        values = {
             "group_id": self.group,
             "session_timeout": 30_000,
             "rebalance_timeout": 30_000,
@@ -125,9 +125,9 @@ class Peer:
             "protocols": [{"name": "range", "metadata": subscription(self.topic)}],
             "reason": None,
         }
-        joined = self.client.ask(JOIN, 9, member_id=member, **asked)
+        joined = self.client.ask(JOIN, 9, member_id=member, **values)
         if joined.error_code is ErrorCode.member_id_required:
-            joined = self.client.ask(JOIN, 9, member_id=joined.member_id, **asked)
+            joined = self.client.ask(JOIN, 9, member_id=joined.member_id, **values)
         assert joined.error_code is NONE
         return joined
 
@@ -166,7 +166,7 @@ def peer(bootstrap: str) -> Iterator[Peer]:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_what_is_committed_in_any_version_is_fetched_in_any_version(peer: Peer, version: int) -> None:
+def test_offsets_committed_in_any_version_are_fetched_in_any_version(peer: Peer, version: int) -> None:
     assert peer.commit(peer.offset(0, 7), peer.offset(1, 2**62, metadata=None), version=version) == [
         (0, NONE),
         (1, NONE),
@@ -179,14 +179,14 @@ def test_what_is_committed_in_any_version_is_fetched_in_any_version(peer: Peer, 
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_all_of_a_group_can_be_asked_for_without_naming_it(peer: Peer, version: int) -> None:
+def test_all_offsets_of_a_group_can_be_fetched_without_naming_topics(peer: Peer, version: int) -> None:
     peer.commit(peer.offset(1, 3))
     topic = peer.topic_id if version >= 10 else peer.topic
     assert peer.fetch(version) == (NONE, {(topic, 1): (3, "m", NONE)})
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_what_nobody_has_committed_is_no_error(peer: Peer, version: int) -> None:
+def test_fetching_an_offset_that_was_never_committed_is_no_error(peer: Peer, version: int) -> None:
     nowhere = {"name": "nowhere", "partition_indexes": [4]}
     assert peer.fetch(version, topics=[*peer.mine(1), nowhere]) == (
         NONE,
@@ -194,7 +194,7 @@ def test_what_nobody_has_committed_is_no_error(peer: Peer, version: int) -> None
     )
 
 
-def test_several_groups_are_asked_at_once(peer: Peer) -> None:
+def test_offsets_of_several_groups_are_fetched_in_one_request(peer: Peer) -> None:
     other = f"group-{uuid4().hex}"
     peer.commit(peer.offset(0, 1))
     peer.commit(peer.offset(0, 2), group=other)
@@ -207,7 +207,7 @@ def test_several_groups_are_asked_at_once(peer: Peer) -> None:
     ]
 
 
-def test_a_topic_that_is_not_there_is_refused_and_the_others_are_kept(peer: Peer) -> None:
+def test_a_commit_to_an_unknown_topic_is_refused_and_the_others_are_kept(peer: Peer) -> None:
     topics = [
         {"name": "nowhere", "partitions": [peer.offset(0)]},
         {"name": peer.topic, "partitions": [peer.offset(0), peer.offset(7)]},
@@ -217,36 +217,36 @@ def test_a_topic_that_is_not_there_is_refused_and_the_others_are_kept(peer: Peer
     assert peer.fetch()[1] == {(peer.topic, 0): (5, "m", NONE)}
 
 
-def test_an_id_that_is_no_topics_is_refused(peer: Peer) -> None:
+def test_an_unknown_topic_id_is_refused(peer: Peer) -> None:
     stranger = UUID(int=9)
     assert peer.commit(version=10, topics=[{"topic_id": stranger, "partitions": [peer.offset(0)]}]) == [
         (0, ErrorCode.unknown_topic_id)
     ]
-    asked = [{"topic_id": stranger, "partition_indexes": [0]}]
-    assert peer.fetch(10, topics=asked)[1] == {(stranger, 0): (-1, "", ErrorCode.unknown_topic_id)}
+    values = [{"topic_id": stranger, "partition_indexes": [0]}]
+    assert peer.fetch(10, topics=values)[1] == {(stranger, 0): (-1, "", ErrorCode.unknown_topic_id)}
 
 
-def test_metadata_has_its_limit(peer: Peer) -> None:
+def test_metadata_of_an_offset_has_a_maximum_length(peer: Peer) -> None:
     short, long = peer.offset(0, metadata="\U0001f600" * 2048), peer.offset(1, metadata="x" * 4097)
     assert peer.commit(short, long) == [(0, NONE), (1, ErrorCode.offset_metadata_too_large)]
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
-def test_a_group_that_nobody_has_heard_of_has_no_generation(peer: Peer, version: int, code: ErrorCode) -> None:
+def test_a_commit_in_a_generation_of_an_unknown_group_is_refused(peer: Peer, version: int, code: ErrorCode) -> None:
     assert peer.commit(peer.offset(0), version=version, generation=1, member="m") == [(0, code)]
 
 
 def test_members_commit_in_their_generation_only(peer: Peer) -> None:
     joined = peer.join()
-    known = {"member": joined.member_id, "generation": joined.generation_id}
-    assert peer.commit(peer.offset(0), **known) == [(0, ErrorCode.rebalance_in_progress)]
+    member = {"member": joined.member_id, "generation": joined.generation_id}
+    assert peer.commit(peer.offset(0), **member) == [(0, ErrorCode.rebalance_in_progress)]
     peer.sync(joined)
-    assert peer.commit(peer.offset(0), **known) == [(0, NONE)]
+    assert peer.commit(peer.offset(0), **member) == [(0, NONE)]
     assert peer.commit(peer.offset(0)) == [(0, ErrorCode.unknown_member_id)]
     assert peer.commit(peer.offset(0), member="ghost", generation=1) == [(0, ErrorCode.unknown_member_id)]
     assert peer.commit(peer.offset(0), member=joined.member_id, generation=9) == [(0, ErrorCode.illegal_generation)]
     peer.leave(joined)
-    assert peer.commit(peer.offset(0), **known) == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0), **member) == [(0, ErrorCode.unknown_member_id)]
     assert peer.commit(peer.offset(0, 6)) == [(0, NONE)]
 
 
@@ -256,12 +256,12 @@ def test_a_static_member_that_was_replaced_is_fenced(peer: Peer) -> None:
     latter = peer.join(instance="i")
     fenced = {"member": former.member_id, "generation": former.generation_id, "instance": "i"}
     assert peer.commit(peer.offset(0), **fenced) == [(0, ErrorCode.fenced_instance_id)]
-    known = {"member": latter.member_id, "generation": latter.generation_id}
-    assert peer.commit(peer.offset(0), **known, instance="other") == [(0, ErrorCode.unknown_member_id)]
-    assert peer.commit(peer.offset(0), **known, instance="i") == [(0, NONE)]
+    member = {"member": latter.member_id, "generation": latter.generation_id}
+    assert peer.commit(peer.offset(0), **member, instance="other") == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0), **member, instance="i") == [(0, NONE)]
 
 
-def test_offsets_of_what_consumers_read_cannot_be_deleted(peer: Peer) -> None:
+def test_offsets_of_a_subscribed_topic_cannot_be_deleted(peer: Peer) -> None:
     assert peer.delete((peer.topic, 0)) == (ErrorCode.group_id_not_found, [])
     joined = peer.join()
     peer.sync(joined)
@@ -279,7 +279,7 @@ def test_offsets_of_what_consumers_read_cannot_be_deleted(peer: Peer) -> None:
     assert peer.fetch()[1] == {}
 
 
-def test_a_group_of_a_third_type_keeps_its_offsets_while_anybody_is_in_it(peer: Peer) -> None:
+def test_offsets_of_a_group_of_another_protocol_type_cannot_be_deleted_while_it_has_members(peer: Peer) -> None:
     joined = peer.join(protocol_type="sheep")
     peer.sync(joined, protocol_type="sheep")
     assert peer.commit(peer.offset(0), member=joined.member_id, generation=1) == [(0, NONE)]

@@ -1,4 +1,4 @@
-"""Requests at the wrong time of a log-in: by our broker as by Apache Kafka."""
+"""Requests at the wrong time of an authentication: our broker responds as Apache Kafka does."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ org.apache.kafka.common.security.scram.ScramLoginModule required;
 """
 
 Story = Callable[[RawClient, str], list[object]]
-"""What a peer with this password does, and what it is told; "closed" for a connection that is."""
+"""Sends the requests of a peer with this password; returns the responses, "closed" for a closed connection."""
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     kafka.stop()
 
 
-def said(client: RawClient, api_key: int, version: int, **values: object) -> object:
-    """The code of the answer's top; "closed" where there is none."""
+def error_code(client: RawClient, api_key: int, version: int, **values: object) -> object:
+    """The top-level error code of the response; "closed" if there is none."""
     try:
         return client.ask(api_key, version, **values).error_code.name
     except ConnectionError:
@@ -51,15 +51,15 @@ def said(client: RawClient, api_key: int, version: int, **values: object) -> obj
 
 
 def versions(client: RawClient) -> object:
-    return said(client, 18, 3, client_software_name="t", client_software_version="1")
+    return error_code(client, 18, 3, client_software_name="t", client_software_version="1")
 
 
 def choice(client: RawClient, mechanism: str = "PLAIN", version: int = 1) -> object:
-    return said(client, 17, version, mechanism=mechanism)
+    return error_code(client, 17, version, mechanism=mechanism)
 
 
 def token(client: RawClient, data: bytes, version: int = 2) -> object:
-    return said(client, 36, version, auth_bytes=data)
+    return error_code(client, 36, version, auth_bytes=data)
 
 
 def metadata(client: RawClient) -> object:
@@ -94,7 +94,7 @@ STORIES: dict[str, Story] = {
     "a choice twice": lambda c, p: [choice(c), choice(c)],
     "a wrong password": lambda c, p: [choice(c), token(c, plain(p + "x")), metadata(c)],
     "a malformed token": lambda c, p: [choice(c), token(c, b"nonsense"), metadata(c)],
-    "for somebody else": lambda c, p: [choice(c), token(c, b"other" + plain(p)), metadata(c)],
+    "for another user": lambda c, p: [choice(c), token(c, b"other" + plain(p)), metadata(c)],
     "a malformed scram token": lambda c, p: [choice(c, "SCRAM-SHA-256"), token(c, b"nonsense"), metadata(c)],
     "channel binding": lambda c, p: [choice(c, "SCRAM-SHA-256"), token(c, b"p=tls-unique,,n=a,r=x"), metadata(c)],
     "again when in": lambda c, p: [choice(c), token(c, plain(p)), choice(c), token(c, plain(p)), metadata(c)],
@@ -110,7 +110,7 @@ def _too_large(client: RawClient) -> object:
 
 
 @pytest.mark.parametrize("story", sorted(STORIES))
-def test_a_log_in_out_of_order_ends_as_with_kafka(ours: int, theirs: RealKafka, story: str) -> None:
+def test_authentication_requests_in_any_order_get_kafkas_responses(ours: int, theirs: RealKafka, story: str) -> None:
     with raw_client(ours) as client:
         from_us = STORIES[story](client, PASSWORD)
     with raw_client(theirs.further_port) as client:
@@ -118,10 +118,10 @@ def test_a_log_in_out_of_order_ends_as_with_kafka(ours: int, theirs: RealKafka, 
     assert from_us == from_kafka
 
 
-def test_where_nobody_must_log_in_nobody_can(theirs: RealKafka, tmp_path: Path) -> None:
-    def told(port: int) -> list[object]:
+def test_authentication_at_a_plain_listener_ends_as_with_kafka(theirs: RealKafka, tmp_path: Path) -> None:
+    def responses(port: int) -> list[object]:
         with raw_client(port) as client:
             return [choice(client), token(client, plain("p")), metadata(client)]
 
     with secured_broker(tmp_path, "PLAINTEXT") as broker:
-        assert told(broker.port) == told(theirs.port)
+        assert responses(broker.port) == responses(theirs.port)

@@ -1,4 +1,4 @@
-"""A worker's two Kafka clients, secured: log-in by each mechanism, and refusals that name what to change."""
+"""A worker's two Kafka clients with security: each mechanism, and errors that name the key to change."""
 
 import asyncio
 import shutil
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from coterie.config.security import KafkaSecurity
-from coterie.engine.log import NewLine
-from coterie.kafka.admission import check_admission
-from coterie.kafka.connection import HEARTBEAT, Address, BrokerConnection, NotAdmittedError
+from coterie.engine.log import NewTopicRecord
+from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.connection import HEARTBEAT, Address, BrokerAccessError, BrokerConnection
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
@@ -30,7 +30,7 @@ DEADLINE_S = 60
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 REAL_PASSWORD = "a-password"
 LIFETIME_MS = 1_500
-"""Of a session by SCRAM-SHA-256 with the real broker: Kafka ends it, unless the client comes anew (KIP-368)."""
+"""Lifetime of a SCRAM-SHA-256 session at the real broker: the client must reauthenticate in time (KIP-368)."""
 
 REAL_PROPERTIES = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},SASL_SSL://127.0.0.1:{{further_port}}
@@ -51,7 +51,7 @@ ssl.keystore.location={keystore}
 
 @dataclass(frozen=True)
 class Secured:
-    """A broker with SASL_SSL, and what lets a client in."""
+    """A broker with SASL_SSL, and the settings of a client that may connect."""
 
     port: int
     security: KafkaSecurity
@@ -108,22 +108,22 @@ def _security(authority: Authority, password: str) -> KafkaSecurity:
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
 def secured(request: pytest.FixtureRequest) -> Secured:
-    """Every test that asks for it runs against each kind."""
+    """Every test that uses it runs with both kinds of brokers."""
     found: Secured = request.getfixturevalue(f"secured_{request.param}")
     return found
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_log_and_a_group_are_reached(secured: Secured, mechanism: str) -> None:
+async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str) -> None:
     security = secured.by(mechanism)
     name = uuid.uuid4().hex
     topics = Topics([secured.bootstrap], client_id="tests", security=security)
     coordinator = _coordinator(secured, security)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            await check_admission([secured.bootstrap], client_id="tests", security=security)
+            await check_broker_access([secured.bootstrap], client_id="tests", security=security)
             log = await topics.open(name, partitions=1, replication=1, key="config.storage.topic")
-            assert await log.append([NewLine(key=b"k", value=b"v")]) == 1
+            assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
             async for lines in log.follow():
                 if lines:
                     assert [line.value for line in lines] == [b"v"]
@@ -145,7 +145,7 @@ def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinator:
 
 
 async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
-    """What a newcomer is told, once the coordinator is there."""
+    """The error code of a new member's join, after the coordinator has started."""
     while True:
         response = await coordinator.ask(
             JoinRequest(
@@ -167,10 +167,10 @@ WORKER_RULES = f"""
 allow User:{USER}  read,write,create,describe_configs  topic:connect-*
 allow User:{USER}  read                                group:workers
 """
-"""As in docs/security.md: all that a worker needs."""
+"""All rights that a worker needs, as in docs/security.md."""
 
 
-async def test_the_rules_for_a_worker_are_enough(tmp_path: Path, authority: Authority) -> None:
+async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, authority: Authority) -> None:
     with secured_broker(tmp_path, "SASL_SSL", authority=authority, rules=WORKER_RULES) as broker:
         secured = Secured(broker.port, _security(authority, PASSWORD))
         topics = Topics([secured.bootstrap], client_id="tests", security=secured.security)
@@ -178,7 +178,7 @@ async def test_the_rules_for_a_worker_are_enough(tmp_path: Path, authority: Auth
         try:
             async with asyncio.timeout(DEADLINE_S):
                 log = await topics.open("connect-configs", partitions=1, replication=1, key="config.storage.topic")
-                assert await log.append([NewLine(key=b"k", value=b"v")]) == 1
+                assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
                 async for lines in log.follow():
                     if lines:
                         break
@@ -193,27 +193,27 @@ async def test_the_rules_for_a_worker_are_enough(tmp_path: Path, authority: Auth
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
     security = replace(secured.by(mechanism), password="wrong")
-    with pytest.raises(NotAdmittedError, match=f"rejects the user {USER}: .*check sasl.username and sasl.password"):
-        await check_admission(["localhost:1", secured.bootstrap], client_id="tests", security=security)
+    with pytest.raises(BrokerAccessError, match=f"rejects the user {USER}: .*check sasl.username and sasl.password"):
+        await check_broker_access(["localhost:1", secured.bootstrap], client_id="tests", security=security)
     with pytest.raises(WorldError, match=f"rejects the user {USER}"):
         await _joined(_coordinator(secured, security), "g")
 
 
-async def test_an_authority_that_is_not_trusted_is_said(secured: Secured, tmp_path: Path) -> None:
-    stranger = Authority(tmp_path, "a stranger")
-    security = replace(secured.security, ca_location=str(stranger.certificate))
-    with pytest.raises(NotAdmittedError, match=r"certificate of the broker .* is not trusted: .*check ssl\.ca"):
+async def test_an_untrusted_authority_is_reported(secured: Secured, tmp_path: Path) -> None:
+    other_authority = Authority(tmp_path, "a stranger")
+    security = replace(secured.security, ca_location=str(other_authority.certificate))
+    with pytest.raises(BrokerAccessError, match=r"certificate of the broker .* is not trusted: .*check ssl\.ca"):
         await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
-async def test_a_broker_that_wants_tls_is_said(secured: Secured, protocol: str) -> None:
+async def test_a_broker_that_requires_tls_is_reported(secured: Secured, protocol: str) -> None:
     security = replace(secured.security, protocol=protocol)
     with pytest.raises(WorldError, match=r"security\.protocol"):
         await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
 
-async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
+async def test_a_broker_that_requires_a_password_is_reported(secured: Secured) -> None:
     security = replace(secured.security, protocol="SSL")
     connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
     values = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
@@ -223,36 +223,36 @@ async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-async def test_a_worker_without_the_protocol_of_its_broker_names_the_key(secured: Secured, protocol: str) -> None:
+async def test_the_error_for_a_wrong_security_protocol_names_the_key(secured: Secured, protocol: str) -> None:
     security = replace(secured.security, protocol=protocol)
     servers = ["localhost:1", secured.bootstrap]
-    with pytest.raises(NotAdmittedError, match=f"security.protocol={protocol}: set security.protocol to that of"):
-        await check_admission(servers, client_id="tests", security=security, timeout_ms=1_500)
+    with pytest.raises(BrokerAccessError, match=f"security.protocol={protocol}: set security.protocol to that of"):
+        await check_broker_access(servers, client_id="tests", security=security, timeout_ms=1_500)
 
 
-async def test_a_worker_without_a_log_in_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_error_for_a_missing_login_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
         server = f"localhost:{broker.port}"
         for _ in range(2):
-            with pytest.raises(NotAdmittedError, match=r"set security\.protocol to that of the broker's listener"):
-                await check_admission([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
+            with pytest.raises(BrokerAccessError, match=r"set security\.protocol to that of the broker's listener"):
+                await check_broker_access([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
     assert [line.partition(" closed: ")[2] for line in lines] == ["a request of API 15 before authentication"]
 
 
-async def test_a_broker_that_ends_meanwhile_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_ends_during_the_access_check_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.close()
         writer.close()
 
-    caplog.set_level("INFO", "coterie.kafka.admission")
+    caplog.set_level("INFO", "coterie.kafka.broker_access")
     server = await asyncio.start_server(close, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    await check_admission([address], client_id="tests", security=KafkaSecurity())
+    await check_broker_access([address], client_id="tests", security=KafkaSecurity())
     assert f"cannot check yet whether {address} accepts this client: cannot reach the broker" in caplog.text
 
 
-async def test_a_broker_without_tls_is_said(tmp_path: Path, authority: Authority) -> None:
+async def test_a_broker_without_tls_is_reported(tmp_path: Path, authority: Authority) -> None:
     with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
         security = _security(authority, PASSWORD)
         with pytest.raises(WorldError, match="supports TLS"):
@@ -260,29 +260,29 @@ async def test_a_broker_without_tls_is_said(tmp_path: Path, authority: Authority
 
 
 @pytest.mark.parametrize("is_ca", [True, False])
-async def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path, is_ca: bool) -> None:
+async def test_a_missing_file_is_named(authority: Authority, tmp_path: Path, is_ca: bool) -> None:
     missing = str(tmp_path / "none")
     security = replace(_security(authority, PASSWORD), certificate_location=missing, key_location=missing)
     if is_ca:
         security = KafkaSecurity(protocol="SSL", ca_location=missing)
     with pytest.raises(WorldError, match=missing):
-        await check_admission(["localhost:1"], client_id="tests", security=security)
+        await check_broker_access(["localhost:1"], client_id="tests", security=security)
 
 
-async def test_certificates_are_read_once_and_not_by_the_loop(
+async def test_certificates_are_read_once_and_not_on_the_event_loop(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca, readers, create = tmp_path / "ca.pem", list[threading.Thread](), ssl.create_default_context
     shutil.copy(secured.security.ca_location or "", ca)
 
-    def noted(*args: Any, **settings: Any) -> ssl.SSLContext:
+    def recording_context(*args: Any, **settings: Any) -> ssl.SSLContext:
         if settings.get("cafile") == str(ca):
             readers.append(threading.current_thread())
         return create(*args, **settings)
 
-    monkeypatch.setattr(ssl, "create_default_context", noted)
+    monkeypatch.setattr(ssl, "create_default_context", recording_context)
     security = replace(secured.security, ca_location=str(ca))
-    await check_admission([secured.bootstrap], client_id="tests", security=security)
+    await check_broker_access([secured.bootstrap], client_id="tests", security=security)
     for _ in range(2):
         connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
         connection.close()
@@ -294,21 +294,21 @@ async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Auth
     with secured_broker(tmp_path, "SSL", pair=authority.pair("elsewhere", host="DNS:elsewhere")) as broker:
         security = KafkaSecurity(protocol="SSL", ca_location=str(authority.certificate))
         address = Address("localhost", broker.port)
-        with pytest.raises(NotAdmittedError, match="Hostname mismatch"):
+        with pytest.raises(BrokerAccessError, match="Hostname mismatch"):
             await BrokerConnection.open(address, client_id="tests", security=security)
         connection = await BrokerConnection.open(
-            address, client_id="tests", security=replace(security, checks_host=False)
+            address, client_id="tests", security=replace(security, verifies_hostname=False)
         )
         connection.close()
 
 
 @pytest.mark.kafka
-async def test_a_session_that_ends_is_begun_anew_in_time(secured_kafka: Secured) -> None:
+async def test_a_sasl_session_is_renewed_before_it_ends(secured_kafka: Secured) -> None:
     coordinator = _coordinator(secured_kafka, secured_kafka.by("SCRAM-SHA-256"))
-    heartbeat = HeartbeatRequest(group_id=GroupId("nobody"), member_id=MemberId("m"), generation=Generation(1))
+    heartbeat = HeartbeatRequest(group_id=GroupId("unused"), member_id=MemberId("m"), generation=Generation(1))
     try:
         async with asyncio.timeout(DEADLINE_S):
-            await _joined(coordinator, "nobody")
+            await _joined(coordinator, "unused")
             ends_s = asyncio.get_running_loop().time() + 2.5 * LIFETIME_MS / 1000
             while asyncio.get_running_loop().time() < ends_s:
                 assert (await coordinator.ask(heartbeat)).error is ErrorCode.unknown_member_id

@@ -1,4 +1,4 @@
-"""Three workers with instance ids: one stops and starts again within its session, and only its own jobs move."""
+"""Three workers with instance ids: one restarts within its session, and only its own jobs stop."""
 
 import asyncio
 import uuid
@@ -33,7 +33,7 @@ async def view_of(remote: Remote) -> WorkerView | None:
 
 
 async def until_settled(remotes: list[Remote], tasks: int) -> Generation:
-    """All are in one generation, and run ``tasks`` together."""
+    """Wait until all are in one generation and run ``tasks`` tasks in total."""
 
     async def is_so() -> bool:
         views = [await view_of(remote) for remote in remotes]
@@ -64,7 +64,7 @@ def own(remote: Remote) -> set[ConnectorTaskId]:
 
 
 @pytest.mark.parametrize("away", [0, 2], ids=["the leader", "a follower"])
-async def test_a_static_worker_that_is_back_gets_its_own_jobs_in_one_rebalance_and_nobody_else_stops(
+async def test_a_restarted_static_worker_gets_its_own_jobs_in_one_rebalance_and_no_other_stops(
     fleet: Fleet, away: int
 ) -> None:
     remotes = [await fleet.start(instance_id=name) for name in NAMES]
@@ -80,17 +80,17 @@ async def test_a_static_worker_that_is_back_gets_its_own_jobs_in_one_rebalance_a
     remotes[index].worker.order_shutdown("SIGTERM")
     async with asyncio.timeout(30):
         assert (await remotes[index].run).code == 0
-    assert sorted(remotes[index].runtime.stops) == sorted(owned), "all has stopped, though it does not leave"
+    assert sorted(remotes[index].runtime.stops) == sorted(owned), "a task still runs after the worker has ended"
     back = await fleet.start(number=index, instance_id=NAMES[index])
     await until(lambda: own(back) == owned, within_s=60)
-    assert await until_settled([back, *others], 6) == generation + 1, "no rebalance when it went, one when it was back"
+    assert await until_settled([back, *others], 6) == generation + 1, "one rebalance at its return, none at its end"
     assert [list(remote.runtime.starts) for remote in others] == starts
     assert all(not remote.runtime.stops for remote in others)
-    assert sorted(back.runtime.starts) == sorted(owned), "each once"
+    assert sorted(back.runtime.starts) == sorted(owned), "a task was started more than once"
 
 
-async def test_one_that_is_back_after_its_session_and_within_the_delay_gets_its_own_jobs_too(fleet: Fleet) -> None:
-    """As a worker on Spark with the default session: it takes longer than that to start."""
+async def test_a_static_worker_that_returns_after_its_session_and_within_the_delay_gets_its_jobs(fleet: Fleet) -> None:
+    """As with Spark and the default session, which is shorter than Spark's start."""
     fleet.delay_ms = 60_000
     remotes = [await fleet.start(instance_id=name) for name in NAMES]
     await until(lambda: all(remote.worker.phase == "running" for remote in remotes), within_s=60)
@@ -111,7 +111,7 @@ async def test_one_that_is_back_after_its_session_and_within_the_delay_gets_its_
     assert all(not remote.runtime.stops for remote in others)
 
 
-async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(fleet: Fleet) -> None:
+async def test_of_two_workers_with_one_instance_id_the_former_ends_with_the_reason(fleet: Fleet) -> None:
     first = await fleet.start(instance_id=NAMES[0])
     await until(lambda: first.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 2)
@@ -123,13 +123,13 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(
     assert "group.instance.id=worker-0" in ended.reason
     assert not first.runtime.running
     await until(lambda: len(second.runtime.running) == 2, within_s=60)
-    # The second has the place from its join on, and the first hears of it with its next heartbeat: what both ran in
-    # between is the checkpoint's to fence.
-    fleet.floor.twice.clear()
+    # The second worker has the membership from its join on, and the first one gets the error with its next heartbeat:
+    # in between both may run a task, and the checkpoint fences the first one.
+    fleet.floor.double_starts.clear()
 
 
-async def test_a_heartbeat_in_an_instances_name_tells_whether_the_group_knows_it(bootstrap: str) -> None:
-    """What a member asks before its first join."""
+async def test_a_heartbeat_with_an_instance_id_shows_whether_the_group_has_that_instance(bootstrap: str) -> None:
+    """The request that a member sends before its first join."""
     coordinator = KafkaCoordinator([bootstrap], client_id="asks", request_timeout_ms=10_000, parked_timeout_ms=20_000)
     group = GroupId(f"group-{uuid.uuid4().hex[:8]}")
 
@@ -152,7 +152,7 @@ async def test_a_heartbeat_in_an_instances_name_tells_whether_the_group_knows_it
             protocol_type="connect",
             protocols=(("compatible", b""),),
         )
-        # A young coordinator says first that it is none yet.
+        # A coordinator that has just started responds first that it is not available.
         await until(is_unknown, within_s=60)
         joined = await coordinator.ask(join)
         assert joined.error is ErrorCode.none

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.timeout(300)
 DEADLINE_S = 60
 
 
-class At:
-    """The tools at one broker."""
+class BrokerTools:
+    """Kafka's tools with the address of one broker."""
 
     def __init__(self, tools: Tools, broker: EmbeddedBroker) -> None:
         self._tools = tools
@@ -29,11 +29,11 @@ class At:
 
 
 @pytest.fixture
-def at(tools: Tools, embedded_broker: EmbeddedBroker) -> At:
-    return At(tools, embedded_broker)
+def at(tools: Tools, embedded_broker: EmbeddedBroker) -> BrokerTools:
+    return BrokerTools(tools, embedded_broker)
 
 
-def test_the_life_of_a_topic_in_kafkas_own_words(at: At, tmp_path: Path) -> None:
+def test_kafkas_tools_create_change_and_delete_a_topic(at: BrokerTools, tmp_path: Path) -> None:
     topic = f"tools-{uuid.uuid4().hex[:8]}"
     created = at("kafka-topics", "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=1000")
     assert f"Created topic {topic}." in created
@@ -59,15 +59,15 @@ def test_the_life_of_a_topic_in_kafkas_own_words(at: At, tmp_path: Path) -> None
     sized = at("kafka-log-dirs", "--describe", "--topic-list", topic)
     (folder,) = json.loads(sized.splitlines()[-1])["brokers"][0]["logDirs"]
     assert {one["partition"] for one in folder["partitions"] if one["size"] > 0} == {f"{topic}-{n}" for n in range(3)}
-    wanted = tmp_path / "offsets.json"
-    wanted.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "offset": 1}], "version": 1}))
-    assert f"partition: {topic}-1\tlow_watermark: 1" in at("kafka-delete-records", "--offset-json-file", str(wanted))
+    expected = tmp_path / "offsets.json"
+    expected.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "offset": 1}], "version": 1}))
+    assert f"partition: {topic}-1\tlow_watermark: 1" in at("kafka-delete-records", "--offset-json-file", str(expected))
 
     at("kafka-topics", "--delete", "--topic", topic)
     assert topic not in at("kafka-topics", "--list").split()
 
 
-def test_a_group_and_the_broker_in_kafkas_own_words(at: At) -> None:
+def test_kafkas_tools_describe_a_group_and_the_broker(at: BrokerTools) -> None:
     group = f"tools-{uuid.uuid4().hex[:8]}"
     of_the_group = ("--entity-type", "groups", "--entity-name", group)
     at("kafka-configs", "--alter", *of_the_group, "--add-config", "consumer.session.timeout.ms=50000")

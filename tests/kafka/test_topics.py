@@ -8,7 +8,7 @@ import uuid
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.nouns.errors import WorldError
 
@@ -21,7 +21,7 @@ def fresh_name() -> str:
 
 
 async def uncompacted(bootstrap: str, partitions: int = 1) -> str:
-    """A topic in which all lines of a key stay until the test is over: compaction may come between append and read."""
+    """A topic that keeps all lines of a key during the test: compaction could run between append and read."""
     name = fresh_name()
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
     client = AdminClient({"bootstrap.servers": bootstrap})
@@ -33,13 +33,13 @@ async def open_log(topics: Topics, topic: str, *, partitions: int = 1) -> TopicL
     return await topics.open(topic, partitions=partitions, replication=1, key=KEY)
 
 
-def line(key: str, value: str | None = "value") -> NewLine:
-    return NewLine(key=key.encode(), value=None if value is None else value.encode())
+def line(key: str, value: str | None = "value") -> NewTopicRecord:
+    return NewTopicRecord(key=key.encode(), value=None if value is None else value.encode())
 
 
-async def to_end(log: TopicLog) -> list[Line]:
-    """All lines up to the mark that says that the end was reached."""
-    lines: list[Line] = []
+async def read_to_end(log: TopicLog) -> list[TopicRecord]:
+    """All lines up to the mark for the end of the topic."""
+    lines: list[TopicRecord] = []
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for some in follow:
             if not some:
@@ -49,7 +49,7 @@ async def to_end(log: TopicLog) -> list[Line]:
 
 
 def system_threads(*, at_most: int) -> int:
-    """How many there are; waits for librdkafka's own, which end a moment after its handles."""
+    """The number of threads; waits for librdkafka's threads, which end shortly after its handles."""
     deadline_s = time.monotonic() + DEADLINE_S
     while (count := len(os.listdir("/proc/self/task"))) > at_most and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -59,15 +59,15 @@ def system_threads(*, at_most: int) -> int:
 async def test_a_new_topic_is_read_to_its_end_at_once(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     assert await log.end_offset() == 0
-    assert await to_end(log) == []
+    assert await read_to_end(log) == []
 
 
-async def test_what_was_appended_is_read_in_order_with_its_tombstones(topics: Topics, bootstrap: str) -> None:
+async def test_appended_records_and_tombstones_are_read_in_order(topics: Topics, bootstrap: str) -> None:
     log = await open_log(topics, await uncompacted(bootstrap))
     assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
     assert await log.append([line("c", "")]) == 4
     assert await log.end_offset() == 4
-    lines = await to_end(log)
+    lines = await read_to_end(log)
     assert [(one.offset, one.key, one.value) for one in lines] == [
         (0, b"a", b"1"),
         (1, b"b", b"2"),
@@ -77,15 +77,15 @@ async def test_what_was_appended_is_read_in_order_with_its_tombstones(topics: To
     assert all(one.timestamp_ms > 0 for one in lines)
 
 
-async def test_to_append_nothing_is_no_offence(topics: Topics) -> None:
+async def test_appending_nothing_is_no_error(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     assert await log.append([]) == 0
 
 
-async def test_a_follower_sees_lines_as_they_come(topics: Topics) -> None:
+async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     await log.append([line("before")])
-    seen: list[Line] = []
+    seen: list[TopicRecord] = []
     ends = 0
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for lines in follow:
@@ -100,12 +100,14 @@ async def test_a_follower_sees_lines_as_they_come(topics: Topics) -> None:
     assert ends == 1
 
 
-async def test_a_key_of_a_topic_with_several_partitions_stays_in_order(topics: Topics, bootstrap: str) -> None:
+async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions(
+    topics: Topics, bootstrap: str
+) -> None:
     log = await open_log(topics, await uncompacted(bootstrap, partitions=5), partitions=5)
     keys = [f"key-{number}" for number in range(20)]
     for value in ("1", "2", "3"):
         await log.append([line(key, value) for key in keys])
-    lines = await to_end(log)
+    lines = await read_to_end(log)
     assert len({one.partition for one in lines}) > 1
     for key in keys:
         assert [one.value for one in lines if one.key == key.encode()] == [b"1", b"2", b"3"]
@@ -113,7 +115,7 @@ async def test_a_key_of_a_topic_with_several_partitions_stays_in_order(topics: T
     assert await log.end_offset() == max(one.offset for one in lines) + 1
 
 
-async def test_another_client_finds_all_that_was_written(topics: Topics, bootstrap: str) -> None:
+async def test_another_client_reads_all_written_lines(topics: Topics, bootstrap: str) -> None:
     name = fresh_name()
     log = await open_log(topics, name)
     await log.append([line("a")])
@@ -121,32 +123,32 @@ async def test_another_client_finds_all_that_was_written(topics: Topics, bootstr
     try:
         again = await open_log(later, name)
         await again.append([line("b")])
-        assert [one.key for one in await to_end(again)] == [b"a", b"b"]
+        assert [one.key for one in await read_to_end(again)] == [b"a", b"b"]
     finally:
         await later.close()
 
 
-async def test_many_appends_at_once_lose_nothing_and_keep_each_ones_order(topics: Topics) -> None:
+async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     async with asyncio.TaskGroup() as group:
         for writer in range(50):
             group.create_task(log.append([line(f"{writer}-{number}") for number in range(4)]))
-    keys = [one.key for one in await to_end(log)]
+    keys = [one.key for one in await read_to_end(log)]
     assert len(keys) == 200
     for writer in range(50):
         mine = [f"{writer}-{number}".encode() for number in range(4)]
         assert [key for key in keys if key in mine] == mine
 
 
-async def test_followers_read_apart_from_one_another(topics: Topics) -> None:
+async def test_followers_read_independently_of_each_other(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     await log.append([line(str(number)) for number in range(1_200)])
-    first, second = await asyncio.gather(to_end(log), to_end(log))
+    first, second = await asyncio.gather(read_to_end(log), read_to_end(log))
     assert first == second
     assert [one.offset for one in first] == list(range(1_200))
 
 
-async def test_a_topic_whose_lines_need_no_order_may_stand_with_any_number_of_partitions(
+async def test_a_topic_whose_lines_need_no_order_may_have_any_number_of_partitions(
     topics: Topics, bootstrap: str
 ) -> None:
     name = await uncompacted(bootstrap, partitions=5)
@@ -154,13 +156,13 @@ async def test_a_topic_whose_lines_need_no_order_may_stand_with_any_number_of_pa
     await there.append([line(f"k{i}", "theirs") for i in range(20)])
     log = await open_log(topics, name, partitions=1)
     await log.append([line(f"k{i}", "ours") for i in range(20)])
-    lines = await to_end(log)
+    lines = await read_to_end(log)
     assert {one.partition for one in lines} == set(range(5))
     assert len(lines) == 40
     assert {one.key: one.value for one in lines} == {f"k{i}".encode(): b"ours" for i in range(20)}
 
 
-async def test_a_topic_with_too_many_partitions_is_refused_with_what_to_do(topics: Topics) -> None:
+async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: Topics) -> None:
     name = fresh_name()
     await open_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
@@ -168,9 +170,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_with_what_to_do(topic
 
 
 @pytest.mark.kafka
-async def test_a_topic_that_deletes_lines_is_refused_with_what_to_do(
-    real_kafka_topics: Topics, admin: AdminClient
-) -> None:
+async def test_a_topic_that_deletes_lines_is_refused_with_advice(real_kafka_topics: Topics, admin: AdminClient) -> None:
     name = fresh_name()
     created = admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "delete"})])
     await asyncio.wrap_future(created[name])
@@ -178,7 +178,7 @@ async def test_a_topic_that_deletes_lines_is_refused_with_what_to_do(
         await open_log(real_kafka_topics, name)
 
 
-async def test_more_replicas_than_brokers_are_refused_with_what_to_do(topics: Topics) -> None:
+async def test_more_replicas_than_brokers_are_refused_with_advice(topics: Topics) -> None:
     with pytest.raises(WorldError, match=r"set config\.storage\.replication\.factor to at most"):
         await topics.open(fresh_name(), partitions=1, replication=3, key=KEY)
 
@@ -187,7 +187,7 @@ async def test_the_cluster_has_an_id(topics: Topics) -> None:
     assert await topics.cluster_id()
 
 
-async def test_a_broker_that_is_not_there_is_told_with_its_address() -> None:
+async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:
     topics = Topics(["127.0.0.1:1"], client_id="tests", request_timeout_ms=300)
     try:
         with pytest.raises(WorldError, match=r"bootstrap\.servers=127\.0\.0\.1:1 run"):
@@ -216,11 +216,11 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
     assert system_threads(at_most=system_before) <= system_before
 
 
-async def test_a_follower_ends_its_thread_also_when_nobody_waits_for_its_close(topics: Topics) -> None:
+async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topics: Topics) -> None:
     name = fresh_name()
     await open_log(topics, name)
-    follower = topics.follower(name, 1)
-    reading = asyncio.ensure_future(follower.next_lines())
+    follower = topics.open_reader(name, 1)
+    reading = asyncio.ensure_future(follower.next_records())
     await asyncio.sleep(0)
     thread = next(one for one in threading.enumerate() if one.name.startswith(f"coterie-follow-{name}"))
     closing = asyncio.ensure_future(follower.close())
@@ -233,11 +233,11 @@ async def test_a_follower_ends_its_thread_also_when_nobody_waits_for_its_close(t
     assert not thread.is_alive()
 
 
-async def test_whoever_stops_waiting_for_an_append_harms_nobody(topics: Topics) -> None:
+async def test_a_cancelled_append_does_not_affect_other_appends(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     given_up = asyncio.ensure_future(log.append([line(str(number)) for number in range(100)]))
     await asyncio.sleep(0)
     given_up.cancel()
     end = await log.append([line("last")])
-    assert [one.key for one in await to_end(log)][-1] == b"last"
+    assert [one.key for one in await read_to_end(log)][-1] == b"last"
     assert await log.end_offset() == end

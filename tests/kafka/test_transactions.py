@@ -24,14 +24,14 @@ def topic(bootstrap: str) -> str:
 
 def made_topic(bootstrap: str, partitions: int) -> str:
     name = f"transactions-{uuid4().hex[:8]}"
-    # Its futures come to nothing when nobody holds the client any more.
+    # Its futures do not complete if the client is garbage collected.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(DEADLINE_S)
     return name
 
 
 def transactional(bootstrap: str, transactional_id: str) -> Producer:
-    """A producer that may begin."""
+    """A producer whose transactions are initialized."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -45,7 +45,7 @@ def transactional(bootstrap: str, transactional_id: str) -> Producer:
 
 
 def transact(producer: Producer, topic: str, *values: str, partition: int = 0) -> None:
-    """Begin a transaction and have ``values`` in it written."""
+    """Begin a transaction and write ``values`` in it."""
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=partition)
@@ -69,7 +69,7 @@ def reader(bootstrap: str, topic: str, isolation: str, partition: int = 0) -> It
 
 
 def read_to_end(bootstrap: str, topic: str, isolation: str = "read_committed", partition: int = 0) -> list[str]:
-    """Values up to the end as the isolation level sees it."""
+    """The values up to the end that the isolation level shows."""
     values: list[str] = []
     with reader(bootstrap, topic, isolation, partition) as consumer:
         while True:
@@ -96,7 +96,7 @@ def last_stable_offset(bootstrap: str, topic: str) -> int:
     return int(found[at].result(DEADLINE_S).offset)
 
 
-def test_readers_of_committed_records_see_no_others(bootstrap: str, topic: str) -> None:
+def test_readers_of_committed_records_see_only_these(bootstrap: str, topic: str) -> None:
     producer = transactional(bootstrap, f"id-{topic}")
     transact(producer, topic, "a0", "a1")
     producer.commit_transaction(DEADLINE_S)
@@ -108,7 +108,7 @@ def test_readers_of_committed_records_see_no_others(bootstrap: str, topic: str) 
     assert read_to_end(bootstrap, topic, "read_uncommitted") == ["a0", "a1", "b0", "b1", "c0"]
 
 
-def test_nothing_behind_an_open_transaction_is_seen_before_its_end(bootstrap: str, topic: str) -> None:
+def test_no_record_after_an_open_transaction_is_visible_before_its_end(bootstrap: str, topic: str) -> None:
     producer, other = transactional(bootstrap, f"id-{topic}"), Producer({"bootstrap.servers": bootstrap})
     other.produce(topic, "before", partition=0)
     assert other.flush(DEADLINE_S) == 0
@@ -144,9 +144,9 @@ def test_a_transaction_over_two_partitions_ends_in_both(bootstrap: str, topic: s
     assert [read_to_end(bootstrap, topic, partition=number) for number in range(2)] == [["True 0"], ["True 1"]]
 
 
-def test_a_leader_that_was_replaced_writes_nothing_any_more(bootstrap: str, topic: str) -> None:
-    """KIP-618: the leader of a Connect cluster writes its config topic with a transactional producer, so that one who
-    does not know yet that it is the leader no more is fenced."""
+def test_a_replaced_leader_is_fenced_by_the_transactional_id(bootstrap: str, topic: str) -> None:
+    """KIP-618: the leader of a Connect cluster writes its config topic with a transactional producer, so that a former
+    leader is fenced."""
     former = transactional(bootstrap, f"connect-cluster-{topic}")
     transact(former, topic, "by the former leader")
     leader = transactional(bootstrap, f"connect-cluster-{topic}")
@@ -160,7 +160,7 @@ def test_a_leader_that_was_replaced_writes_nothing_any_more(bootstrap: str, topi
 
 @pytest.mark.processes
 @pytest.mark.kafka
-def test_javas_producer_has_an_epoch_for_each_transaction_and_kafkas_tool_sees_it(
+def test_kafkas_tool_shows_a_new_epoch_for_each_transaction_of_javas_producer(
     embedded_broker: EmbeddedBroker, tools: Tools
 ) -> None:
     """Kafka's own clients end transactions with EndTxn v5 and begin them with Produce v12 (KIP-890)."""
@@ -170,8 +170,10 @@ def test_javas_producer_has_an_epoch_for_each_transaction_and_kafkas_tool_sees_i
     transactions = ("--transactional-id", topic, "--transaction-duration-ms", "50")
     tools.run("kafka-producer-perf-test", "--bootstrap-server", bootstrap, *load, *transactions)
     assert len(read_to_end(bootstrap, topic)) == 500
-    told = tools.run("kafka-transactions", "--bootstrap-server", bootstrap, "describe", "--transactional-id", topic).out
-    names, values = (line.split() for line in told.strip().splitlines())
+    described = tools.run(
+        "kafka-transactions", "--bootstrap-server", bootstrap, "describe", "--transactional-id", topic
+    ).out
+    names, values = (line.split() for line in described.strip().splitlines())
     state = dict(zip(names, values, strict=False))
     assert state["TransactionState"] == "CompleteCommit"
     assert int(state["ProducerEpoch"]) > 1
@@ -179,7 +181,7 @@ def test_javas_producer_has_an_epoch_for_each_transaction_and_kafkas_tool_sees_i
 
 
 @pytest.mark.processes
-def test_a_broker_killed_again_and_again_loses_and_doubles_no_transaction(mortal_broker: EmbeddedBroker) -> None:
+def test_a_repeatedly_killed_broker_loses_and_doubles_no_transaction(mortal_broker: EmbeddedBroker) -> None:
     bootstrap = mortal_broker.bootstrap_servers
     topic = made_topic(bootstrap, partitions=1)
     producer = transactional(bootstrap, f"id-{topic}")
@@ -190,7 +192,7 @@ def test_a_broker_killed_again_and_again_loses_and_doubles_no_transaction(mortal
     def kill() -> None:
         for _ in range(KILLS):
             before = transactions
-            # Anywhere in a transaction, after some of them.
+            # At any point of a transaction, after some complete ones.
             while transactions < before + 3 and not has_ended.wait(0.001):
                 pass
             mortal_broker.kill()
@@ -218,7 +220,7 @@ def test_a_broker_killed_again_and_again_loses_and_doubles_no_transaction(mortal
 
 
 @pytest.mark.processes
-def test_a_broker_killed_again_and_again_doubles_nothing_of_an_idempotent_producer(
+def test_a_repeatedly_killed_broker_doubles_no_record_of_an_idempotent_producer(
     mortal_broker: EmbeddedBroker,
 ) -> None:
     bootstrap = mortal_broker.bootstrap_servers

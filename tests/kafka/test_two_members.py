@@ -1,4 +1,4 @@
-"""Two workers' memberships, their driver and all, over TCP."""
+"""Two workers' memberships with their drivers, over TCP."""
 
 import asyncio
 import uuid
@@ -16,16 +16,16 @@ from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentWanted,
-    Computed,
-    Install,
-    Lost,
-    MemberAssignment,
+    AssignmentChange,
+    AssignmentsRequested,
+    ComputedAssignments,
+    LeaseRenewed,
     MembershipEvent,
+    MembershipLost,
     MemberStateChanged,
-    ProvedUntil,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
 )
 from coterie.wire.connect import RoundResult
 from coterie.worker.inbox import now_ms
@@ -36,44 +36,44 @@ DEADLINE_S = 60
 
 
 class Worker:
-    """As much of a herder as a membership needs: a leader that gives every member the connector of its name."""
+    """The part of a herder that a membership needs; as leader it assigns to every member the connector of its name."""
 
     def __init__(self, membership: Membership, url: WorkerUrl) -> None:
         self.membership = membership
         self.url = url
         self.events: list[MembershipEvent] = []
 
-    async def until(self, wanted: Callable[[MembershipEvent], bool]) -> MembershipEvent:
-        """Take events, the leader's duty among them, up to the ``wanted`` one."""
+    async def until(self, expected: Callable[[MembershipEvent], bool]) -> MembershipEvent:
+        """Process events, including requests for assignments, up to the ``expected`` one."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 event = await self.membership.next_event()
                 self.events.append(event)
-                if isinstance(event, AssignmentWanted):
+                if isinstance(event, AssignmentsRequested):
                     self._compute(event)
                 if isinstance(event, Assigned):
-                    self.membership.order(Subscribe(config_offset=ConfigOffset(7), owned=event.jobs))
-                if wanted(event):
+                    self.membership.order(SetWorkerState(config_offset=ConfigOffset(7), owned=event.jobs))
+                if expected(event):
                     return event
 
     async def assigned_among(self, members: int) -> Assigned:
-        """The assignment of the round in which there are so many members."""
+        """The assignment of a rebalance with this number of members."""
         event = await self.until(
             lambda event: isinstance(event, Assigned) and RoundResult.of(event.token).delay_ms == members
         )
         assert isinstance(event, Assigned)
         return event
 
-    def _compute(self, wanted: AssignmentWanted) -> None:
-        computed = Computed(
+    def _compute(self, expected: AssignmentsRequested) -> None:
+        computed = ComputedAssignments(
             config_offset=ConfigOffset(7),
             assignments={
-                member: MemberAssignment(assigned=Jobs.of([ConnectorName(report.url)]))
-                for member, report in wanted.members.items()
+                member: AssignmentChange(assigned=Jobs.of([ConnectorName(report.url)]))
+                for member, report in expected.members.items()
             },
-            delay_ms=len(wanted.members),  # tells the test which round it is
+            delay_ms=len(expected.members),  # identifies the rebalance for the test
         )
-        self.membership.order(Install(token=wanted.token, computed=computed))
+        self.membership.order(SendAssignments(token=expected.token, computed=computed))
 
 
 @asynccontextmanager
@@ -93,18 +93,18 @@ async def worker(
     membership = GroupMembership(step, Member(settings), coordinator)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())
-        membership.order(Subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS))
+        membership.order(SetWorkerState(config_offset=ConfigOffset(7), owned=NO_JOBS))
         yield Worker(membership, settings.url)
         running.cancel()
 
 
-def sent_at_ms(proved: ProvedUntil) -> int:
+def sent_at_ms(proved: LeaseRenewed) -> int:
     """When the heartbeat was sent."""
-    return proved.until_ms - Lease(proved.session_timeout_ms).proved_ms
+    return proved.lease_ends_ms - Lease(proved.session_timeout_ms).duration_ms
 
 
 def _beat_after(at_ms: int) -> Callable[[MembershipEvent], bool]:
-    return lambda event: isinstance(event, ProvedUntil) and sent_at_ms(event) > at_ms
+    return lambda event: isinstance(event, LeaseRenewed) and sent_at_ms(event) > at_ms
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def group_id() -> GroupId:
     return GroupId(f"group-{uuid.uuid4().hex[:8]}")
 
 
-async def test_two_workers_meet_and_the_one_left_learns_of_it(bootstrap: str, group_id: GroupId) -> None:
+async def test_two_workers_join_one_group_and_one_gets_all_when_the_other_leaves(
+    bootstrap: str, group_id: GroupId
+) -> None:
     async with worker(bootstrap, group_id, "first") as first:
         alone = await first.assigned_among(1)
         assert alone.jobs == Jobs.of([ConnectorName("http://first:8083/")])
@@ -126,45 +128,45 @@ async def test_two_workers_meet_and_the_one_left_learns_of_it(bootstrap: str, gr
             async with asyncio.timeout(DEADLINE_S):
                 await second.membership.leave("scaled in")
             await first.assigned_among(1)
-    assert not any(isinstance(event, Lost) for event in first.events + second.events)
+    assert not any(isinstance(event, MembershipLost) for event in first.events + second.events)
 
 
-async def test_a_wish_to_rejoin_begins_a_round(bootstrap: str, group_id: GroupId) -> None:
+async def test_a_request_to_rejoin_starts_a_rebalance(bootstrap: str, group_id: GroupId) -> None:
     async with worker(bootstrap, group_id, "only") as only:
         before = await only.assigned_among(1)
-        only.membership.order(Rejoin(reason="there are other connectors"))
+        only.membership.order(Rejoin(reason="the connectors have changed"))
         after = await only.assigned_among(1)
         assert after.epoch > before.epoch
         assert after.member_id == before.member_id
 
 
 @pytest.mark.processes
-async def test_a_broker_killed_and_back_within_the_session_stops_nothing(
+async def test_a_broker_that_restarts_within_the_session_stops_no_job(
     mortal_broker: EmbeddedBroker, group_id: GroupId
 ) -> None:
     bootstrap = mortal_broker.bootstrap_servers
     async with worker(bootstrap, group_id, "only", session_timeout_ms=30_000) as only:
         await only.assigned_among(1)
         for _ in range(3):
-            await only.until(lambda event: isinstance(event, ProvedUntil))
+            await only.until(lambda event: isinstance(event, LeaseRenewed))
             only.events.clear()
             await asyncio.to_thread(mortal_broker.kill)
             await asyncio.to_thread(mortal_broker.start)
             await only.until(_beat_after(now_ms()))
-            assert all(isinstance(event, ProvedUntil) for event in only.events), only.events
+            assert all(isinstance(event, LeaseRenewed) for event in only.events), only.events
 
 
 @pytest.mark.processes
-async def test_a_broker_that_stays_away_ends_the_membership_within_the_session(
+async def test_an_unreachable_broker_ends_the_membership_within_the_session(
     mortal_broker: EmbeddedBroker, group_id: GroupId
 ) -> None:
     async with worker(mortal_broker.bootstrap_servers, group_id, "only", session_timeout_ms=3_000) as only:
         await only.assigned_among(1)
         await asyncio.to_thread(mortal_broker.kill)
-        lost = await only.until(lambda event: isinstance(event, Lost))
-        assert isinstance(lost, Lost)
+        lost = await only.until(lambda event: isinstance(event, MembershipLost))
+        assert isinstance(lost, MembershipLost)
         assert "coordinator" in lost.reason
-        # What it owned has stopped: it joins again as soon as there is somebody to ask.
-        only.membership.order(Subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS))
+        # Its jobs have stopped: it rejoins as soon as a broker can be reached.
+        only.membership.order(SetWorkerState(config_offset=ConfigOffset(7), owned=NO_JOBS))
         await asyncio.to_thread(mortal_broker.start)
         await only.assigned_among(1)

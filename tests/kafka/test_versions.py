@@ -1,4 +1,4 @@
-"""Every version of every API: a request of blanks is answered alike by the embedded broker and by Apache Kafka."""
+"""Every version of every API: a request with empty values gets the same error codes from both brokers."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -17,19 +17,19 @@ from tests.kafka.faults.row import CLOSED, Codes, codes
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 
-NOBODYS_ID = UUID(int=5)
+UNKNOWN_TOPIC_ID = UUID(int=5)
 
 DELETE_GROUPS = 42
 
-KIO_KNOWS = {35: (1, 4)}
-"""Where that is less than Kafka serves."""
+KIO_VERSIONS = {35: (1, 4)}
+"""Versions that kio supports, for APIs of which Kafka serves more."""
 
-# Apache Kafka closes its plain listener at the first word of SASL.
+# Apache Kafka closes a connection to its plain listener at the first SASL request.
 WITHOUT_SASL = [key for key in sorted(APIS) if key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE)]
 
 
 def blank(schema: Any) -> Any:
-    """An entity with nothing in it: 0, false, an empty string, null, and one such element in every array."""
+    """An entity with empty values: 0, false, an empty string, null, and one such element in every array."""
     return schema(**{field.name: _blank_value(field.name, field.type, field.metadata) for field in fields(schema)})
 
 
@@ -46,16 +46,16 @@ def _blank_value(name: str, type_: Any, metadata: Any) -> Any:
     if is_nullable:
         return None
     if name == "acks":
-        # 0 asks for no answer.
+        # 0 requests no response.
         return -1
     if kafka_type.startswith("timedelta"):
         return timedelta(seconds=30) if name == "timeout" else timedelta()
-    return {"bool": False, "bytes": b"", "uuid": NOBODYS_ID, "float64": 0.0}.get(kafka_type, 0)
+    return {"bool": False, "bytes": b"", "uuid": UNKNOWN_TOPIC_ID, "float64": 0.0}.get(kafka_type, 0)
 
 
-def asked(port: int, key: int, version: int) -> Codes:
+def error_codes(port: int, key: int, version: int) -> Codes:
     with raw_client(port) as client:
-        # An OffsetCommit, here or in the fault table, may have made a group called nothing: now there is none.
+        # An OffsetCommit, here or in the fault table, may have created a group with an empty name: delete it.
         client.ask(DELETE_GROUPS, 2, groups_names=("",))
         request = blank(request_schema(key, version))
         header, frame = encode_request(request, correlation_id=1, client_id="blank")
@@ -67,19 +67,19 @@ def asked(port: int, key: int, version: int) -> Codes:
 
 
 @pytest.mark.parametrize("key", WITHOUT_SASL, ids=lambda key: str(request_schema(key, APIS[key].versions[-1]).__name__))
-def test_a_blank_request_is_answered_alike(key: int, ready_ports: Callable[[str], int]) -> None:
+def test_a_request_with_empty_values_gets_kafkas_error_codes(key: int, ready_ports: Callable[[str], int]) -> None:
     embedded, kafka = ready_ports("embedded"), ready_ports("kafka")
     versions = APIS[key].versions
-    assert {version: asked(embedded, key, version) for version in versions} == {
-        version: asked(kafka, key, version) for version in versions
+    assert {version: error_codes(embedded, key, version) for version in versions} == {
+        version: error_codes(kafka, key, version) for version in versions
     }
 
 
-def test_what_kafka_serves_is_served_in_the_same_versions(ready_ports: Callable[[str], int]) -> None:
+def test_the_served_versions_of_kafkas_apis_are_the_same(ready_ports: Callable[[str], int]) -> None:
     served: list[dict[int, tuple[int, int]]] = []
     for kind in ("embedded", "kafka"):
         with raw_client(ready_ports(kind)) as client:
             answer = client.ask(18, 4, client_software_name="tests", client_software_version="1")
         served.append({api.api_key: (api.min_version, api.max_version) for api in answer.api_keys})
     ours, theirs = served
-    assert {key: KIO_KNOWS.get(key, theirs.get(key)) for key in ours} == ours
+    assert {key: KIO_VERSIONS.get(key, theirs.get(key)) for key in ours} == ours

@@ -1,6 +1,6 @@
-"""Kafka's own command-line tools, each run by a JVM of its own from Kafka's jars.
+"""Kafka's own command-line tools; each runs in its own JVM, from Kafka's jars.
 
-A start costs seconds of CPU on a small machine, so tests ask each tool for as much as it can tell at once.
+A start takes seconds of CPU on a small machine, so a test gets as much as possible from one run of a tool.
 """
 
 import subprocess
@@ -29,14 +29,14 @@ CLASSES: Mapping[str, str] = {
 }
 """By the name of the script that starts it in Kafka's own distribution."""
 
-# One collector thread and no optimizing compiler: what runs for a second is not worth more.
-# Java's own log is off: it warns on standard output of classes that no archive can hold.
+# One collector thread and no optimizing compiler, since a tool runs for about a second.
+# Java's own log is off: it warns on standard output about classes that cannot be archived.
 _OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A tool's end: its exit code and what it printed."""
+class ProcessResult:
+    """A tool's exit code and output."""
 
     code: int
     out: str
@@ -47,16 +47,16 @@ class Tools:
     """The tools of one folder of jars."""
 
     def __init__(self, jars: Path, archive: Path) -> None:
-        """The first run writes the classes that it has loaded to ``archive``; later ones need half the CPU with it."""
+        """The first run writes its loaded classes to ``archive``, which halves the CPU time of later runs."""
         self._jars = jars
         self._archive = archive
 
     def command(self, tool: str, *arguments: str, log_level: str = "WARN") -> list[str]:
-        """How ``tool`` is started, for a test that talks to it while it runs."""
+        """The command that starts ``tool``, for a test that uses it while it runs."""
         return self._command(tool, arguments, log_level, "SharedArchiveFile" if self._archive.exists() else None)
 
     def _command(self, tool: str, arguments: Sequence[str], log_level: str, archives: str | None) -> list[str]:
-        """``archives``: the option of Java that gets the archive's path, if any."""
+        """``archives``: the Java option for the archive's path, if any."""
         return [
             java_path(),
             *_OPTIONS,
@@ -68,8 +68,8 @@ class Tools:
             *arguments,
         ]
 
-    def run(self, tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> Ran:
-        """Run ``tool`` to its end; it has to end with ``code``, unless that is None."""
+    def run(self, tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> ProcessResult:
+        """Run ``tool`` to its end; its exit code must be ``code``, unless that is None."""
         archives = "SharedArchiveFile" if self._archive.exists() else "ArchiveClassesAtExit"
         ended = subprocess.run(
             self._command(tool, arguments, "WARN", archives),
@@ -79,6 +79,6 @@ class Tools:
             timeout=RUN_TIMEOUT_S,
             check=False,
         )
-        ran = Ran(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+        ran = ProcessResult(code=ended.returncode, out=ended.stdout, err=ended.stderr)
         assert code is None or ran.code == code, f"{tool} {arguments} ended with {ran}"
         return ran

@@ -1,11 +1,11 @@
-"""The plays that several tests judge: none is played twice. `test_states` judges the transitions of `SEEDS`."""
+"""The plays that several tests check: none is played twice. `test_states` checks the transitions of `SEEDS`."""
 
 from functools import cache
 
 import pytest
 
 from coterie.lab.simulator.clients.run import simulate_clients
-from coterie.lab.simulator.fleet.run import simulate
+from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.steps import STEPS
@@ -15,16 +15,16 @@ SEEDS = range(1, 41)
 CLIENTS_SEEDS = range(1, 61)
 PRODUCERS_SEEDS = range(1, 21)
 STORY_LINES = 5_000
-"""All lines that a world keeps: some tests search the stories."""
+"""The number of lines that a world keeps: more than a play has, because some tests search the stories."""
 OBSERVED = Observed()
 in_one_process = pytest.mark.xdist_group("plays")
-"""Of the tests that share these runs: where tests run side by side, one process has them all."""
+"""Marks the tests that share these plays: in a parallel run one process runs all of them."""
 
 
 @cache
 def fleet(seed: int) -> Outcome:
     OBSERVED.play = f"fleet, seed {seed}"
-    return simulate(seed, story_lines=STORY_LINES, steps=OBSERVED)
+    return simulate_fleet(seed, story_lines=STORY_LINES, steps=OBSERVED)
 
 
 @cache

@@ -1,7 +1,7 @@
-"""K415's scenarios, played by the real machines and compared with the document's own lines.
+"""KIP-415's scenarios, played by the real machines and compared with the document's own lines.
 
-``SCENARIOS=rewrite`` writes the answers anew; the difference is then reviewed like any other. It does not touch what is
-quoted from the document, nor the list of deviations.
+``SCENARIOS=rewrite`` rewrites the answers; the difference is then reviewed like any other. It does not change the
+quotes from the document, nor the list of deviations.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.notation import parse_jobs, show_jobs
-from coterie.lab.scenario.stage import MAX_DELAY_MS, WorkersStage
 from coterie.lab.scenario.transcript import Block, parse, play, render
+from coterie.lab.scenario.workers_scenario import MAX_DELAY_MS, WorkersScenario
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
 
@@ -29,8 +29,8 @@ def read(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-def normal(line: str) -> str:
-    """One spelling: the slips of the eye undone, jobs in one order, delays without their number, no decoration."""
+def normalized(line: str) -> str:
+    """One spelling: CO read as C0, jobs in one order, delays without their number, no decoration."""
     line = re.sub(r"\b([A-Z])CO\b", r"\1C0", line.strip().rstrip("."))
     line = re.sub(r"\s+\(generation \d+\)", "", line)
     line = re.sub(r"\[([^\]]*)\]", lambda found: show_jobs(parse_jobs(found[1])), line)
@@ -39,35 +39,35 @@ def normal(line: str) -> str:
     return re.sub(r"^Before delay .* expires:", "Before delay d expires:", line)
 
 
-def quotes(block: Block) -> list[str]:
+def quoted_lines(block: Block) -> list[str]:
     return [line.removeprefix(QUOTE) for line in block.remarks if line.startswith(QUOTE)]
 
 
-def told(block: Block) -> list[str]:
-    return [normal(line) for line in block.answers]
+def normalized_answers(block: Block) -> list[str]:
+    return [normalized(line) for line in block.answers]
 
 
 def document() -> dict[str, str]:
-    """K415's own text by scenario."""
+    """KIP-415's own text by scenario."""
     parts = re.findall(r"^## (\w+): .*?```\n(.*?)\n```", read("k415.md"), flags=re.MULTILINE | re.DOTALL)
     return dict(parts)
 
 
 def deviations() -> dict[str, dict[str, str]]:
-    """By scenario: what K415 says, and what we say instead."""
+    """By scenario: KIP-415's line, and the line of our transcript instead."""
     found: dict[str, dict[str, str]] = {}
     for section in read("deviations.md").split("\n## ")[1:]:
         name, _, text = section.partition("\n")
         entries = re.findall(r"^- K415: (.+)\n- ours: (.+)\n- ruling: (.+)$", text, flags=re.MULTILINE)
-        assert len(entries) == text.count("- K415:"), f"every deviation of {name} has its three lines"
-        found[name] = {normal(theirs): normal(ours) for theirs, ours, _ in entries}
+        assert len(entries) == text.count("- K415:"), f"every deviation of {name} must have its three lines"
+        found[name] = {normalized(theirs): normalized(ours) for theirs, ours, _ in entries}
     return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_transcript_is_what_the_machines_say(name: str) -> None:
+def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(f"{name}.txt")
-    assert render(parse(text)) == text, "the script is written as it is read"
+    assert render(parse(text)) == text, "the script must be written as it is parsed"
     played = render(play(parse(text), read))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
@@ -76,40 +76,40 @@ def test_a_transcript_is_what_the_machines_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_transcript_quotes_is_all_that_the_document_says(name: str) -> None:
-    lines = [quote for block in parse(read(f"{name}.txt")) for quote in quotes(block)]
+def test_a_transcript_quotes_every_line_of_the_document(name: str) -> None:
+    lines = [quote for block in parse(read(f"{name}.txt")) for quote in quoted_lines(block)]
     expected = document()[name].splitlines()
     if name in ("leader_leaves", "leader_bounces"):
-        # The document lists joins by name. Here W3 joins before W2, since whoever rejoins first becomes leader.
+        # The document lists joins by name. Here W3 joins before W2, because the first member to rejoin becomes leader.
         assert Counter(lines) == Counter(expected)
     else:
         assert lines == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_machines_say_what_the_document_says_but_for_the_named_deviations(name: str) -> None:
-    excused = deviations().get(name, {})
+def test_the_machines_follow_the_document_except_for_the_listed_deviations(name: str) -> None:
+    accepted = deviations().get(name, {})
     used = set()
     for block in parse(read(f"{name}.txt")):
-        ours = told(block)
-        wanted = []
-        for quote in quotes(block):
+        ours = normalized_answers(block)
+        expected = []
+        for quote in quoted_lines(block):
             if EXPLANATION.fullmatch(quote):
                 continue
-            line = normal(quote)
-            used |= {line} & excused.keys()
-            wanted.append(excused.get(line, line))
-        missing = Counter(wanted) - Counter(ours)
+            line = normalized(quote)
+            used |= {line} & accepted.keys()
+            expected.append(accepted.get(line, line))
+        missing = Counter(expected) - Counter(ours)
         assert not missing, f"after {block.command!r}: {sorted(missing)}"
-        # Joins the document does not always mention. Rounds it does: none may be other, none more.
+        # The document omits some joins, but no rebalance: the rebalances must be the same.
         rounds = [line for line in ours if ROUND.fullmatch(line)]
-        assert rounds == [line for line in wanted if ROUND.fullmatch(line)]
-        assert ours.count("Rebalance is triggered") == wanted.count("Rebalance is triggered")
-    assert used == excused.keys(), "no deviation is listed that is not needed"
+        assert rounds == [line for line in expected if ROUND.fullmatch(line)]
+        assert ours.count("Rebalance is triggered") == expected.count("Rebalance is triggered")
+    assert used == accepted.keys(), "every listed deviation must be needed"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_delay_is_the_whole_one_at_first_and_then_what_is_left_of_it(name: str) -> None:
+def test_a_delay_begins_with_its_maximum_and_then_decreases(name: str) -> None:
     for quoted, ours in delays(parse(read(f"{name}.txt"))):
         if quoted == "0":
             assert ours == 0
@@ -120,24 +120,24 @@ def test_a_delay_is_the_whole_one_at_first_and_then_what_is_left_of_it(name: str
     by_quote: dict[str, set[int]] = {}
     for quoted, ours in delays(parse(read(f"{name}.txt"))):
         by_quote.setdefault(quoted, set()).add(ours)
-    assert all(len(values) == 1 for values in by_quote.values()), "one delay a round, the same for everybody"
+    assert all(len(values) == 1 for values in by_quote.values()), "one delay per rebalance, the same for every worker"
     counted_down = [min(by_quote[quoted]) for quoted in sorted(by_quote, key=len) if quoted != "0"]
     assert counted_down == sorted(counted_down, reverse=True)
 
 
 def delays(blocks: list[Block]) -> Iterator[tuple[str, int]]:
-    """The delay that the document gives each worker in each round, and ours."""
+    """The document's delay of each worker in each rebalance, and ours."""
     for block in blocks:
         ours = {
             found["who"]: int(found["delay"]) for found in map(ROUND.fullmatch, map(str.strip, block.answers)) if found
         }
-        for found in map(ROUND.fullmatch, quotes(block)):
+        for found in map(ROUND.fullmatch, quoted_lines(block)):
             if found:
                 yield found["delay"], ours[found["who"]]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_scenario_moves_more_than_the_optimum_nor_that_more_than_the_bound(name: str) -> None:
+def test_the_moves_of_every_scenario_equal_the_optimum_and_the_bound(name: str) -> None:
     counted = re.findall(r"^  moves: (\d+), optimum: (\d+), M\*: (\d+)$", read(f"{name}.txt"), flags=re.MULTILINE)
     assert counted
     assert all(moves == optimum == bound for moves, optimum, bound in counted)
@@ -145,10 +145,8 @@ def test_no_scenario_moves_more_than_the_optimum_nor_that_more_than_the_bound(na
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", [ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED])
-def test_without_static_workers_a_group_moves_as_it_does_under_older_protocols(
-    name: str, protocol: ConnectProtocol
-) -> None:
-    """K987: "A `static` protocol cluster with no static workers behaves identically to the `sessioned` protocol"."""
+def test_without_static_workers_a_group_behaves_as_with_older_protocols(name: str, protocol: ConnectProtocol) -> None:
+    """KIP-987: "A `static` protocol cluster with no static workers behaves identically to the `sessioned` protocol"."""
     text = read(f"{name}.txt")
     assert render(play(parse(text), read, protocol)) == text
 
@@ -157,19 +155,19 @@ def test_the_transcripts_are_the_documents_scenarios() -> None:
     assert sorted(document()) == NAMES
 
 
-def test_a_script_that_means_nothing_is_refused() -> None:
+def test_an_invalid_script_is_refused() -> None:
     for text in ("> dance\n", "> wait long\n", "> wait until the delay is over\n", "> config X9\n", "an answer\n"):
         with pytest.raises(ValueError, match=r"."):
             play(parse(text), read)
 
 
-def test_a_worker_that_is_lost_asks_for_no_round_of_the_life_before() -> None:
-    stage = WorkersStage()
+def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None:
+    stage = WorkersScenario()
     stage.configure(parse_jobs("AC0"))
     stage.start("W1")
     worker = stage.workers["W1"]
-    worker.dealt_for, worker.stopped = NO_JOBS, parse_jobs("AC0")
-    worker.lose()
+    worker.eager_assigned_jobs, worker.stopped = NO_JOBS, parse_jobs("AC0")
+    worker.handle_lost_membership()
     stage.lines.clear()
     stage.rejoin("W1")
     assert stage.lines.count("Rebalance is triggered") == 1

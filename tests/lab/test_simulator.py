@@ -1,4 +1,4 @@
-"""The real machines survive bad weather, and the simulator repeats itself to the letter."""
+"""The real machines keep their invariants under random faults, and the simulator is deterministic."""
 
 import os
 import pickle
@@ -13,26 +13,28 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds, summary_line
-from coterie.lab.simulator.actor import Actor, by_name, youngest
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
-from coterie.lab.simulator.fleet.run import simulate
+from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.records import NAMES, RecordKind
-from coterie.lab.simulator.world import Alarms, World
+from coterie.lab.simulator.sim_process import SimProcess, newest_process, sorted_by_name
+from coterie.lab.simulator.world import SimTimers, World
 from tests.lab import plays
 from tests.lab.plays import in_one_process
 
-KEPT = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}
+KEPT_DIGESTS = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}
 COMPARED_MAX = 10
-"""`make digests` compares the other seeds, too."""
+"""The last seed whose digest the tests compare; `make digests` compares the other seeds, too."""
 
 
 def assert_digest(play: str, outcome: Outcome) -> None:
-    """A change of records or effects on purpose writes the digests anew: see `make help`."""
-    assert outcome.seed > COMPARED_MAX or outcome.digest == KEPT[play][outcome.seed], "the play went another way"
+    """After an intended change of records or effects, rewrite the digests: see `make help`."""
+    assert outcome.seed > COMPARED_MAX or outcome.digest == KEPT_DIGESTS[play][outcome.seed], (
+        "the digest of the play differs from the kept one"
+    )
 
 
 def assert_holds(outcome: Outcome) -> None:
@@ -40,25 +42,25 @@ def assert_holds(outcome: Outcome) -> None:
     assert outcome.violation is None, f"{outcome.violation}\n{last_lines}"
 
 
-def marked(seeds: range, shared: range) -> list[object]:
-    """``seeds`` as parameters; one process has those that are ``shared`` with other tests."""
+def seed_params(seeds: range, shared: range) -> list[object]:
+    """``seeds`` as parameters; one process runs those that are ``shared`` with other tests."""
     return [pytest.param(seed, marks=in_one_process) if seed in shared else seed for seed in seeds]
 
 
 @in_one_process
 @pytest.mark.parametrize("seed", plays.SEEDS)
-def test_all_invariants_hold(seed: int) -> None:
+def test_all_invariants_hold_for_workers(seed: int) -> None:
     outcome = plays.fleet(seed)
     assert_holds(outcome)
-    assert outcome.generations > 1, "a seed in which nothing happens says nothing"
+    assert outcome.generations > 1, "a seed without rebalances tests nothing"
     assert_digest("fleet", outcome)
 
 
 @in_one_process
-def test_workers_meet_all_that_their_play_is_about() -> None:
-    """What no seed comes across is not tested, whatever the invariants say."""
+def test_the_plays_of_workers_cover_all_listed_events() -> None:
+    """An event that occurs in no seed is not tested, even if all invariants hold."""
     stories = "\n".join(plays.fleet(seed).story for seed in (1, 5, 7, 8, 10, 26))
-    for sight in (
+    for pattern in (
         " claims ",
         " drain True",
         " restart True",
@@ -71,10 +73,10 @@ def test_workers_meet_all_that_their_play_is_about() -> None:
         r" query dies \S+ \S+ False",
         " task restarts ",
     ):
-        assert re.search(sight, stories), sight
+        assert re.search(pattern, stories), pattern
 
 
-@pytest.mark.parametrize("seed", marked(range(1, 201), shared=plays.CLIENTS_SEEDS))
+@pytest.mark.parametrize("seed", seed_params(range(1, 201), shared=plays.CLIENTS_SEEDS))
 def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
     outcome = plays.clients(seed) if seed in plays.CLIENTS_SEEDS else simulate_clients(seed)
     assert_holds(outcome)
@@ -82,25 +84,31 @@ def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
 
 
 @in_one_process
-def test_clients_meet_all_that_their_play_is_about() -> None:
-    """What no seed comes across is not tested, whatever the invariants say."""
+def test_the_plays_of_clients_cover_all_listed_events() -> None:
+    """An event that occurs in no seed is not tested, even if all invariants hold."""
     stories = "\n".join(plays.clients(seed).story for seed in plays.CLIENTS_SEEDS)
-    for sight in (" fenced c", "group_max_size_reached", "DeleteGroup none", "OffsetDelete none", "member_id_required"):
-        assert sight in stories, sight
+    for pattern in (
+        " fenced c",
+        "group_max_size_reached",
+        "DeleteGroup none",
+        "OffsetDelete none",
+        "member_id_required",
+    ):
+        assert pattern in stories, pattern
 
 
-@pytest.mark.parametrize("seed", marked(range(1, 101), shared=plays.PRODUCERS_SEEDS))
+@pytest.mark.parametrize("seed", seed_params(range(1, 101), shared=plays.PRODUCERS_SEEDS))
 def test_all_invariants_hold_for_producers_and_their_transactions(seed: int) -> None:
     outcome = plays.producers(seed) if seed in plays.PRODUCERS_SEEDS else simulate_producers(seed)
     assert_holds(outcome)
-    assert outcome.generations, "a seed without a transaction says nothing"
+    assert outcome.generations, "a seed without a transaction tests nothing"
     assert_digest("producers", outcome)
 
 
 @in_one_process
-def test_producers_meet_all_that_their_play_is_about() -> None:
+def test_the_plays_of_producers_cover_all_listed_events() -> None:
     stories = "\n".join(plays.producers(seed).story for seed in plays.PRODUCERS_SEEDS)
-    for sight in (
+    for pattern in (
         " committed ",
         " aborted ",
         " transaction ended TimeoutPassed ",
@@ -113,13 +121,13 @@ def test_producers_meet_all_that_their_play_is_about() -> None:
         " broker crashes",
         r" becomes \S+ \d+ 32766",
     ):
-        assert re.search(sight, stories), sight
+        assert re.search(pattern, stories), pattern
 
 
 @in_one_process
 @pytest.mark.parametrize("play", sorted(PLAYS))
-def test_a_seed_gives_the_same_trace_whatever_strings_hash_to(play: str) -> None:
-    """The tests' own process has other hashes, and so had the process that wrote the kept digests."""
+def test_a_seed_gives_the_same_trace_with_any_string_hashes(play: str) -> None:
+    """The tests' own process has other string hashes, and so had the process that wrote the kept digests."""
     ended = subprocess.run(
         [sys.executable, "-m", "coterie.lab.simulator", "--play", play, "--seeds", "5-7"],
         env={**os.environ, "PYTHONHASHSEED": "1"},
@@ -129,44 +137,44 @@ def test_a_seed_gives_the_same_trace_whatever_strings_hash_to(play: str) -> None
     )
     outcomes = [plays.BY_NAME[play](seed) for seed in range(5, 8)]
     assert ended.stdout.splitlines() == [summary_line(outcome) for outcome in outcomes]
-    assert [outcome.digest for outcome in outcomes] == [KEPT[play][seed] for seed in range(5, 8)]
+    assert [outcome.digest for outcome in outcomes] == [KEPT_DIGESTS[play][seed] for seed in range(5, 8)]
 
 
 def test_different_seeds_give_different_traces() -> None:
-    assert simulate(1, weather_ms=60_000).digest != simulate(2, weather_ms=60_000).digest
+    assert simulate_fleet(1, faults_ms=60_000).digest != simulate_fleet(2, faults_ms=60_000).digest
 
 
-def test_seeds_are_told_one_by_one_or_as_a_range() -> None:
+def test_seeds_are_given_as_numbers_and_ranges() -> None:
     assert list(seeds("3 1-2,9")) == [3, 1, 2, 9]
 
 
-def test_the_command_prints_one_digest_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_one_digest_per_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "1"]) == 0
-    assert KEPT["fleet"][1] in capsys.readouterr().out
+    assert KEPT_DIGESTS["fleet"][1] in capsys.readouterr().out
 
 
-def test_the_command_keeps_digests_and_finds_one_that_is_another(
+def test_the_command_writes_digests_and_reports_different_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept, play = tmp_path / "digests.txt", ["--play", "producers", "--quiet"]
     assert main([*play, "--seeds", "3,1", "--write", str(kept)]) == 0
     assert list(read_digests(kept)) == [3, 1]
     assert main([*play, "--compare", str(kept)]) == 0
-    assert main([*play, "--compare", str(kept), "--seeds", "1-3"]) == 1, "nothing is kept of seed 2"
+    assert main([*play, "--compare", str(kept), "--seeds", "1-3"]) == 1, "no digest of seed 2 is kept"
     kept.write_text(kept.read_text().replace("1 ", "1 0"))
     capsys.readouterr()
     assert main([*play, "--compare", str(kept)]) == 1
     assert capsys.readouterr().out == f"1 of 2 digests are not those of {kept}: seeds [1]\n"
 
 
-def test_two_processes_tell_of_seeds_in_their_order_as_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_print_the_seeds_in_the_order_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "12 3,7"]) == 0
     alone = capsys.readouterr().out
     assert main(["--seeds", "12 3,7", "--jobs", "2"]) == 0
     assert capsys.readouterr().out == alone
 
 
-def test_a_violation_comes_whole_out_of_another_process() -> None:
+def test_a_violation_is_pickled_completely() -> None:
     violation = pickle.loads(pickle.dumps(Violation(Invariant.QUIET, "then came 7")))
     assert (violation.invariant, str(violation)) == (Invariant.QUIET, "quiet: then came 7")
 
@@ -174,9 +182,9 @@ def test_a_violation_comes_whole_out_of_another_process() -> None:
 # -- the digest -----------------------------------------------------------------------------------------------------
 
 
-def test_a_record_changes_the_digest_and_a_sentence_does_not() -> None:
+def test_a_record_changes_the_digest_and_a_log_line_does_not() -> None:
     worlds = [World(0) for _ in range(4)]
-    worlds[1].say("what nobody records")
+    worlds[1].say("a line that is not recorded")
     worlds[2].record(RecordKind.PAUSED, "w1")
     worlds[3].record(RecordKind.PAUSED, "w2")
     assert len({world.digest for world in worlds}) == 3
@@ -185,30 +193,30 @@ def test_a_record_changes_the_digest_and_a_sentence_does_not() -> None:
 
 @contextmanager
 def renamed(classes: Iterable[type]) -> Iterator[None]:
-    names = {one: (one.__name__, one.__qualname__) for one in classes}
+    names = {class_: (class_.__name__, class_.__qualname__) for class_ in classes}
     try:
-        for one in names:
-            one.__name__ = one.__qualname__ = "Renamed"
+        for class_ in names:
+            class_.__name__ = class_.__qualname__ = "Renamed"
         yield
     finally:
-        for one, (name, qualified) in names.items():
-            one.__name__, one.__qualname__ = name, qualified
+        for class_, (name, qualified) in names.items():
+            class_.__name__, class_.__qualname__ = name, qualified
 
 
-def test_other_sentences_and_class_names_change_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = simulate(1, weather_ms=60_000)
+def test_reworded_log_lines_and_renamed_classes_do_not_change_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = simulate_fleet(1, faults_ms=60_000)
     say = World.say
     monkeypatch.setattr(World, "say", lambda world, text: say(world, f"reworded: {text}"))
     with renamed(NAMES):
-        after = simulate(1, weather_ms=60_000)
+        after = simulate_fleet(1, faults_ms=60_000)
     assert "reworded: " in after.story
     assert after.digest == before.digest
 
 
-# -- the world itself -----------------------------------------------------------------------------------------------
+# -- the simulated world --------------------------------------------------------------------------------------------
 
 
-def test_what_is_planned_for_one_moment_happens_in_the_order_of_planning() -> None:
+def test_callbacks_for_the_same_time_run_in_the_order_of_scheduling() -> None:
     world, happened = World(0), list[int]()
     for number in range(5):
         world.after(10, partial(happened.append, number))
@@ -218,9 +226,9 @@ def test_what_is_planned_for_one_moment_happens_in_the_order_of_planning() -> No
     assert happened == [0, 1, 2, 3, 4]
 
 
-def test_a_deadline_that_is_moved_fires_once_and_one_that_is_switched_off_never() -> None:
+def test_a_moved_timer_fires_once_and_a_closed_one_never() -> None:
     world, fired = World(0), list[tuple[int, str]]()
-    alarms = Alarms[str](world, lambda key: fired.append((world.now_ms, key)))
+    alarms = SimTimers[str](world, lambda key: fired.append((world.now_ms, key)))
     alarms.set("a", 10)
     alarms.set("a", 20)
     alarms.set("b", 15)
@@ -228,14 +236,14 @@ def test_a_deadline_that_is_moved_fires_once_and_one_that_is_switched_off_never(
     alarms.cancel("b")
     world.run_until(25)
     assert fired == [(20, "a")]
-    alarms.off()
+    alarms.close()
     world.run_until(100)
     assert fired == [(20, "a")]
 
 
-def test_a_paused_process_does_what_it_has_missed_when_it_is_resumed_and_a_killed_one_never() -> None:
-    world, living, happened = World(0), dict[str, Actor](), list[str]()
-    paused, killed = (Actor(world, name, name, living) for name in ("paused", "killed"))
+def test_a_paused_process_runs_missed_callbacks_on_resume_and_a_killed_one_never() -> None:
+    world, running, happened = World(0), dict[str, SimProcess](), list[str]()
+    paused, killed = (SimProcess(world, name, name, running) for name in ("paused", "killed"))
     for process in (paused, killed):
         process.after(10, partial(happened.append, process.name))
     paused.pause()
@@ -246,21 +254,21 @@ def test_a_paused_process_does_what_it_has_missed_when_it_is_resumed_and_a_kille
     assert happened == ["paused"]
 
 
-def test_the_youngest_process_of_a_home_is_found_until_it_dies() -> None:
-    world, living = World(0), dict[str, Actor]()
+def test_the_newest_running_process_of_a_name_is_found() -> None:
+    world, running = World(0), dict[str, SimProcess]()
     for name, home in (("b", "1"), ("a", "1"), ("c", "2")):
-        Actor(world, name, home, living)
-    assert [process.name for process in by_name(living)] == ["a", "b", "c"]
+        SimProcess(world, name, home, running)
+    assert [process.name for process in sorted_by_name(running)] == ["a", "b", "c"]
     for expected in ("a", "b"):
-        process = youngest(living, "1")
+        process = newest_process(running, "1")
         assert process is not None
         assert process.name == expected
         process.kill(RecordKind.KILLED)
-    assert youngest(living, "1") is None
+    assert newest_process(running, "1") is None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_disk_keeps_all_that_it_has_acknowledged_and_no_more_than_it_was_given(seed: int) -> None:
+def test_after_a_crash_a_disk_has_all_acknowledged_records_and_only_appended_ones(seed: int) -> None:
     world = World(seed)
     disk, acknowledged = Disk(world), list[int]()
     for number in range(20):

@@ -1,4 +1,4 @@
-"""A simulator that cannot find known bugs proves nothing; the long list runs by `tools/planted_bugs/run.py`."""
+"""The simulator must find known bugs; `tools/planted_bugs/run.py` runs the whole list."""
 
 import importlib.util
 import sys
@@ -21,13 +21,13 @@ def planted() -> ModuleType:
     return module
 
 
-def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None:
+def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
     for bug in planted.read_bugs():
         source = (planted.SOURCES / "coterie" / bug.file).read_text()
-        assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: mend bugs.toml"
+        assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: correct bugs.toml"
 
 
-@pytest.mark.timeout(600)  # A bug that only some seeds show takes hundreds of plays.
+@pytest.mark.timeout(600)  # A bug that appears only with some seeds takes hundreds of plays.
 @pytest.mark.parametrize(
     "name",
     [
@@ -51,13 +51,13 @@ def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None
         "a fenced producer goes on",
     ],
 )
-def test_a_planted_bug_breaks_an_invariant_that_it_names(planted: ModuleType, name: str) -> None:
+def test_a_planted_bug_breaks_one_of_its_listed_invariants(planted: ModuleType, name: str) -> None:
     bug = next(bug for bug in planted.read_bugs() if bug.name == name)
     found, line = planted.try_bug(bug, "1-20")
     assert found, line
 
 
-def test_a_crash_does_not_count_as_found(planted: ModuleType) -> None:
+def test_a_crash_does_not_count_as_a_found_bug(planted: ModuleType) -> None:
     bug = planted.SimulatedBug(
         name="a typing error",
         file="groups/classic/machine.py",

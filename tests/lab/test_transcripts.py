@@ -1,9 +1,10 @@
-"""ARTICLE's designs, K987's steps and test plan, K415's way up and down, and a drain, played by the real machines.
+"""The article's designs, KIP-987's steps and test plan, KIP-415's upgrade and downgrade, and a drain, played by the
+real machines.
 
-K415's six scenarios are in `test_scenarios`.
+KIP-415's six scenarios are in `test_scenarios`.
 
-``SCENARIOS=rewrite`` writes the answers anew; the difference is then reviewed like any other. It touches neither what
-is quoted from a document nor the list of deviations.
+``SCENARIOS=rewrite`` rewrites the answers; the difference is then reviewed like any other. It changes neither the
+quotes from documents nor the list of deviations.
 """
 
 import os
@@ -25,21 +26,21 @@ def read(name: str) -> str:
 
 
 def counts(name: str) -> list[tuple[int, int, int]]:
-    """Of each round: the moves made, the optimum and M*."""
+    """The moves made, the optimum and M* of each rebalance."""
     return [(int(made), int(optimum), int(bound)) for made, optimum, bound, _ in COUNTS.findall(read(f"{name}.txt"))]
 
 
-def told(name: str, who: str) -> list[str]:
-    """What each round revokes from ``who``."""
+def revoked_jobs(name: str, worker: str) -> list[str]:
+    """The jobs that each rebalance revokes from ``worker``."""
     return re.findall(
-        rf"^  {who}\(delay: \d+, assigned: \[.*\], revoked: \[(.*)\]\)", read(f"{name}.txt"), re.MULTILINE
+        rf"^  {worker}\(delay: \d+, assigned: \[.*\], revoked: \[(.*)\]\)", read(f"{name}.txt"), re.MULTILINE
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_transcript_is_what_the_machines_say(name: str) -> None:
+def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(f"{name}.txt")
-    assert render(parse(text)) == text, "the script is written as it is read"
+    assert render(parse(text)) == text, "the script must be written as it is parsed"
     played = render(play(parse(text), read))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
@@ -47,7 +48,7 @@ def test_a_transcript_is_what_the_machines_say(name: str) -> None:
         assert played == text
 
 
-def test_what_a_transcript_quotes_is_all_that_the_document_says() -> None:
+def test_a_transcript_quotes_every_line_of_its_document() -> None:
     parts = re.findall(r"^## (\w+): .*?```\n(.*?)\n```", read("documents.md"), flags=re.MULTILINE | re.DOTALL)
     assert len(parts) == 5
     for name, text in parts:
@@ -55,7 +56,7 @@ def test_what_a_transcript_quotes_is_all_that_the_document_says() -> None:
         assert quoted == text.splitlines()
 
 
-def test_every_deviation_is_of_a_line_that_is_quoted_and_one_that_is_said() -> None:
+def test_every_deviation_names_a_quoted_line_and_a_line_of_the_transcript() -> None:
     for section in read("deviations.md").split("\n## ")[1:]:
         name, _, text = section.partition("\n")
         entries = re.findall(r"^- theirs: (.+)\n- ours: (.+)\n- ruling: (.+)$", text, flags=re.MULTILINE)
@@ -67,36 +68,36 @@ def test_every_deviation_is_of_a_line_that_is_quoted_and_one_that_is_said() -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_round_moves_the_optimum_or_says_why_it_waits(name: str) -> None:
+def test_every_rebalance_makes_the_optimal_moves_or_names_the_reason_for_fewer(name: str) -> None:
     for made, optimum, bound, later in COUNTS.findall(read(f"{name}.txt")):
         assert int(bound) <= int(optimum)
         assert (int(made) < int(optimum)) == bool(later)
 
 
-def test_design_i_deals_out_at_once_and_pays_with_a_move_when_the_worker_is_back() -> None:
+def test_design_i_assigns_at_once_and_needs_a_move_when_the_worker_returns() -> None:
     assert "delay: 300000" not in read("design_i.txt")
     assert sum(made for made, _, _ in counts("design_i")) == 1
 
 
-def test_in_design_ii_w1_and_w3_never_stop_anything() -> None:
+def test_in_design_ii_w1_and_w3_never_stop_a_job() -> None:
     assert sum(made for made, _, _ in counts("design_ii")) == 0
-    assert not any(told("design_ii", "W1") + told("design_ii", "W3"))
+    assert not any(revoked_jobs("design_ii", "W1") + revoked_jobs("design_ii", "W3"))
 
 
-def test_in_design_iii_the_rounds_add_up_to_the_bound_and_are_as_few_as_can_be() -> None:
-    moving = [one for one in counts("design_iii") if one[0]]
-    whole = moving[0][2]
-    assert sum(made for made, _, _ in moving) == whole == 6
-    assert len(moving) == ceil(whole / 2)
+def test_in_design_iii_the_moves_add_up_to_the_bound_in_the_fewest_rebalances() -> None:
+    moving = [count for count in counts("design_iii") if count[0]]
+    bound_at_start = moving[0][2]
+    assert sum(made for made, _, _ in moving) == bound_at_start == 6
+    assert len(moving) == ceil(bound_at_start / 2)
 
 
-def test_a_drain_stops_what_drains_and_nothing_else() -> None:
-    assert not any(told("drain", "W1") + told("drain", "W3"))
+def test_a_drain_stops_only_the_jobs_of_the_draining_worker() -> None:
+    assert not any(revoked_jobs("drain", "W1") + revoked_jobs("drain", "W3"))
     assert sum(made for made, _, _ in counts("drain")) == 2
     assert not re.search(r"delay: [^0]", read("drain.txt"))
 
 
-def test_what_was_given_back_before_all_drain_comes_back_unless_who_leads_is_another() -> None:
+def test_jobs_released_before_all_workers_drain_return_unless_the_leader_changes() -> None:
     same, another = read("drain_of_all.txt").split("# The same with another leader")
     before, after = re.findall(r"^Initial group and assignment: (.*)$", same, re.MULTILINE)
     assert before == after
@@ -104,30 +105,30 @@ def test_what_was_given_back_before_all_drain_comes_back_unless_who_leads_is_ano
     assert another.count(" is unassigned: every worker is draining") == 5
 
 
-def test_a_rolling_update_to_static_workers_never_stops_what_stays() -> None:
-    """What is stopped is what those who come claim, and those who go give up."""
+def test_a_rolling_update_to_static_workers_stops_only_jobs_that_move() -> None:
+    """Only jobs that joining workers claim, or that leaving workers release, are stopped."""
     assert all(made == bound for made, _, bound in counts("k987_rolling_update"))
 
 
-def test_an_upgrade_from_eager_waits_for_nobody_and_stops_nothing_that_does_not_move_from_then_on() -> None:
+def test_an_upgrade_from_eager_defers_no_job_and_afterwards_stops_only_jobs_that_move() -> None:
     before, after = read("k415_upgrade.txt").split("The group speaks compatible\n")
     assert "delay: 300000" not in before
-    the_vote, *later = COUNTS.findall(after)
+    first_rebalance, *later = COUNTS.findall(after)
     assert after.startswith("W1 computes")
     assert "delay: 300000" not in after.partition("moves:")[0], (
-        "what all have stopped is dealt out in the round of the vote"
+        "the jobs that all workers have stopped are assigned in the rebalance that selects the protocol"
     )
-    assert the_vote[0] == "4", "all that W1 and W2 had"
+    assert first_rebalance[0] == "4", "all jobs of W1 and W2"
     assert all(made == optimum == bound for made, optimum, bound, _ in later)
     assert re.findall(r"^The group speaks (\w+)$", after, re.MULTILINE) == ["sessioned", "static"]
 
 
-def test_a_downgrade_to_eager_is_one_double_rebalance_and_the_first_half_of_it_deals_nothing_out() -> None:
+def test_a_downgrade_to_eager_is_one_double_rebalance_whose_first_half_assigns_nothing() -> None:
     _, after = read("k415_downgrade.txt").split("The group speaks eager\n")
-    dealt = [
+    assigned = [
         sorted(job for jobs in re.findall(r"assigned: \[(.*?)\]", part) for job in jobs.split(", ") if job)
         for part in after.split("sends assignments:\n")[1:]
     ]
     everything = ["AC0", "AT1", "AT2", "BC0", "BT1"]
-    assert dealt == [[], everything, everything], "the double one, then the one for who joins"
+    assert assigned == [[], everything, everything], "the double rebalance, then the one for the joining worker"
     assert not re.search(r"delay: [^0]", after)

@@ -28,9 +28,18 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.classic.state import AsksWhetherKnown, HasLeft, InFlight, InGroup, Joins, Leaving, Member, Syncs
+from coterie.member.classic.state import (
+    CheckingPriorMember,
+    HasLeft,
+    InFlight,
+    InGroup,
+    JoinSent,
+    Leaving,
+    Member,
+    SyncSent,
+)
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.nouns.membership import Assigned, MemberStateChanged, ProvedUntil
+from coterie.nouns.membership import Assigned, LeaseRenewed, MemberStateChanged
 from coterie.wire.connect import AssignmentError, RoundResult
 
 UNCHANGED = "unchanged"
@@ -74,10 +83,10 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All that one machine may do."""
+    """All allowed transitions of one machine."""
 
     rows: frozenset[Transition]
-    """Of a line with several states, events or next states: each combination."""
+    """A line with several states, events or next states has one row for each combination."""
     other_events: frozenset[str]
     """States with the line `OTHER`: an event that no row of the state has leaves the state unchanged."""
 
@@ -85,14 +94,14 @@ class Table:
     def read(cls, machine: Machine, text: str) -> Self:
         rows, other_events = set[Transition](), set[str]()
         for line in re.findall(r"^\| `.*", text, flags=re.MULTILINE):
-            states, told, next_states, _ = (cell.strip() for cell in line.strip("|").split("|"))
-            if told == OTHER:
+            states, event_cell, next_states, _ = (cell.strip() for cell in line.strip("|").split("|"))
+            if event_cell == OTHER:
                 assert next_states == UNCHANGED, f"{machine}: {OTHER!r} leaves {states} unchanged"
                 other_events |= set(_names(states))
                 continue
-            for state, event in product(_names(states), _names(told)):
+            for state, event in product(_names(states), _names(event_cell)):
                 nexts = {*_names(next_states), *([state] if UNCHANGED in next_states else [])}
-                found = {Transition(machine, state, event, one) for one in nexts}
+                found = {Transition(machine, state, event, next_state) for next_state in nexts}
                 assert found, f"{machine}: no next state in {line}"
                 assert not found & rows, f"two lines have {sorted(map(str, found & rows))}"
                 rows |= found
@@ -114,7 +123,7 @@ def read_tables(text: str) -> dict[Machine, Table]:
     return {machine: Table.read(machine, sections[machine]) for machine in Machine}
 
 
-# -- what is taken ----------------------------------------------------------------------------------------------------
+# -- the observed transitions -----------------------------------------------------------------------------------------
 
 
 class Observed(Steps):
@@ -150,13 +159,13 @@ class Observed(Steps):
         return output
 
     def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
-        standing, course = _name(herder.place.standing), _name(herder.life.course)
-        runs = {task: _name(run.state) for task, run in herder.work.runs.items()}
+        place_phase, lifecycle_phase = _name(herder.place.phase), _name(herder.lifecycle.phase)
+        runs = {task: _name(run.state) for task, run in herder.work.task_runs.items()}
         output = super().herder(herder, event, now_ms=now_ms)
         name = _name_for_herder(event)
-        self._take(Machine.HERDER_PLACE, standing, name, _name(herder.place.standing))
-        self._take(Machine.HERDER_COURSE, course, name, _name(herder.life.course))
-        runs_now = {task: _name(run.state) for task, run in herder.work.runs.items()}
+        self._take(Machine.HERDER_PLACE, place_phase, name, _name(herder.place.phase))
+        self._take(Machine.HERDER_COURSE, lifecycle_phase, name, _name(herder.lifecycle.phase))
+        runs_now = {task: _name(run.state) for task, run in herder.work.task_runs.items()}
         for task in sorted(runs.keys() | runs_now.keys()):
             self._take(Machine.RUN, runs.get(task, "None"), _name_for_run(task, event), runs_now.get(task, "None"))
         return output
@@ -171,13 +180,13 @@ def _name(value: object) -> str:
 
 def _name_for_member(member: Member, event: member_messages.Event) -> str:
     match event:
-        case events.Answered(id=id_, response=response):
-            if id_ not in {asked.id for asked in _in_flight(member)}:
-                return "Answered late"
+        case events.ResponseReceived(id=id_, response=response):
+            if id_ not in {in_flight.id for in_flight in _in_flight(member)}:
+                return "ResponseReceived late"
             return f"{API_NAMES[type(response)]} answered {response.error.name.upper()}"
-        case events.Unanswered(id=id_):
-            asked = next((asked for asked in _in_flight(member) if asked.id == id_), None)
-            return "Unanswered late" if asked is None else f"{API_NAMES[type(asked.request)]} failed"
+        case events.RequestFailed(id=id_):
+            in_flight = next((in_flight for in_flight in _in_flight(member) if in_flight.id == id_), None)
+            return "RequestFailed late" if in_flight is None else f"{API_NAMES[type(in_flight.request)]} failed"
         case events.TimerFired(timer=timer):
             return f"timer {timer}"
         case _:
@@ -185,12 +194,12 @@ def _name_for_member(member: Member, event: member_messages.Event) -> str:
 
 
 def _in_flight(member: Member) -> Iterator[InFlight[Request]]:
-    if isinstance(member.round, AsksWhetherKnown | Joins | Syncs):
-        yield member.round.asked
+    if isinstance(member.round, CheckingPriorMember | JoinSent | SyncSent):
+        yield member.round.in_flight
     if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
         yield member.place.heartbeat
     if isinstance(member.ending, Leaving):
-        yield member.ending.asked
+        yield member.ending.in_flight
 
 
 def _name_for_herder(event: herder_messages.Event) -> str:
@@ -210,9 +219,9 @@ def _name_for_herder(event: herder_messages.Event) -> str:
 def _name_for_run(task: ConnectorTaskId, event: herder_messages.Event) -> str:
     """Any event that is not about this task: after most of them the herder compares what runs with what should run."""
     match event:
-        case TaskDied(is_held=False) if event.task == task:
+        case TaskDied(holds_checkpoint=False) if event.task == task:
             return "TaskDied not held"
-        case ProvedUntil():
+        case LeaseRenewed():
             return _name(event)
         case _:
             return _name(event) if getattr(event, "task", None) == task else "comparison"

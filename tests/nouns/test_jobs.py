@@ -1,4 +1,4 @@
-"""Jobs: Connect's task names, and the algebra of sets of jobs."""
+"""Jobs: Connect's task names, and set operations on jobs."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ jobs = st.lists(st.one_of(names, task_ids), max_size=12).map(Jobs.of)
 
 
 @given(task_ids)
-def test_a_task_id_is_read_back_whatever_its_connector_is_called(task: ConnectorTaskId) -> None:
+def test_a_task_id_is_parsed_back_for_any_connector_name(task: ConnectorTaskId) -> None:
     assert ConnectorTaskId.parse(str(task)) == task
 
 
@@ -23,18 +23,18 @@ def test_a_task_id_splits_at_its_last_dash() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a-", "-1", "a-b", "a--", "a-1x", "a-²", "a- 1"])
-def test_what_is_no_task_id_is_refused_by_name(text: str) -> None:
+def test_an_invalid_task_id_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not <connector>-<task number>"):
         ConnectorTaskId.parse(text)
 
 
-def test_jobs_are_shown_connectors_first_each_by_name() -> None:
+def test_jobs_are_sorted_connectors_first_then_by_name() -> None:
     shown: list[Job] = list(Jobs.of([ConnectorTaskId(B, 0), B, ConnectorTaskId(A, 10), ConnectorTaskId(A, 9), A]))
     assert shown == [A, B, ConnectorTaskId(A, 9), ConnectorTaskId(A, 10), ConnectorTaskId(B, 0)]
 
 
 @given(jobs, jobs)
-def test_the_algebra_is_that_of_sets(left: Jobs, right: Jobs) -> None:
+def test_operations_on_jobs_are_those_of_sets(left: Jobs, right: Jobs) -> None:
     assert set(left | right) == set(left) | set(right)
     assert set(left & right) == set(left) & set(right)
     assert set(left - right) == set(left) - set(right)

@@ -1,4 +1,4 @@
-"""A cluster of real processes: one broker, some workers, each with its own JVM, and input that keeps coming."""
+"""A cluster of real processes: one broker, some workers, each with its own JVM, and continuous input."""
 
 import csv
 import os
@@ -29,9 +29,9 @@ ValueT = TypeVar("ValueT")
 
 
 def until(look: Callable[[], ValueT | None], *, within_s: float, what: str) -> ValueT:
-    """Look again and again until there is something to see, for half of the time at most: a look may read many files.
+    """Call ``look`` until it returns a value, for half of the time at most: a call may read many files.
 
-    :raises AssertionError: when there is nothing within ``within_s``.
+    :raises AssertionError: if there is no value within ``within_s``.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -59,7 +59,7 @@ class Process:
         return self.popen.wait(within_s)
 
     def group(self) -> list[int]:
-        """The living processes of its group, zombies left out."""
+        """The running processes of its group, without zombies."""
         members = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -72,11 +72,11 @@ class Process:
         return members
 
     def wait_gone(self) -> None:
-        """Until nothing of its group is left."""
-        until(lambda: not self.group(), within_s=10, what=f"{self.name} and all its children are gone")
+        """Wait until no process of its group is left."""
+        until(lambda: not self.group(), within_s=10, what=f"{self.name} and all its children have ended")
 
     def jvm(self) -> int:
-        """The process id of this worker's JVM, once there is one."""
+        """The process id of this worker's JVM; waits until it has started."""
         return until(self._jvm, within_s=60, what=f"{self.name} has a JVM")
 
     def _jvm(self) -> int | None:
@@ -95,7 +95,7 @@ class WorkerProcess(Process):
     url: str
 
     def view(self) -> dict[str, Any] | None:
-        """``/coterie/worker``, or None when it does not answer."""
+        """``/coterie/worker``, or None if the worker does not respond."""
         try:
             answer = httpx.get(f"{self.url}/coterie/worker", timeout=2)
         except httpx.HTTPError:
@@ -103,7 +103,7 @@ class WorkerProcess(Process):
         return answer.json() if answer.status_code == 200 else None
 
     def running(self) -> set[str]:
-        """The tasks that run here now, by their own worker's word."""
+        """The tasks that run here now, as the worker reports them."""
         view = self.view()
         return {f"{t['connector']}-{t['task']}" for t in view["tasks"] if t["phase"] == "running"} if view else set()
 
@@ -113,7 +113,7 @@ class WorkerProcess(Process):
 
 
 class Feed(threading.Thread):
-    """Writes files of numbered rows aside and renames them in, on a clock of its own, until told to stop."""
+    """Writes files of numbered rows elsewhere and renames them into the folder, at fixed intervals, until `stop`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="feed", daemon=True)
@@ -142,7 +142,7 @@ class Feed(threading.Thread):
 
 @dataclass
 class Cluster:
-    """What a test starts, breaks and asks; everything it started is gone at its end, however that comes."""
+    """The processes of a test; all of them end with the test, even if it is killed."""
 
     folder: Path
     broker_port: int = field(default_factory=free_port)
@@ -150,7 +150,7 @@ class Cluster:
     broker: Process | None = None
     delay_ms: int = 2_000
     _pipe: tuple[int, int] = field(default_factory=os.pipe)
-    """Read by what is started: it ends when nobody holds the other end any more."""
+    """The started processes read this pipe, and end when its other end is closed."""
 
     @property
     def checkpoints(self) -> Path:
@@ -170,7 +170,7 @@ class Cluster:
     def start_worker(
         self, name: str, *, bootstrap_port: int | None = None, properties: Mapping[str, str] | None = None
     ) -> WorkerProcess:
-        """Start a worker, with ``properties`` over what all have; returns at once. See :meth:`wait_ready`."""
+        """Start a worker with ``properties`` over those of all workers; returns at once. See :meth:`wait_ready`."""
         port = free_port()
         settings = {
             "bootstrap.servers": f"127.0.0.1:{bootstrap_port or self.broker_port}",
@@ -199,7 +199,7 @@ class Cluster:
         return worker
 
     def wait_ready(self, *workers: WorkerProcess) -> None:
-        """Until each is in the group and all have settled in one generation. Spark was seen to take 102 s to start."""
+        """Wait until all have settled in one generation. Spark has needed up to 102 s to start."""
 
         def settled() -> bool:
             for worker in workers:
@@ -229,17 +229,17 @@ class Cluster:
     def wait_running(
         self, workers: list[WorkerProcess], connector: str, *, tasks: int = TASKS, within_s: float = 60
     ) -> None:
-        """Until ``workers`` alone run every task of ``connector``, each once."""
-        wanted = {f"{connector}-{task}" for task in range(tasks)}
+        """Wait until ``workers`` and no others run every task of ``connector``, each once."""
+        expected = {f"{connector}-{task}" for task in range(tasks)}
 
         def all_run() -> bool:
-            running = [task for worker in workers for task in worker.running() if task in wanted]
-            return sorted(running) == sorted(wanted)
+            running = [task for worker in workers for task in worker.running() if task in expected]
+            return sorted(running) == sorted(expected)
 
         until(all_run, within_s=within_s, what=f"{connector} runs on {[worker.name for worker in workers]}")
 
     def starts(self, connector: str) -> dict[int, int]:
-        """How often each task of ``connector`` has been started, by the number in its checkpoint's name."""
+        """How often each task of ``connector`` was started, from the number in its checkpoint's name."""
         counts: dict[int, int] = {}
         for folder in self.checkpoints.glob(f"{connector}-*/gen-*/[0-9]*"):
             counts[int(folder.name)] = max(
@@ -248,15 +248,15 @@ class Cluster:
         return counts
 
     def committed(self, connector: str) -> int:
-        """Rows that a reader is told to read."""
+        """The number of rows that a reader of the folder sees."""
         return sum(self.rows(connector).values())
 
     def rows(self, connector: str) -> Counter[int]:
-        """How often each row stands in what a reader is told to read, counted without Spark."""
+        """How often each row occurs in the files that a reader sees, counted without Spark."""
         return counted(self.out / connector, "row")
 
     def assert_exact(self, connector: str, rows: int, *, within_s: float = 60) -> None:
-        """Until all ``rows`` are there; then: none lost, none doubled."""
+        """Wait until all ``rows`` have arrived; then check that none is lost or doubled."""
         until(
             lambda: len(self.rows(connector)) >= rows,
             within_s=within_s,
@@ -268,7 +268,7 @@ class Cluster:
         assert len(seen) == rows
 
     def cli(self, *arguments: str) -> str:
-        """What `coterie` prints for these arguments; it has to succeed."""
+        """The output of `coterie` for these arguments; the command must succeed."""
         command = [sys.executable, "-m", "coterie", *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
         assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""A fresh cluster and its input for each test; whatever they started is gone at the end."""
+"""A new cluster and its input for each test; all their processes end with the test."""
 
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""A TCP proxy before one worker, which can be cut: the worker's only way to its broker.
+"""A TCP proxy that can be cut, as the only connection of one worker to its broker.
 
-Kafka's clients go wherever the broker says it is, so the proxy puts its own address into what Metadata and
-FindCoordinator answer. All other bytes pass as they are.
+Kafka's clients connect to the address that the broker advertises, so the proxy puts its own address into Metadata and
+FindCoordinator responses. It forwards all other bytes unchanged.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ METADATA, FIND_COORDINATOR = 3, 10
 
 
 class Proxy:
-    """Runs in a thread of its own, between :meth:`start` and :meth:`stop`."""
+    """Runs in its own thread between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, broker_port: int) -> None:
         self.port = 0
@@ -72,11 +72,11 @@ class Proxy:
             to_client.transport.abort()
             return
         self._writers |= {to_client, to_broker}
-        asked: dict[int, tuple[int, int]] = {}
+        pending_requests: dict[int, tuple[int, int]] = {}
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass_requests(client, to_broker, asked))
-                group.create_task(self._pass_responses(broker, to_client, asked))
+                group.create_task(self._pass_requests(client, to_broker, pending_requests))
+                group.create_task(self._pass_responses(broker, to_client, pending_requests))
         except* (OSError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -85,24 +85,24 @@ class Proxy:
                 self._writers.discard(writer)
 
     async def _pass_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: dict[int, tuple[int, int]]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pending_requests: dict[int, tuple[int, int]]
     ) -> None:
         while True:
             frame = await _frame(reader)
             key, version, correlation = struct.unpack_from(">hhi", frame)
             if key in (METADATA, FIND_COORDINATOR):
-                asked[correlation] = (key, version)
+                pending_requests[correlation] = (key, version)
             writer.write(struct.pack(">i", len(frame)) + frame)
             await writer.drain()
 
     async def _pass_responses(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: dict[int, tuple[int, int]]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pending_requests: dict[int, tuple[int, int]]
     ) -> None:
         while True:
             frame = await _frame(reader)
             (correlation,) = struct.unpack_from(">i", frame)
-            if correlation in asked:
-                frame = self._with_our_address(frame, *asked.pop(correlation))
+            if correlation in pending_requests:
+                frame = self._with_our_address(frame, *pending_requests.pop(correlation))
             writer.write(struct.pack(">i", len(frame)) + frame)
             await writer.drain()
 

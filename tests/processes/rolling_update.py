@@ -1,7 +1,7 @@
-"""K987's nine-step rolling update, step by step, over workers that somebody else starts and ends.
+"""KIP-987's nine-step rolling update, step by step, on workers that the caller starts and ends.
 
-It is told in the words of K987's test plan. After each step it looks at who has what, at how often each task has been
-started (the number in its checkpoint's name), and at rows that were not there before.
+The steps have the names of KIP-987's test plan. After each step it checks the owner of each job, how often each task
+was started (the number in its checkpoint's name), and that new rows arrive.
 """
 
 import asyncio
@@ -34,71 +34,75 @@ STEPS = (
     "remove the last wildcard worker",
 )
 START_PATIENCE_S = 900
-"""Until workers are in the group: one with a Spark of its own took 265 s with 0.4 cores for it and four queries."""
+"""Limit for joining the group: a worker with its own Spark and four queries took 265 s on 0.4 cores."""
 PATIENCE_S = 300
-"""For whatever comes of it."""
+"""Limit for everything after that."""
 
 
 class WorkerHandle(Protocol):
-    """One life of a worker."""
+    """One running process of a worker."""
 
     @property
     def url(self) -> str: ...
 
     async def end(self) -> None:
-        """As SIGTERM does; returns when it is gone."""
+        """End the process as SIGTERM does; returns when it has ended."""
         ...
 
 
 Start = Callable[[str, Mapping[str, str]], Awaitable[WorkerHandle]]
-"""Starts a worker of this name with these properties over all others'; returns at once."""
+"""Starts a worker of this name with these properties over those of all workers; returns at once."""
 
 
 @dataclass
 class RollingUpdate:
-    """The cluster under test: its living workers by name, and what they write."""
+    """The cluster under test: its running workers by name, and the files that they write."""
 
     start: Start
     feed: Feed
     checkpoints: Path
     out: Path
     tell: Callable[[str], None]
-    """Is told each step as it begins."""
+    """Called with the title of each step as it begins."""
     workers: dict[str, WorkerHandle] = field(default_factory=dict)
-    lives: Counter[str] = field(default_factory=Counter)
+    start_counts: Counter[str] = field(default_factory=Counter)
     """How often each worker was started."""
 
     async def run(self, protocol: str) -> None:
-        """All nine steps from a cluster that speaks ``protocol``."""
+        """Run all nine steps, beginning with a cluster that uses ``protocol``."""
         async with open_client() as self.client:
             self._step(1)
             await self._begin(protocol)
             self._step(2)
             await self._create()
             self._step(3)
-            await self._roll("w0", spares=protocol != "eager")
-            await self._roll("w1", spares=protocol != "eager")
+            await self._roll("w0", keeps_unmoved=protocol != "eager")
+            await self._roll("w1", keeps_unmoved=protocol != "eager")
             assert (await self._views())["w1"]["group"]["protocol"] == "static"
             self._step(4)
             owners = await self._change(add={"s0": {"static.connectors": "x"}})
-            assert of("s0", owners) == {"x"}
+            assert jobs_of_worker("s0", owners) == {"x"}
             self._step(5)
             owners = await self._change(add={"s1": {"static.tasks": "x-0"}})
-            assert of("s1", owners) == {"x-0"}
+            assert jobs_of_worker("s1", owners) == {"x-0"}
             self._step(6)
             before = owners
             owners = await self._change(add={"s2": {"static.connectors": "x", "static.tasks": "x-0"}})
-            assert owners == before, "whoever has a job and claims it keeps it"
+            assert owners == before, "a job moved although its owner claims it"
             self._step(7)
             owners = await self._change(remove="w0")
-            assert of("w1", owners) == JOBS - {"x", "x-0"}, "all that nobody claims"
+            assert jobs_of_worker("w1", owners) == JOBS - {"x", "x-0"}, "w1 has all jobs without a claim"
             self._step(8)
             rest = {
                 "s3": {"static.connectors": "y", "static.tasks": "x-1,y-0"},
                 "s4": {"static.tasks": "y-1"},
             }
             before = owners = await self._change(add=rest)
-            assert [of(name, owners) for name in ("w1", "s3", "s4")] == [set(), {"y", "x-1", "y-0"}, {"y-1"}]
+            assert [jobs_of_worker(name, owners) for name in ("w1", "s3", "s4")] == [
+                set(),
+                {"y", "x-1", "y-0"},
+                {"y-1"},
+            ]
             self._step(9)
             owners = await self._change(remove="w1")
             assert owners == before
@@ -133,15 +137,15 @@ class RollingUpdate:
         await self._owners_once_all_run()
         await self._flow()
 
-    async def _roll(self, name: str, *, spares: bool) -> None:
-        """Restart one worker as a static one. In a group that speaks eager every round stops everything."""
+    async def _roll(self, name: str, *, keeps_unmoved: bool) -> None:
+        """Restart one worker as a static one. In an eager group every rebalance stops all tasks."""
         before, starts = await self._owners_once_all_run(), self._starts()
         await self.workers.pop(name).end()
         await self._add(name, {"connect.protocol": "static"})
-        await self._compare(before, starts, spares=spares)
+        await self._compare(before, starts, keeps_unmoved=keeps_unmoved)
 
     async def _change(self, *, add: Mapping[str, Mapping[str, str]] | None = None, remove: str = "") -> dict[str, str]:
-        """Have workers come or one go; who has which job when all has settled."""
+        """Add workers or remove one; returns the owner of each job when the group has settled."""
         before, starts = await self._owners_once_all_run(), self._starts()
         for name, claims in (add or {}).items():
             await self._add(name, claims)
@@ -150,27 +154,27 @@ class RollingUpdate:
         return await self._compare(before, starts)
 
     async def _compare(
-        self, before: Mapping[str, str], starts: Mapping[str, int], *, spares: bool = True
+        self, before: Mapping[str, str], starts: Mapping[str, int], *, keeps_unmoved: bool = True
     ) -> dict[str, str]:
         owners = await self._owners_once_all_run()
         now = self._starts()
         stayed = {job for job in starts if owners[job] == before[job]}
-        if spares:
+        if keeps_unmoved:
             assert {job: now[job] for job in stayed} == {job: starts[job] for job in stayed}, (
-                "stopped, and did not move"
+                "a task was stopped although it did not move"
             )
         assert all(now[job] > starts[job] for job in starts.keys() - stayed)
         await self._flow()
         return owners
 
-    # -- what is seen -------------------------------------------------------------------------------------------------
+    # -- observations -------------------------------------------------------------------------------------------------
 
     async def _add(self, name: str, properties: Mapping[str, str]) -> None:
         self.workers[name] = await self.start(name, properties)
-        self.lives[name] += 1
+        self.start_counts[name] += 1
 
     async def _views(self) -> dict[str, Mapping[str, Any]]:
-        """What the living workers that answer say of themselves."""
+        """The views of the running workers that respond."""
         views = {}
         for name, worker in self.workers.items():
             try:
@@ -193,14 +197,18 @@ class RollingUpdate:
         return len(groups) == len(self.workers) and len(generations) == 1 and all(group["settled"] for group in groups)
 
     async def _owners_once_all_run(self) -> dict[str, str]:
-        """Which life of which worker has each job, as soon as all have settled and every task runs once."""
+        """The owner of each job (worker and its start count), as soon as all have settled and every task runs once."""
         owners: dict[str, str] = {}
 
         async def is_so() -> bool:
             if not await self._is_settled():
                 return False
             views = await self._views()
-            has = [(job, f"{name} in life {self.lives[name]}") for name, view in views.items() for job in jobs_of(view)]
+            has = [
+                (job, f"{name} in start {self.start_counts[name]}")
+                for name, view in views.items()
+                for job in jobs_of(view)
+            ]
             runs = [task for view in views.values() for task in running(view)]
             owners.clear()
             owners.update(has)
@@ -214,7 +222,7 @@ class RollingUpdate:
         return dict(owners)
 
     def _starts(self) -> dict[str, int]:
-        """How often each task has been started."""
+        """How often each task was started."""
         return {
             f"{name}-{folder.name}": max(int(held.name.partition("-")[0]) for held in folder.iterdir() if held.is_dir())
             for name in CONNECTORS
@@ -222,19 +230,19 @@ class RollingUpdate:
         }
 
     def _batches(self, name: str) -> dict[tuple[str, int], list[int]]:
-        """The rows of each batch that a reader is told to read, by task and number."""
+        """The rows of each batch that a reader of the folder sees, by task and batch number."""
         found: dict[tuple[str, int], list[int]] = {}
         for path in visible_files(self.out / name):
             found.setdefault(batch_of(path), []).extend(values_in(path, "row"))
         return found
 
     def _batch_counts(self) -> dict[str, Counter[str]]:
-        """How many batches of each connector and task are in place. To read them all takes seconds in the end."""
+        """How many batches of each connector and task are in place; reading their rows would take seconds."""
         batches = {name: {batch_of(path) for path in visible_files(self.out / name)} for name in CONNECTORS}
         return {name: Counter(task for task, _ in batches[name]) for name in CONNECTORS}
 
     async def _flow(self) -> None:
-        """Until each task has put a batch in place that was not there yet."""
+        """Wait until each task has put a new batch in place."""
         before = self._batch_counts()
 
         def flows() -> bool:
@@ -247,11 +255,11 @@ class RollingUpdate:
         await until(flows, within_s=PATIENCE_S)
 
     async def _check_rows(self) -> None:
-        """None lost, none doubled, and of each task every batch has later rows than the one before it."""
+        """Check that no row is lost or doubled, and that each batch of a task has later rows than the one before it."""
         rows = await asyncio.to_thread(self.feed.stop)
 
         async def all_there() -> bool:
-            # On a thread: the loop may be that of the workers, too.
+            # On a thread: the workers may run on this event loop, too.
             found = [await asyncio.to_thread(self._batches, name) for name in CONNECTORS]
             return all(sum(map(len, batches.values())) >= rows for batches in found)
 
@@ -266,8 +274,8 @@ class RollingUpdate:
                     last[task] = max(batch)
 
 
-def of(worker: str, owners: Mapping[str, str]) -> set[str]:
-    """The jobs of ``worker``, whichever life of it has them."""
+def jobs_of_worker(worker: str, owners: Mapping[str, str]) -> set[str]:
+    """The jobs of ``worker``, whatever its start count is."""
     return {job for job, owner in owners.items() if owner.startswith(f"{worker} ")}
 
 

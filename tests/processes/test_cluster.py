@@ -1,4 +1,4 @@
-"""What tests start does not outlive them."""
+"""Processes that a test starts do not outlive it."""
 
 import signal
 import subprocess
@@ -21,7 +21,7 @@ time.sleep(600)
 """
 
 
-def test_what_a_killed_test_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_end_when_the_test_that_started_them_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTS, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as test:
         assert test.stdout is not None

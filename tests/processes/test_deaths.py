@@ -1,4 +1,4 @@
-"""Processes that die, one after the other, while data keeps coming: each loses its work to others, and nothing else."""
+"""Processes are killed one after the other during continuous input: other workers continue their tasks without loss."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ def followers_first(workers: list[WorkerProcess]) -> list[WorkerProcess]:
     return sorted(workers, key=lambda worker: worker.is_leader())
 
 
-def test_python_alone_then_a_jvm_alone_then_the_leader_die_and_no_row_is_lost_or_doubled(
+def test_no_row_is_lost_or_doubled_when_a_python_process_a_jvm_and_the_leader_are_killed(
     cluster: Cluster, feed: Feed
 ) -> None:
     cluster.start_broker()
@@ -24,7 +24,7 @@ def test_python_alone_then_a_jvm_alone_then_the_leader_die_and_no_row_is_lost_or
     cluster.wait_running(workers, "deaths")
     until(lambda: cluster.committed("deaths") > 0, within_s=60, what="rows are committed")
 
-    # Python alone: its JVM goes with it, and the others go on from its last batch.
+    # Only the Python process: its JVM ends with it, and the other workers continue after its last batch.
     first, second, leader = followers_first(workers)
     assert leader.is_leader()
     assert first.running(), "the worker that is killed runs nothing"
@@ -33,17 +33,17 @@ def test_python_alone_then_a_jvm_alone_then_the_leader_die_and_no_row_is_lost_or
     first.wait_gone()
     cluster.wait_running([second, leader], "deaths")
 
-    # The JVM alone: the worker says why, leaves, and exits with an error.
+    # Only the JVM: the worker logs the reason, leaves the group, and exits with an error.
     third = cluster.start_worker("w3")
     cluster.wait_ready(second, leader, third)
     cluster.wait_running([second, leader, third], "deaths")
     assert second.running(), "the worker whose JVM is killed runs nothing"
     os.kill(second.jvm(), signal.SIGKILL)
     assert second.wait(within_s=60) != 0
-    assert "was killed by signal 9" in second.log.read_text(), "it does not say why it ends"
+    assert "was killed by signal 9" in second.log.read_text(), "the log does not contain the reason"
     cluster.wait_running([leader, third], "deaths")
 
-    # The leader: nobody remembers what it ran, so it is assigned at once, however long the delay is.
+    # The leader: its successor has no record of the jobs it ran, so they are assigned at once, in spite of the delay.
     leader.kill_group()
     leader.wait(within_s=10)
     cluster.wait_running([third], "deaths")

@@ -1,4 +1,4 @@
-"""A worker's whole process group is asked to end, as systemd, ``timeout`` and a terminal do."""
+"""A worker's whole process group gets a signal to end, as from systemd, ``timeout`` and a terminal."""
 
 import os
 import signal
@@ -12,20 +12,22 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)
 
 
 def assert_quiet(process: Process) -> None:
-    """No trace of anything that a worker met on its way out."""
+    """Check that the worker logged no error while it ended."""
     lines = process.log.read_text().splitlines()
     odd = ("Traceback", "Error", "Exception", "Py4J", "SparkContext")
     assert [line for line in lines if any(word in line for word in odd)] == []
 
 
-def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(cluster: Cluster, feed: Feed) -> None:
+def test_sigterm_to_its_process_group_makes_a_worker_end_its_batches_and_then_its_jvm(
+    cluster: Cluster, feed: Feed
+) -> None:
     cluster.start_broker()
-    # What a busy machine needs for a batch: this tells of signals, and not of a grace that runs out.
+    # Time for a batch on a busy machine: this test is about signals, not about the stop's timeout.
     patient = {"task.shutdown.graceful.timeout.ms": "60000"}
     working, starting = cluster.start_worker("w0", properties=patient), cluster.start_worker("w1")
 
     jvm = starting.jvm()
-    assert os.getpgid(jvm) == starting.popen.pid, "what stops the group has to stop it, too"
+    assert os.getpgid(jvm) == starting.popen.pid, "a signal to the group must reach the JVM, too"
     starting.kill_group(signal.SIGTERM)
     assert starting.wait(within_s=60) == 0
     starting.wait_gone()

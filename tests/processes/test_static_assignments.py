@@ -1,4 +1,4 @@
-"""K987's nine-step rolling update over real processes, each worker with a Spark of its own."""
+"""KIP-987's nine-step rolling update over real processes, each worker with a separate Spark."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ class Handle:
 
     @property
     def url(self) -> str:
-        """:raises AssertionError: with its last words, when it has ended by itself: nobody needs to wait for it."""
+        """:raises AssertionError: with the end of its log, if the worker has ended by itself."""
         assert self._worker.popen.poll() is None, self._worker.tail()
         return self._worker.url
 
@@ -28,7 +28,7 @@ class Handle:
 
 
 @pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
-async def test_a_cluster_of_processes_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
+async def test_a_rolling_update_of_processes_to_static_workers_restarts_only_jobs_that_move(
     cluster: Cluster, feed: Feed, protocol: str, tell: Callable[[str], None]
 ) -> None:
     async def start(name: str, properties: Mapping[str, str]) -> Handle:

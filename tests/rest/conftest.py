@@ -1,4 +1,4 @@
-"""REST's fixture: every test that asks for it is tried under each ``connect.protocol``."""
+"""REST's fixture: every test that uses it runs with each ``connect.protocol``."""
 
 from collections.abc import AsyncIterator
 

@@ -26,7 +26,7 @@ class ServedCluster(Cluster):
         await super().__aexit__(*exception)
         await self.client.aclose()
 
-    async def serve(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True) -> "Served":
+    async def serve(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True) -> "ServedWorker":
         listener = bind("127.0.0.1", 0)
         port: int = listener.getsockname()[1]
 
@@ -35,14 +35,14 @@ class ServedCluster(Cluster):
             return await serve_while(app, listener, worker.run())
 
         running = await self.start(runtime=runtime, wait=wait, port=port, run=run)
-        return Served(running, self.client, f"http://127.0.0.1:{port}")
+        return ServedWorker(running, self.client, f"http://127.0.0.1:{port}")
 
     def leader_client(self) -> LeaderClient:
         return HttpLeaderClient(self.client)
 
 
-class Served:
-    """One worker, asked over HTTP."""
+class ServedWorker:
+    """One worker and an HTTP client to it."""
 
     def __init__(self, running: Running, client: httpx.AsyncClient, url: str) -> None:
         self.running = running

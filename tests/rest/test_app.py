@@ -1,18 +1,18 @@
-"""The API of simulated workers over real HTTP: what the recorded calls do not show."""
+"""The API of simulated workers over real HTTP: what the recorded calls do not cover."""
 
 import asyncio
 
 import pytest
 
 from coterie.herder.requests import Problem
-from coterie.rest.problems import STATUS
+from coterie.rest.problems import STATUS_BY_PROBLEM
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
 
 
-async def test_any_worker_takes_any_write_and_every_worker_sees_it_at_once(cluster: ServedCluster) -> None:
+async def test_any_worker_accepts_any_write_and_every_worker_shows_it_at_once(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(3)]
     for number, writer in enumerate(workers):
         name = f"c{number}"
@@ -39,7 +39,7 @@ async def test_the_tasks_of_a_followers_connector_are_published_through_the_lead
     assert len(owners) == 2, "each worker has one connector"
 
 
-async def test_a_request_is_handed_on_at_most_twice(cluster: ServedCluster) -> None:
+async def test_a_request_is_forwarded_at_most_twice(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not cluster.leader)
     refused = await follower.ask("POST", "/connectors?forward=false", {"name": "a", "config": CONFIG})
@@ -47,7 +47,7 @@ async def test_a_request_is_handed_on_at_most_twice(cluster: ServedCluster) -> N
     assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
 
 
-async def test_a_source_that_cannot_be_reached_is_no_error_of_the_config(cluster: ServedCluster) -> None:
+async def test_an_unreachable_source_is_a_500_and_no_config_error(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     config = {**CONFIG, "unreachable": "the database at db:5432 refuses connections"}
     answer = await worker.ask("POST", "/connectors", {"name": "a", "config": config})
@@ -57,10 +57,10 @@ async def test_a_source_that_cannot_be_reached_is_no_error_of_the_config(cluster
     assert (await worker.get("/connectors")).json() == []
 
 
-async def test_only_what_already_exists_is_a_conflict(cluster: ServedCluster) -> None:
-    conflicts = {problem for problem, status in STATUS.items() if status == 409}
-    assert conflicts == {Problem.ALREADY_EXISTS, Problem.NOT_POSSIBLE}, "and the latter is none of Connect's own"
-    assert set(STATUS) == set(Problem)
+async def test_only_a_duplicate_or_an_impossible_order_is_a_409(cluster: ServedCluster) -> None:
+    conflicts = {problem for problem, status in STATUS_BY_PROBLEM.items() if status == 409}
+    assert conflicts == {Problem.ALREADY_EXISTS, Problem.NOT_POSSIBLE}, "Connect has no 409 for the latter"
+    assert set(STATUS_BY_PROBLEM) == set(Problem)
     workers = [await cluster.serve() for _ in range(2)]
     for worker in workers:
         answer = await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
@@ -68,12 +68,12 @@ async def test_only_what_already_exists_is_a_conflict(cluster: ServedCluster) ->
     assert answer.json() == {"error_code": 409, "message": "Connector a already exists"}
 
 
-async def test_a_write_during_a_round_waits_for_its_end(cluster: ServedCluster) -> None:
+async def test_a_write_during_a_rebalance_waits_for_its_end(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
-    cluster.group.members.clear()  # The coordinator is silent: the round that begins now does not end.
-    worker.running.membership.begin_silent_round()
+    cluster.group.members.clear()  # Without members, the rebalance that begins now does not end.
+    worker.running.membership.begin_endless_rebalance()
     write = asyncio.create_task(worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG}))
-    assert (await worker.get("/connectors")).json() == [], "reads do not wait"
+    assert (await worker.get("/connectors")).json() == [], "a read waited for the rebalance"
     assert not write.done()
     worker.running.membership.enter()
     assert (await write).status_code == 201
@@ -103,7 +103,7 @@ BAD_BODIES = [
 ]
 
 
-async def test_bad_bodies_are_answered_in_connects_form(cluster: ServedCluster) -> None:
+async def test_bad_bodies_get_errors_in_connects_format(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     for raw, status in BAD_BODIES:
         answer = await worker.ask("POST", "/connectors", raw=raw)
@@ -125,7 +125,7 @@ async def test_every_wrong_key_is_named(cluster: ServedCluster) -> None:
     )
 
 
-async def test_numbers_and_booleans_become_the_strings_that_they_were(cluster: ServedCluster) -> None:
+async def test_numbers_and_booleans_become_strings_as_written(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     raw = b'{"connector.class": "SimulatedSource", "tasks.max": 1, "ratio": 1.50, "fast": true}'
     put = await worker.ask("PUT", "/connectors/a/config", raw=raw)
@@ -139,7 +139,7 @@ async def test_numbers_and_booleans_become_the_strings_that_they_were(cluster: S
     }
 
 
-async def test_names_with_unusual_letters_are_names(cluster: ServedCluster) -> None:
+async def test_names_with_unusual_characters_are_accepted(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     for name in ["größe", "a b", "100%", "a-1-2", "x" * 200, "ünï cødé-0"]:
         created = await worker.ask("POST", "/connectors", {"name": name, "config": CONFIG})
@@ -148,7 +148,7 @@ async def test_names_with_unusual_letters_are_names(cluster: ServedCluster) -> N
         await worker.until_running(created.headers["location"].removeprefix("/connectors/"), 2)
 
 
-async def test_a_worker_that_starts_says_so(cluster: ServedCluster) -> None:
+async def test_the_health_of_a_starting_worker_is_503(cluster: ServedCluster) -> None:
     runtime = SimulatedRuntime()
     runtime.opens.clear()
     worker = await cluster.serve(runtime=runtime, wait=False)
@@ -199,30 +199,30 @@ MISSING = [
 ]
 
 
-async def test_what_is_not_there_is_said_in_connects_form(cluster: ServedCluster) -> None:
+async def test_missing_resources_get_errors_in_connects_format(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     for method, path, status in MISSING:
         answer = await worker.ask(method, path)
         assert (answer.status_code, answer.json()["error_code"]) == (status, status), (method, path)
 
 
-async def test_a_body_without_end_is_cut_off(cluster: ServedCluster) -> None:
+async def test_a_body_above_the_size_limit_is_413(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     answer = await worker.ask("POST", "/connectors", raw=b" " * (9 * 1024 * 1024))
     assert answer.status_code == 413
 
 
 @pytest.mark.parametrize("leader_url", ["http://127.0.0.1:1/", "http://h:abc/"])
-async def test_a_leader_that_cannot_be_reached_is_a_clear_500(cluster: ServedCluster, leader_url: str) -> None:
+async def test_an_unreachable_leader_is_a_500_with_a_message(cluster: ServedCluster, leader_url: str) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not cluster.leader)
-    follower.running.membership.mislead(leader_url)
+    follower.running.membership.set_stale_leader_url(leader_url)
 
-    async def is_misled() -> bool:
+    async def has_stale_leader() -> bool:
         view = (await follower.get("/coterie/worker")).json()
         return bool(view["group"]["leader_url"] == leader_url)
 
-    await until(is_misled)
+    await until(has_stale_leader)
     answer = await follower.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
     assert answer.status_code == 500
     assert answer.json()["message"].startswith("IO Error trying to forward REST request")

@@ -3,29 +3,29 @@
 from typing import Any
 
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.served import Served, ServedCluster
+from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
 
 
-async def group(worker: Served) -> dict[str, Any]:
+async def group(worker: ServedWorker) -> dict[str, Any]:
     response = await worker.get("/coterie/group")
     assert response.status_code == 200, response.text
     shown: dict[str, Any] = response.json()
     return shown
 
 
-async def test_any_worker_shows_the_group_as_its_leader_knows_it(cluster: ServedCluster) -> None:
+async def test_every_worker_shows_the_leaders_view_of_the_group(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(3)]
     created = await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
     assert created.status_code == 201
 
-    async def is_dealt() -> bool:
+    async def is_assigned() -> bool:
         members = (await group(workers[0]))["members"]
         return sum(len(member["owned"]["tasks"]) for member in members) == 2
 
-    await until(is_dealt)
+    await until(is_assigned)
     await cluster.settle()
     shown = [await group(worker) for worker in workers]
     assert shown[0] == shown[1] == shown[2]
@@ -36,38 +36,38 @@ async def test_any_worker_shows_the_group_as_its_leader_knows_it(cluster: Served
     }
     assert one["leader"]["worker_id"] in {worker.running.worker.settings.worker_id for worker in workers}
     assert [member["state"] for member in one["members"]] == ["STABLE"] * 3
-    assert {member["life"] for member in one["members"]} == {worker.running.worker.life for worker in workers}
+    assert {member["life"] for member in one["members"]} == {worker.running.worker.boot_id for worker in workers}
     assert sum(member["phases"].get("running", 0) for member in one["members"]) == 2
     assert (one["deferred"], one["unassigned"], one["next_round_ms"]) == ([], [], None)
     assert one["policy"]["scheduled.rebalance.max.delay.ms"] == 0
 
 
-async def test_a_leader_that_is_gone_is_named_by_whoever_is_asked(cluster: ServedCluster) -> None:
+async def test_a_follower_names_a_leader_that_cannot_be_reached(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not cluster.leader)
-    follower.running.membership.mislead("http://127.0.0.1:1/")
+    follower.running.membership.set_stale_leader_url("http://127.0.0.1:1/")
 
-    async def is_misled() -> bool:
+    async def has_stale_leader() -> bool:
         view = (await follower.get("/coterie/worker")).json()
         return bool(view["group"]["leader_url"] == "http://127.0.0.1:1/")
 
-    await until(is_misled)
+    await until(has_stale_leader)
     answer = await follower.get("/coterie/group")
     assert answer.status_code == 503
     assert "The leader at http://127.0.0.1:1/ cannot be reached" in answer.json()["message"]
 
 
-async def test_a_worker_that_does_not_answer_is_shown_as_unreachable(cluster: ServedCluster) -> None:
+async def test_a_worker_that_does_not_respond_is_shown_as_unreachable(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     leader = next(worker for worker in workers if worker.running is cluster.leader)
     other = next(worker for worker in workers if worker.running is not cluster.leader)
     leave = other.running.membership.leave
 
-    async def stay(reason: str, *, for_good: bool = False) -> None:
+    async def stay(reason: str, *, is_permanent: bool = False) -> None:
         return None
 
     other.running.membership.leave = stay  # type: ignore[method-assign]
-    other.running.worker.order_shutdown("it ends, and nobody is told")
+    other.running.worker.order_shutdown("it ends without leaving the group")
     await other.running.run
     states = {member["url"]: member["state"] for member in (await group(leader))["members"]}
     assert states[other.running.worker.settings.url] == "UNREACHABLE"
@@ -75,28 +75,26 @@ async def test_a_worker_that_does_not_answer_is_shown_as_unreachable(cluster: Se
     await leave("the test is over")
 
 
-async def test_an_order_to_nobody_names_the_workers_that_there_are(cluster: ServedCluster) -> None:
+async def test_an_order_to_an_unknown_worker_lists_all_workers(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     for worker in workers:
         for method, path in (("POST", "drain"), ("DELETE", "drain"), ("POST", "restart")):
-            answer = await worker.ask(method, f"/coterie/workers/nobody/{path}")
+            answer = await worker.ask(method, f"/coterie/workers/unknown/{path}")
             assert answer.status_code == 404
             assert all(one.running.worker.settings.worker_id in answer.json()["message"] for one in workers)
 
 
-async def test_an_order_reaches_its_worker_whoever_is_asked(cluster: ServedCluster) -> None:
+async def test_an_order_reaches_its_worker_through_any_worker(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(3)]
-    for asked in workers:
-        for meant in workers:
-            worker_id = meant.running.worker.settings.worker_id
-            answer = await asked.ask("DELETE", f"/coterie/workers/{worker_id}/drain")
+    for via in workers:
+        for target in workers:
+            worker_id = target.running.worker.settings.worker_id
+            answer = await via.ask("DELETE", f"/coterie/workers/{worker_id}/drain")
             assert answer.status_code == 202, answer.text
-            assert answer.json()["life"] == meant.running.worker.life
+            assert answer.json()["life"] == target.running.worker.boot_id
 
 
-async def test_a_drain_is_shown_from_the_moment_it_is_ordered(
-    cluster: ServedCluster, protocol: ConnectProtocol
-) -> None:
+async def test_a_drain_is_shown_as_soon_as_it_is_ordered(cluster: ServedCluster, protocol: ConnectProtocol) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     worker_id = workers[0].running.worker.settings.worker_id
     other = workers[1]
@@ -108,10 +106,10 @@ async def test_a_drain_is_shown_from_the_moment_it_is_ordered(
         return
     assert ordered.status_code == 202
     shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}
-    assert shown.get(worker_id, True), "or it has gone already"
+    assert shown.get(worker_id, True), "the drain is not shown (a worker that has left is not listed)"
 
 
-async def test_a_name_may_hold_a_slash(cluster: ServedCluster) -> None:
+async def test_a_worker_name_may_contain_a_slash(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     answer = await worker.ask("POST", "/coterie/workers/a%2Fb/drain")
     assert (answer.status_code, answer.json()["message"].startswith("No worker is called a/b.")) == (404, True)

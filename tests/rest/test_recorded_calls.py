@@ -1,56 +1,56 @@
-"""The calls that a real Kafka Connect 4.3.1 answered, asked again: same status, same shape, same words."""
+"""Calls recorded from a real Kafka Connect 4.3.1 get responses with the same status, structure and messages."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.rest.app import CONNECT_VERSION
-from tests.rest.served import Served, ServedCluster
+from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
 CALLS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors" / "connect-rest.json").read_text())["rest"]
 KNOWN = ("FileStreamSourceConnector", "FileStreamSinkConnector", "SleepySource")
 OTHER_WORDS = ("Failed to find any class", "Unexpected end-of-input")
-"""Beginnings of messages that name Java's classes: only their status and shape are ours to keep."""
+"""Beginnings of messages that name Java's classes: for these only status and structure are compared."""
 
 
 class RecordedRuntime(SimulatedRuntime):
-    """Knows the plug-ins of the worker that was recorded."""
+    """Has the plug-ins of the recorded worker."""
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
         if not config["connector.class"].endswith(KNOWN):
             return {"connector.class": [f"Failed to find any class {config['connector.class']}"]}
-        errors = dict(await super().validate(config, checkpointed))
+        errors = dict(await super().validate(config, checkpointed_task_configs))
         if config["connector.class"].endswith("FileStreamSourceConnector") and "topic" not in config:
             errors["topic"] = ['Missing required configuration "topic" which has no default value.']
         return errors
 
-    async def start(self, start: TaskStart) -> None:
-        if start.config.get("file", "").startswith("/nonexistent/"):
-            raise WorldError(f"Couldn't find or create file '{start.config['file']}'")
-        await super().start(start)
+    async def start(self, spec: TaskSpec) -> None:
+        if spec.config.get("file", "").startswith("/nonexistent/"):
+            raise WorldError(f"Couldn't find or create file '{spec.config['file']}'")
+        await super().start(spec)
 
     async def split(
         self,
         connector: str,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         count = int(config["tasks.max"])
         return [{"task.class": f"task {number}", **config} for number in range(count)]
 
 
 def comparable(body: Any, key: str = "") -> Any:
-    """``body`` without what differs from worker to worker: ids, versions, traces, whose config a task got."""
+    """``body`` without what differs between workers: ids, versions, traces, task configs."""
     if key in ("worker_id", "version", "commit", "kafka_cluster_id", "trace", "task.class"):
         return f"some {key}"
     if isinstance(body, dict):
@@ -69,7 +69,7 @@ def agrees(call: dict[str, Any], status: int, text: str) -> bool:
     return bool(comparable(body) == comparable(call["body"]))
 
 
-async def answer(worker: Served, call: dict[str, Any]) -> tuple[int, str]:
+async def answer(worker: ServedWorker, call: dict[str, Any]) -> tuple[int, str]:
     raw = call["args"].removeprefix("-d ").encode() if call["args"] else None
     response = await worker.ask(call["method"], call["path"], raw=raw)
     if response.status_code == 201:
@@ -77,7 +77,7 @@ async def answer(worker: Served, call: dict[str, Any]) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-async def test_every_recorded_call_is_answered_as_connect_answered_it(cluster: ServedCluster) -> None:
+async def test_every_recorded_call_gets_the_response_that_connect_gave(cluster: ServedCluster) -> None:
     runtime = RecordedRuntime()
     worker = await cluster.serve(runtime=runtime)
     for call in CALLS:
@@ -86,7 +86,7 @@ async def test_every_recorded_call_is_answered_as_connect_answered_it(cluster: S
             assert agrees(call, status, text), (call, status, text)
             continue
 
-        # Whoever recorded waited for things to settle, and so do we.
+        # The recorder waited for the cluster to settle before each call, and so does this test.
         async def is_answered(call: dict[str, Any] = call) -> bool:
             return agrees(call, *await answer(worker, call))
 
@@ -96,7 +96,7 @@ async def test_every_recorded_call_is_answered_as_connect_answered_it(cluster: S
             raise AssertionError((call, await answer(worker, call))) from None
 
 
-async def test_the_root_names_a_version_that_clients_of_connect_understand(cluster: ServedCluster) -> None:
+async def test_the_root_names_a_version_that_connects_clients_accept(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     root = (await worker.get("/")).json()
     assert root["version"] == CONNECT_VERSION == "4.3.1"

@@ -1,4 +1,4 @@
-"""A config may hold a password: no worker's log or trace shows what stands in one."""
+"""A config may contain a password: no worker's log or trace contains values of a config."""
 
 import asyncio
 import logging
@@ -18,17 +18,17 @@ FIRST, SECOND = (
 )
 
 
-async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
+async def test_no_trace_and_no_log_contains_values_of_a_config(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[str] = []
 
-    def overheard(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
+    def recording_step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         output = step(herder, event, now_ms=now_ms)
         passed.extend(map(repr, (event, *output.effects)))
         return output
 
-    monkeypatch.setattr(shell, "step", overheard)
+    monkeypatch.setattr(shell, "step", recording_step)
     caplog.set_level(logging.DEBUG)
     asyncio.get_running_loop().set_debug(True)
     workers = [await cluster.serve() for _ in range(2)]
@@ -38,7 +38,7 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
         assert (await worker.ask("PUT", f"/connectors/{name}/config", SECOND)).is_success
         refused = await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "tasks.max": SECRETS[0]})
         assert refused.is_client_error
-        assert SECRETS[0] in refused.text, "who sent it is told"
+        assert SECRETS[0] in refused.text, "the client that sent the value sees it in the error"
         refused = await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "unjudgeable": SECRETS[0]})
         assert refused.is_client_error
         assert SECRETS[0] in refused.text
@@ -53,21 +53,21 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}/tasks")).text
     runtime = workers[0].running.runtime
     broken = next(task for task in runtime.running if task.connector.startswith("on-"))
-    runtime.die(broken, SECRETS[0], can_restart=False)
+    runtime.fail_query(broken, SECRETS[0], can_restart=False)
     for name in ("unsplittable", "unstartable", broken.connector):
 
-        async def says_why(name: str = name) -> bool:
+        async def has_trace(name: str = name) -> bool:
             return f'"trace":"{SECRETS[0]}"' in (await workers[0].get(f"/connectors/{name}/status")).text
 
-        await until(says_why)
+        await until(has_trace)
     await workers[0].until_running("unstoppable", 1)
     assert (await workers[0].ask("DELETE", "/connectors/unstoppable")).is_success
     await until(lambda: "Stopping task unstoppable-0 failed: ValueError" in caplog.text)
-    assert "Validating a config failed: ValueError" in caplog.text
+    assert "Validating a connector's config failed: ValueError" in caplog.text
     kinds = {text.partition("(")[0] for text in passed}
     assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
     assert kinds > {"Reply", "StartTask", "AppendConfig", "ConfigValidated", "PublishTaskConfigs"}
     assert kinds > {"SplitFailed", "TaskStartFailed", "TaskDied"}
-    stories = [worker.running.worker._trace.story(400) for worker in workers]
+    stories = [worker.running.worker._trace.recent_text(400) for worker in workers]
     for text in (*passed, *stories, *caplog.text.splitlines()):
         assert not any(secret in text for secret in SECRETS), text[:300]

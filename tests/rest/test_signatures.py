@@ -15,12 +15,12 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.requests import DescribeWorker, WorkerView
 from coterie.herder.seams import LeaderClient
-from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signing, decode_base64
+from coterie.herder.session_keys import SessionKey, SessionKeySettings, SigningKey, decode_base64
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest.leader import HttpLeaderClient
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.served import JSON, Served, ServedCluster
+from tests.rest.served import JSON, ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-signed.json").read_text())
@@ -45,23 +45,25 @@ def fresh_key(cluster: ServedCluster) -> bytes:
 
 
 def written_keys(cluster: ServedCluster) -> list[tuple[str, int]]:
-    """All that were ever written, each with its time."""
+    """All session keys that were written, each with its time."""
     values = [json.loads(line.value) for line in cluster.config_log.lines if line.key == b"session-key" and line.value]
     return [(value["key"], value["creation-timestamp"]) for value in values]
 
 
 def headers(key: bytes, body: bytes = BODY, algorithm: str = "HmacSHA256") -> dict[str, str]:
-    mac = Signing(key=key, algorithm=algorithm).signature(body).mac
+    mac = SigningKey(key=key, algorithm=algorithm).signature(body).mac
     return {SIGNATURE: base64.b64encode(mac).decode(), ALGORITHM: algorithm}
 
 
-async def post(worker: Served, headers: Mapping[str, str], body: bytes = BODY, name: str = "orders") -> httpx.Response:
+async def post(
+    worker: ServedWorker, headers: Mapping[str, str], body: bytes = BODY, name: str = "orders"
+) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False) as client:
         return await client.post(f"{worker.url}/connectors/{name}/tasks", content=body, headers={**JSON, **headers})
 
 
-async def until_known(cluster: ServedCluster) -> None:
-    """Until all have read the config log to its end, session keys included."""
+async def until_key_is_read(cluster: ServedCluster) -> None:
+    """Wait until all workers have read the config log to its end, session keys included."""
 
     async def is_so() -> bool:
         views = [await one.worker.ask(DescribeWorker()) for one in cluster.workers]
@@ -79,7 +81,7 @@ async def sessioned() -> AsyncIterator[ServedCluster]:
         yield cluster
 
 
-async def test_what_a_real_connect_sent_to_its_leader_is_taken(sessioned: ServedCluster) -> None:
+async def test_requests_recorded_from_a_real_connect_are_accepted(sessioned: ServedCluster) -> None:
     sessioned.session_keys = SessionKeySettings(ttl_ms=0)  # The recorded key is as old as the recording.
     await sessioned.config_log.append([config_records.session_key_line(recorded_key())])
     worker = await sessioned.serve()
@@ -91,20 +93,22 @@ async def test_what_a_real_connect_sent_to_its_leader_is_taken(sessioned: Served
         assert (answer.status_code, answer.content) == (exchange["status"], b"")
         tasks = (await worker.get(f"/connectors/{name}/tasks")).json()
         assert [task["config"] for task in tasks] == json.loads(body)
-        assert headers(recorded_key().key, body).items() <= exchange["headers"].items(), "and we would sign alike"
-        for wrong, (status, told) in (
+        assert headers(recorded_key().key, body).items() <= exchange["headers"].items(), (
+            "our signature differs from Connect's"
+        )
+        for wrong, (status, expected) in (
             ({}, RECORDED["unsigned_answer"]),
             (headers(b"another"), RECORDED["bad_signature_answer"]),
         ):
             answer = await post(worker, wrong, body, name)
-            assert (answer.status_code, answer.json()) == (status, told)
+            assert (answer.status_code, answer.json()) == (status, expected)
     assert sessioned.config_log.latest()[b"session-key"] == config_records.session_key_line(recorded_key()).value
 
 
-async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: ServedCluster) -> None:
+async def test_invalid_internal_requests_get_connects_errors_in_connects_order(sessioned: ServedCluster) -> None:
     worker = await sessioned.serve()
     await worker.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
-    await until_known(sessioned)
+    await until_key_is_read(sessioned)
     good = headers(fresh_key(sessioned))
     cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
         ({}, b"{", "orders", 500, "The body is not JSON"),
@@ -113,7 +117,7 @@ async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: Serv
         ({SIGNATURE: good[SIGNATURE]}, BODY, "orders", 400, UNSIGNED),
         ({ALGORITHM: good[ALGORITHM]}, BODY, "orders", 400, UNSIGNED),
         ({**good, ALGORITHM: "nope"}, BODY, "orders", 400, "Algorithm nope not available"),
-        ({**good, SIGNATURE: "a-b"}, BODY, "orders", 400, "X-Connect-Authorization cannot be read"),
+        ({**good, SIGNATURE: "a-b"}, BODY, "orders", 400, "The header X-Connect-Authorization cannot be read"),
         (headers(b"k", algorithm="HmacSHA512"), BODY, "orders", 400, "does not support the 'HmacSHA512' key signing"),
         (headers(b"k"), BODY, "orders", 403, "Internal request contained invalid signature."),
         (good, b"[]", "orders", 403, "Internal request contained invalid signature."),
@@ -129,29 +133,29 @@ async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: Serv
     assert (await post(worker, good)).status_code == 204
 
 
-async def test_a_leader_that_cannot_write_a_key_says_that_it_has_none(sessioned: ServedCluster) -> None:
+async def test_a_leader_without_a_session_key_returns_503(sessioned: ServedCluster) -> None:
     sessioned.config_log.broken = True
     worker = await sessioned.serve()
     answer = await post(worker, headers(b"k"))
     assert answer.status_code == 503
     assert "has not been able to read a session key from the config topic yet" in answer.json()["message"]
     sessioned.config_log.broken = False
-    await until_known(sessioned)
+    await until_key_is_read(sessioned)
     assert (await post(worker, headers(fresh_key(sessioned)))).status_code == 404
 
 
-async def test_the_wrong_worker_hands_a_request_on_as_it_was_signed(sessioned: ServedCluster) -> None:
+async def test_a_follower_forwards_a_signed_request_unchanged(sessioned: ServedCluster) -> None:
     workers = [await sessioned.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not sessioned.leader)
     await follower.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
-    await until_known(sessioned)
-    odd = b'[ {"share" : "0 of 1"} ]'  # Byte for byte: nobody writes it so again.
+    await until_key_is_read(sessioned)
+    odd = b'[ {"share" : "0 of 1"} ]'  # Encoding the parsed body again gives other bytes.
     assert (await post(follower, headers(fresh_key(sessioned), odd), odd)).status_code == 204
     assert len((await follower.get("/connectors/orders/tasks")).json()) == 1
     assert (await post(follower, {})).json()["message"] == UNSIGNED
 
 
-async def test_older_protocols_ask_for_no_signature(cluster: ServedCluster) -> None:
+async def test_older_protocols_require_no_signature(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     await worker.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
     answer = await post(worker, {})
@@ -159,7 +163,7 @@ async def test_older_protocols_ask_for_no_signature(cluster: ServedCluster) -> N
     assert (b"session-key" in cluster.config_log.latest()) is (cluster.protocol >= ConnectProtocol.SESSIONED)
 
 
-async def test_keys_are_renewed_by_themselves_and_nothing_else_happens(sessioned: ServedCluster) -> None:
+async def test_session_keys_are_renewed_without_a_rebalance_or_a_restart(sessioned: ServedCluster) -> None:
     sessioned.session_keys = SessionKeySettings(ttl_ms=40)
     begun_ms = time.time_ns() // 1_000_000
     workers = [await sessioned.serve() for _ in range(2)]
@@ -175,12 +179,12 @@ async def test_keys_are_renewed_by_themselves_and_nothing_else_happens(sessioned
     assert set(sessioned.starts().values()) == {1}
 
 
-class HeldLeaderClient(HttpLeaderClient):
-    """Holds the first request back, signed as it is, until it is let go."""
+class BlockableLeaderClient(HttpLeaderClient):
+    """Delays signed requests until ``unblock`` is set."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         super().__init__(client)
-        self.holds, self.goes = asyncio.Event(), asyncio.Event()
+        self.blocked, self.unblock = asyncio.Event(), asyncio.Event()
         self.signed_with: list[bytes] = []
 
     async def publish_task_configs(
@@ -188,43 +192,45 @@ class HeldLeaderClient(HttpLeaderClient):
         leader_url: WorkerUrl,
         connector: ConnectorName,
         configs: Sequence[Mapping[str, str]],
-        signing: Signing | None,
+        signing_key: SigningKey | None,
     ) -> None:
-        assert signing is not None
-        self.signed_with.append(signing.key)
-        self.holds.set()
-        await self.goes.wait()
-        await super().publish_task_configs(leader_url, connector, configs, signing)
+        assert signing_key is not None
+        self.signed_with.append(signing_key.key)
+        self.blocked.set()
+        await self.unblock.wait()
+        await super().publish_task_configs(leader_url, connector, configs, signing_key)
 
 
-class HoldingCluster(ServedCluster):
-    async def __aenter__(self) -> "HoldingCluster":
+class BlockableCluster(ServedCluster):
+    async def __aenter__(self) -> "BlockableCluster":
         await super().__aenter__()
-        self.held = HeldLeaderClient(self.client)
+        self.held = BlockableLeaderClient(self.client)
         return self
 
     def leader_client(self) -> LeaderClient:
         return self.held
 
 
-async def test_a_key_that_is_renewed_while_a_request_is_under_way_costs_a_quiet_second_try(
+async def test_a_key_renewed_during_a_request_causes_one_retry_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with HoldingCluster(protocol=ConnectProtocol.SESSIONED) as cluster:
+    async with BlockableCluster(protocol=ConnectProtocol.SESSIONED) as cluster:
         workers = [await cluster.serve() for _ in range(2)]
         for name in ("a", "b"):  # One for each worker; the follower's needs the leader.
             await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
-        await cluster.held.holds.wait()
+        await cluster.held.blocked.wait()
         older = fresh_key(cluster)
         newer = SessionKey(key=b"newer newer newer newer newer ne", algorithm="HmacSHA256", created_at_ms=2**42)
         await cluster.config_log.append([config_records.session_key_line(newer)])
-        await until_known(cluster)
-        cluster.held.goes.set()
+        await until_key_is_read(cluster)
+        cluster.held.unblock.set()
         await until(lambda: cluster.running_tasks() == ["a-0", "a-1", "b-0", "b-1"])
         assert cluster.held.signed_with == [older, newer.key]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert not any("are sent to the leader again" in record.message for record in caplog.records), "quietly"
+    assert not any("are sent to the leader again" in record.message for record in caplog.records), (
+        "the retry was logged"
+    )
     for key in (older, newer.key):
         assert base64.b64encode(key).decode() not in caplog.text
         assert repr(key)[2:-1] not in caplog.text

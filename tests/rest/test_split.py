@@ -1,16 +1,16 @@
-"""What becomes of a config that would split a connector anew where its tasks have checkpoints."""
+"""Configs that would split a connector again although its tasks have checkpoints."""
 
 import json
 from collections.abc import Mapping, Sequence
 
 import httpx
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.validation import split_errors
-from tests.rest.served import Served, ServedCluster
+from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
@@ -19,30 +19,30 @@ TASKS = [ConnectorTaskId(ConnectorName("a"), number) for number in range(2)]
 
 
 class FixedSplitRuntime(SimulatedRuntime):
-    """Its tasks say how many they are, as Spark's do, and are refused by the same rule."""
+    """Its task configs contain the number of tasks, as Spark's do, and the same rule refuses another number."""
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        return split_errors(config, int(config["tasks.max"]), checkpointed)
+        return split_errors(config, int(config["tasks.max"]), checkpointed_task_configs)
 
     async def split(
         self,
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
-        tasks = await super().split(connector, incarnation, config, checkpointed)
-        if errors := split_errors(config, len(tasks), checkpointed):
+        tasks = await super().split(connector, incarnation, config, checkpointed_task_configs)
+        if errors := split_errors(config, len(tasks), checkpointed_task_configs):
             raise ConfigError(errors)
         return [{**task, "task.count": str(len(tasks))} for task in tasks]
 
 
-async def running(cluster: ServedCluster) -> tuple[Served, SimulatedRuntime]:
-    """One worker, which runs the two tasks of connector ``a``."""
+async def running(cluster: ServedCluster) -> tuple[ServedWorker, SimulatedRuntime]:
+    """Start one worker, which runs the two tasks of connector ``a``."""
     runtime = FixedSplitRuntime()
     worker = await cluster.serve(runtime=runtime)
     assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})).status_code == 201
@@ -58,7 +58,7 @@ def assert_refused(answer: httpx.Response) -> None:
     assert "Keep tasks.max=2; or create a connector under another name; or delete this one" in message
 
 
-async def test_another_split_is_400_and_the_tasks_run_on(cluster: ServedCluster) -> None:
+async def test_another_number_of_tasks_is_a_400_and_the_tasks_keep_running(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     lines = cluster.config_log.keys()
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
@@ -68,7 +68,7 @@ async def test_another_split_is_400_and_the_tasks_run_on(cluster: ServedCluster)
     assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
 
 
-async def test_a_stopped_connector_has_its_checkpoints_still(cluster: ServedCluster) -> None:
+async def test_a_stopped_connector_still_has_its_checkpoints(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     assert (await worker.ask("PUT", "/connectors/a/stop")).status_code == 204
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
@@ -79,7 +79,7 @@ async def test_a_stopped_connector_has_its_checkpoints_still(cluster: ServedClus
     assert sorted(runtime.starts) == sorted(2 * TASKS)
 
 
-async def test_what_else_a_config_says_may_change(cluster: ServedCluster) -> None:
+async def test_other_keys_of_the_config_may_change(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
     await worker.until_running("a", 2)
@@ -90,11 +90,11 @@ async def test_what_else_a_config_says_may_change(cluster: ServedCluster) -> Non
     await until(is_so)
 
 
-async def test_a_config_that_a_connect_worker_has_accepted_fails_the_connector_and_not_its_tasks(
+async def test_an_invalid_config_written_by_a_connect_worker_fails_the_connector_and_no_task(
     cluster: ServedCluster,
 ) -> None:
     worker, runtime = await running(cluster)
-    line = NewLine(key=b"connector-a", value=json.dumps({"properties": {**CHANGED, "name": "a"}}).encode())
+    line = NewTopicRecord(key=b"connector-a", value=json.dumps({"properties": {**CHANGED, "name": "a"}}).encode())
     await cluster.config_log.append([line])
 
     async def has_failed() -> bool:
@@ -104,18 +104,20 @@ async def test_a_config_that_a_connect_worker_has_accepted_fails_the_connector_a
     await until(has_failed)
     await worker.until_running("a", 2)
     assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
-    assert (await worker.ask("PUT", "/connectors/a/config", CONFIG)).status_code == 200, "it can be put right"
+    assert (await worker.ask("PUT", "/connectors/a/config", CONFIG)).status_code == 200, (
+        "a valid config must be accepted"
+    )
     await until_connector_runs(worker)
 
 
-async def until_connector_runs(worker: Served) -> None:
+async def until_connector_runs(worker: ServedWorker) -> None:
     async def is_so() -> bool:
         return bool((await worker.get("/connectors/a/status")).json()["connector"]["state"] == "RUNNING")
 
     await until(is_so)
 
 
-async def test_each_way_out_leads_out(cluster: ServedCluster) -> None:
+async def test_another_name_or_a_new_incarnation_allows_another_number_of_tasks(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     former = {start.incarnation for start in runtime.running.values()}
     assert (await worker.ask("POST", "/connectors", {"name": "b", "config": CHANGED})).status_code == 201

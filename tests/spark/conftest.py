@@ -1,4 +1,4 @@
-"""One real runtime, warm, for all tests of this process that need one; and small builders of input and config."""
+"""One warm real runtime for all tests of this process that need one; and small builders of input and config."""
 
 import asyncio
 import csv
@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 from pyspark.sql import SparkSession
 
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, TaskStart
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.session import Session
+from coterie.spark.session import SparkDriver
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import NotToBeHad
+from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.sink_files import counted
 from tests.worker.fleet import Fleet
 
@@ -25,7 +25,7 @@ SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
 
 
 def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]]) -> Path:
-    """A CSV file, written aside and renamed in."""
+    """A CSV file, written elsewhere and renamed into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{name}"
     with aside.open("w", newline="") as file:
@@ -36,12 +36,12 @@ def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]
 
 
 def rows_of(out: Path, column: str = "row") -> list[int]:
-    """The numbers in ``column`` that a reader finds, without Spark, sorted."""
+    """The numbers in ``column`` that a reader without Spark finds, sorted."""
     return sorted(counted(out, column).elements())
 
 
 class Rig:
-    """A runtime and what the tests ask of it."""
+    """A runtime and helpers of the tests."""
 
     def __init__(self, runtime: SparkTaskRuntime) -> None:
         self.spark_runtime = runtime
@@ -49,7 +49,7 @@ class Rig:
 
     @property
     def session(self) -> SparkSession:
-        """A session of its own, as each task has one."""
+        """A new session, as each task has one."""
         return SparkSession.builder.getOrCreate().newSession()
 
     def config(self, folder: Path, **keys: str) -> dict[str, str]:
@@ -66,11 +66,11 @@ class Rig:
             "sink.path": str(folder / "out"),
         } | {key.replace("__", "."): value for key, value in keys.items()}
 
-    async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskStart:
+    async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskSpec:
         """Split and start task ``index`` of a connector of this name."""
         tasks = await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())
         task = ConnectorTaskId(ConnectorName(name), index)
-        start = TaskStart(task=task, incarnation=Incarnation("i"), config=tasks[index])
+        start = TaskSpec(task=task, incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)
         return start
 
@@ -82,16 +82,16 @@ class Rig:
             if isinstance(event, TaskDied) and event.task == task:
                 return event
 
-    async def wait_until(self, true: Callable[[], bool], *, within_s: float = 60) -> None:
+    async def wait_until(self, condition: Callable[[], bool], *, within_s: float = 60) -> None:
         async with asyncio.timeout(within_s):
-            while not true():  # noqa: ASYNC110 - what is awaited are files that another process writes
+            while not condition():  # noqa: ASYNC110 - waits for files that another process writes
                 await asyncio.sleep(0.05)
 
 
-class Lent:
-    """A worker's view of the session of all tests: the tasks are its own, and the JVM is not."""
+class LentDriver:
+    """The driver of a worker in tests: it uses the shared session, and closing it does not end the session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SparkDriver) -> None:
         self.spark = session.spark
         self.jvm_pid = session.jvm_pid
 
@@ -100,9 +100,11 @@ class Lent:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path | NotToBeHad) -> AsyncIterator[Rig]:
-    """With the jars of connectors where they can be had; a test that needs them asks for ``spark_jars``."""
-    jars = None if isinstance(spark_jars_if_any, NotToBeHad) else JarSettings(folder=spark_jars_if_any)
+async def rig(
+    tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path | ProgramUnavailableError
+) -> AsyncIterator[Rig]:
+    """Has the jars of connectors if they are available; a test that needs them uses ``spark_jars``."""
+    jars = None if isinstance(spark_jars_if_any, ProgramUnavailableError) else JarSettings(folder=spark_jars_if_any)
     folder = tmp_path_factory.mktemp("runtime")
     runtime = SparkTaskRuntime(
         SparkConfig(
@@ -122,7 +124,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path 
 
 @pytest.fixture
 def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
-    """The runtime of all tests, which no worker opens or closes, for as long as there are workers."""
+    """The shared runtime, which workers cannot open or close."""
     monkeypatch.setattr(rig.spark_runtime, "open", nothing)
     monkeypatch.setattr(rig.spark_runtime, "close", nothing)
     return rig.spark_runtime

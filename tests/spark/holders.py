@@ -1,4 +1,4 @@
-"""Processes of ``holder.py``, told over stdin what to do."""
+"""Processes of ``task_process.py``, which get commands over stdin."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from pathlib import Path
 DEADLINE_S = 180
 
 
-class Holder:
-    """One process of ``holder.py``, in a process group of its own."""
+class TaskProcess:
+    """One process of ``task_process.py``, in its own process group."""
 
     def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack, jars: Path | None = None) -> None:
         command = [
             sys.executable,
-            str(Path(__file__).with_name("holder.py")),
+            str(Path(__file__).with_name("task_process.py")),
             str(folder / "checkpoints"),
             str(folder / name),
             str(os.getpid()),
@@ -30,14 +30,14 @@ class Holder:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
         )
         self._lines: queue.Queue[str] = queue.Queue()
-        # A daemon: pytest can end, and the holder with it, also where end() was not called.
+        # A daemon thread: pytest can end, and the process with it, even if end() was not called.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         ended_by.callback(self.end)
         self.jvm = 0
         self.checkpoints = folder / "checkpoints"
         self.start = ""
-        """The command that starts the task of the test that runs."""
+        """The command that starts the task of the current test."""
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -48,14 +48,14 @@ class Holder:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
 
-    def hear(self, first: str) -> str:
-        """Wait for a line that begins so; anything else that is said before is a failure."""
+    def wait_for_line(self, first: str) -> str:
+        """Wait for a line that begins with ``first``; any other line before it is a failure."""
         line = self._lines.get(timeout=DEADLINE_S)
         assert line.startswith(first), line
         return line
 
-    def hear_of(self, *answers: str) -> str:
-        """Wait for one of these answers; a run may be told as taken before it."""
+    def wait_for_answer(self, *answers: str) -> str:
+        """Wait for one of these answers; the line ``taken`` may come before it."""
         while (line := self._lines.get(timeout=DEADLINE_S)) == "taken":
             pass
         assert line.startswith(answers), line
@@ -63,9 +63,9 @@ class Holder:
 
     def ask(self, command: str, *answers: str) -> str:
         self.tell(command)
-        return self.hear_of(*answers)
+        return self.wait_for_answer(*answers)
 
-    def said(self) -> list[str]:
+    def remaining_lines(self) -> list[str]:
         lines = []
         while not self._lines.empty():
             lines.append(self._lines.get())
@@ -97,14 +97,14 @@ class Holder:
         self.process.stdout.close()
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.02)
 
 
-def directories(holder: Holder, folder: Path) -> list[Path]:
-    """The checkpoint of the test's task; there is to be one."""
+def directories(holder: TaskProcess, folder: Path) -> list[Path]:
+    """The checkpoints of the test's task; there should be one."""
     task = holder.checkpoints / f"fight-{folder.name}" / "gen-1" / "0"
     return [path for path in task.iterdir() if path.is_dir() and not path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Who holds a checkpoint: claims, exchanges, the fallback, and many processes at once."""
+"""Ownership of a checkpoint: claims, exchanges, the fallback, and many concurrent processes."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
-    NoExchangeError,
+    ExchangeUnsupportedError,
     check_location,
-    exchange,
-    is_taken,
-    make_first,
+    create_first_checkpoint,
+    exchange_names,
+    is_taken_over,
     safe_name,
-    starts_of,
+    start_number_of,
     take_over,
 )
 from coterie.spark.runtime import SparkTaskRuntime
@@ -25,7 +25,7 @@ from coterie.spark.settings import SparkConfig
 WAYS = pytest.mark.parametrize("exchange_allowed", [True, False], ids=["exchange", "rename"])
 
 
-async def test_a_location_that_cannot_be_used_is_named_before_spark_starts(tmp_path: Path) -> None:
+async def test_an_unusable_checkpoint_location_is_named_before_spark_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     location = tmp_path / "file" / "checkpoints"
     config = SparkConfig(checkpoint_location=location, scratch=tmp_path / "scratch", log_file=tmp_path / "jvm.log")
@@ -36,57 +36,55 @@ async def test_a_location_that_cannot_be_used_is_named_before_spark_starts(tmp_p
     assert not (tmp_path / "jvm.log").exists()
 
 
-def test_a_location_that_is_missing_is_made_and_keeps_no_trace_of_the_check(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_location_is_created_and_the_check_leaves_nothing_in_it(tmp_path: Path) -> None:
     check_location(tmp_path / "a" / "b")
     assert os.listdir(tmp_path / "a" / "b") == []
 
 
 @WAYS
-def test_the_first_start_takes_the_checkpoint_and_the_next_takes_it_from_the_first(
-    tmp_path: Path, exchange_allowed: bool
-) -> None:
-    make_first(tmp_path / "task")
-    first = take_over(tmp_path / "task", exchange_allowed=exchange_allowed)
-    assert first.starts == 1
+def test_the_next_start_takes_the_checkpoint_over_from_the_first_one(tmp_path: Path, exchange_allowed: bool) -> None:
+    create_first_checkpoint(tmp_path / "task")
+    first = take_over(tmp_path / "task", may_exchange=exchange_allowed)
+    assert first.start_number == 1
     assert first.batch_in_flight is None
-    assert not is_taken(first.path)
+    assert not is_taken_over(first.path)
     (first.path / "offsets").mkdir()
     (first.path / "offsets" / "0").write_text("plan")
     (first.path / "offsets" / ".1.tmp").write_text("half a plan")
 
-    second = take_over(tmp_path / "task", exchange_allowed=exchange_allowed)
-    assert second.starts == 2
+    second = take_over(tmp_path / "task", may_exchange=exchange_allowed)
+    assert second.start_number == 2
     assert second.lineage == first.lineage
     assert second.batch_in_flight == 0
-    assert is_taken(first.path)
+    assert is_taken_over(first.path)
     assert first.path.is_file()
     assert os.listdir(second.path / "offsets") == ["0"]
 
 
-def test_taking_over_makes_nothing(tmp_path: Path) -> None:
+def test_a_take_over_creates_no_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="No such file"):
         take_over(tmp_path / "task")
     assert not os.listdir(tmp_path)
 
 
-def test_a_checkpoint_that_starts_from_nothing_has_a_lineage_of_its_own(tmp_path: Path) -> None:
+def test_a_new_checkpoint_has_a_new_lineage(tmp_path: Path) -> None:
     for name in ("0", "1"):
-        make_first(tmp_path / name)
+        create_first_checkpoint(tmp_path / name)
     assert take_over(tmp_path / "0").lineage != take_over(tmp_path / "1").lineage
 
 
-def test_a_writer_at_a_taken_path_is_stopped(tmp_path: Path) -> None:
-    make_first(tmp_path)
+def test_a_query_that_writes_to_a_taken_checkpoint_is_stopped(tmp_path: Path) -> None:
+    create_first_checkpoint(tmp_path)
     first = take_over(tmp_path)
     take_over(tmp_path)
     with pytest.raises(NotADirectoryError):
         (first.path / "offsets").mkdir(parents=True)
 
 
-def test_without_exchange_what_the_old_query_wrote_between_the_two_steps_is_taken_in(
+def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_first(tmp_path)
+    create_first_checkpoint(tmp_path)
     first = take_over(tmp_path)
     rename = Path.rename
     writes: list[int] = []
@@ -100,14 +98,14 @@ def test_without_exchange_what_the_old_query_wrote_between_the_two_steps_is_take
         return moved
 
     monkeypatch.setattr(Path, "rename", rename_and_let_the_old_query_write)
-    # The old query writes once more after its folder was moved aside, and the file still comes to stand.
-    second = take_over(tmp_path, exchange_allowed=False)
+    # The old query writes once more after its folder was renamed, and the file is kept.
+    second = take_over(tmp_path, may_exchange=False)
     assert sorted(os.listdir(second.path / "commits")) == ["7", "8"]
     assert first.path.is_file()
 
 
-def test_a_contender_that_died_after_its_rename_leaves_an_order_that_the_next_one_fulfils(tmp_path: Path) -> None:
-    make_first(tmp_path)
+def test_the_next_start_completes_a_take_over_that_was_killed_after_its_rename(tmp_path: Path) -> None:
+    create_first_checkpoint(tmp_path)
     first = take_over(tmp_path)
     dead = tmp_path / "2-dead"
     (tmp_path / f".close-{first.path.name}").touch()
@@ -115,60 +113,60 @@ def test_a_contender_that_died_after_its_rename_leaves_an_order_that_the_next_on
     (first.path / "commits").mkdir(parents=True)
     (first.path / "commits" / "3").write_text("committed by the old query")
 
-    third = take_over(tmp_path, exchange_allowed=False)
+    third = take_over(tmp_path, may_exchange=False)
     assert third.lineage == first.lineage
     assert (third.path / "commits" / "3").exists()
     assert first.path.is_file()
     assert dead.is_file()
 
 
-def test_a_folder_whose_directory_was_deleted_is_refused_with_what_to_do(
+def test_a_task_folder_without_its_checkpoint_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_first(tmp_path)
+    create_first_checkpoint(tmp_path)
     held = take_over(tmp_path)
     (held.path / "lineage").unlink()
     held.path.rmdir()
-    monkeypatch.setattr(checkpoint, "PATIENCE_MS", 50)
+    monkeypatch.setattr(checkpoint, "TAKE_OVER_TIMEOUT_MS", 50)
     with pytest.raises(WorldError, match="check whether files were removed"):
         take_over(tmp_path)
 
 
-def test_exchanging_with_nothing_says_so(tmp_path: Path) -> None:
+def test_exchanging_with_a_missing_folder_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
     with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "one", tmp_path / "other")
+        exchange_names(tmp_path / "one", tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ä/b", "..", "_hidden", "a=b", "{x}*?[y]\\", "%41", "~"])
-def test_odd_names_become_safe_and_distinct_folders(name: str) -> None:
+def test_unusual_connector_names_become_safe_and_distinct_folders(name: str) -> None:
     safe = safe_name(name)
     assert not set(safe) & set(" /{}*?[]\\=:~")
     assert safe[0] not in "._"
     assert safe == name or safe != safe_name(safe)
 
 
-# -- many at once -----------------------------------------------------------------------------------------------------
+# -- many processes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["exchange", "rename"])
-def test_many_processes_take_over_at_once_and_one_checkpoint_is_left(tmp_path: Path, way: str) -> None:
-    make_first(tmp_path)
+def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: Path, way: str) -> None:
+    create_first_checkpoint(tmp_path)
     first = take_over(tmp_path)
-    command = [sys.executable, str(Path(__file__).with_name("contender.py")), str(tmp_path), "40", way]
+    command = [sys.executable, str(Path(__file__).with_name("take_over_process.py")), str(tmp_path), "40", way]
     contenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
     taken = [name for contender in contenders for name in contender.communicate(timeout=100)[0].split()]
     assert [contender.returncode for contender in contenders] == [0] * 5
 
     assert len(taken) == len(set(taken)) == 200
     if way == "exchange":
-        assert sorted(starts_of(Path(name)) for name in taken) == list(range(2, 202))
-    last = take_over(tmp_path, exchange_allowed=way == "exchange")
+        assert sorted(start_number_of(Path(name)) for name in taken) == list(range(2, 202))
+    last = take_over(tmp_path, may_exchange=way == "exchange")
     assert last.lineage == first.lineage
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]
 
 
-def test_only_a_kernel_that_cannot_exchange_leads_to_the_fallback() -> None:
+def test_the_fallback_is_used_only_if_the_kernel_cannot_exchange() -> None:
     with pytest.raises(OSError, match="No such file"):
-        exchange(Path("/nowhere/one"), Path("/nowhere/other"))
-    assert not issubclass(NoExchangeError, OSError)
+        exchange_names(Path("/nowhere/one"), Path("/nowhere/other"))
+    assert not issubclass(ExchangeUnsupportedError, OSError)

@@ -1,4 +1,4 @@
-"""Which archive of classes a JVM starts from, and what is said when none can be written."""
+"""The class archive that a JVM uses at its start, and the error if no archive can be written."""
 
 import os
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def test_an_archive_is_for_one_java_and_one_class_path(machine: Machine) -> None:
+def test_each_java_and_class_path_has_its_own_class_archive(machine: Machine) -> None:
     names = [machine.archive]
     assert machine.archive == names[0]
     machine.jar.write_text("other classes")
@@ -60,7 +60,7 @@ def test_an_archive_is_for_one_java_and_one_class_path(machine: Machine) -> None
     assert {name.parent for name in names} == {machine.cache / "coterie" / "classes"}
 
 
-def test_a_session_gets_the_archive_that_is_there_unless_the_user_has_named_options(machine: Machine) -> None:
+def test_a_session_uses_an_existing_archive_unless_the_user_sets_java_options(machine: Machine) -> None:
     def settings(**users: str) -> dict[str, str]:
         return with_archive({**machine.settings, **users}, machine.java_home, machine.environment)
 
@@ -71,7 +71,7 @@ def test_a_session_gets_the_archive_that_is_there_unless_the_user_has_named_opti
     assert settings(**{JAVA_OPTIONS: "-Xshare:off"})[JAVA_OPTIONS] == "-Xshare:off"
 
 
-def test_a_path_with_spaces_and_quotes_is_one_option() -> None:
+def test_a_path_with_spaces_and_quotes_is_one_java_option() -> None:
     assert option("SharedArchiveFile", Path('/a "b"/c')) == r'"-XX:SharedArchiveFile=/a \"b\"/c"'
 
 
@@ -86,7 +86,7 @@ def test_a_user_without_a_home_starts_spark_without_an_archive(
 
 
 class TestOfTheTests:
-    """`make test` has written the archives for its own JVMs before it starts."""
+    """`make test` writes the archives for its own JVMs before the tests start."""
 
     @pytest.mark.spark
     @pytest.mark.timeout(300)
@@ -94,11 +94,11 @@ class TestOfTheTests:
         archive = existing_archive(spark_jars, tmp_path)
         assert str(archive) in Path(f"/proc/{rig.spark_runtime.jvm_pid}/maps").read_text()
 
-    def test_an_archive_that_is_there_is_not_written_again(self, spark_jars: Path, tmp_path: Path) -> None:
+    def test_an_existing_archive_is_not_written_again(self, spark_jars: Path, tmp_path: Path) -> None:
         archive = existing_archive(spark_jars, tmp_path)
         written_ns = archive.stat().st_mtime_ns
-        said = coterie("jars", "archive", "--in", str(spark_jars)).stdout
-        assert said == f"{archive} exists already; workers use it\n"
+        output = coterie("jars", "archive", "--in", str(spark_jars)).stdout
+        assert output == f"{archive} exists already; workers use it\n"
         assert archive.stat().st_mtime_ns == written_ns
 
 
@@ -110,7 +110,7 @@ def existing_archive(jars: Path, scratch: Path) -> Path:
     return archive
 
 
-def test_a_java_that_writes_no_archive_is_told_with_what_it_printed(
+def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = SparkConfig(checkpoint_location=tmp_path / "c", scratch=tmp_path / "s", log_file=tmp_path / "log")
@@ -118,13 +118,13 @@ def test_a_java_that_writes_no_archive_is_told_with_what_it_printed(
     class EndedWithoutOne:
         spark = None
 
-        def close(self, *, patience_s: float = 0) -> None:
+        def close(self, *, timeout_s: float = 0) -> None:
             config.log_file.write_text("first line\nDynamicDump is unsupported\n")
 
     def fail(*_: object) -> None:
         raise PySparkException("no query runs")
 
-    monkeypatch.setattr(warmup, "open_session", lambda *_: EndedWithoutOne())
+    monkeypatch.setattr(warmup, "start_driver", lambda *_: EndedWithoutOne())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(warmup, "warm_up", fail)
     with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):

@@ -1,4 +1,4 @@
-"""What a runtime leaves behind when it is closed, and how it ends when it never came to life."""
+"""A closed runtime leaves nothing behind, also if it could not be opened."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 
-LIFE = """
+OPEN_AND_CLOSE = """
 import asyncio, json, os, sys, threading
 from pathlib import Path
 from coterie.spark.runtime import SparkTaskRuntime
@@ -27,7 +27,7 @@ async def main():
     await runtime.close()
     await runtime.close()
     ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("coterie")]
-    print(json.dumps({"jvm lives": Path(f"/proc/{jvm}").exists(), "threads": ours, "cwd": os.listdir(".")}))
+    print(json.dumps({"jvm runs": Path(f"/proc/{jvm}").exists(), "threads": ours, "cwd": os.listdir(".")}))
 
 asyncio.run(main())
 """
@@ -38,10 +38,10 @@ asyncio.run(main())
 def test_a_closed_runtime_leaves_no_process_no_thread_and_nothing_in_the_working_folder(tmp_path: Path) -> None:
     cwd = tmp_path / "cwd"
     cwd.mkdir()
-    command = [sys.executable, "-c", LIFE, str(tmp_path)]
-    life = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=170, check=True)
-    assert json.loads(life.stdout) == {"jvm lives": False, "threads": [], "cwd": []}
-    assert life.stderr == ""
+    command = [sys.executable, "-c", OPEN_AND_CLOSE, str(tmp_path)]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=170, check=True)
+    assert json.loads(ended.stdout) == {"jvm runs": False, "threads": [], "cwd": []}
+    assert ended.stderr == ""
 
 
 STOPPING = """
@@ -75,7 +75,7 @@ async def main():
     start = await rig.start(rig.config(folder))
     await asyncio.to_thread(staging.wait)
     stopping = asyncio.create_task(runtime.stop(start.task, grace_ms=600_000))
-    await rig.wait_until(lambda: runtime.held(start.task) is None)
+    await rig.wait_until(lambda: runtime.held_checkpoint(start.task) is None)
     await runtime.close()
     await stopping
 
@@ -85,16 +85,16 @@ asyncio.run(main())
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-def test_a_runtime_that_is_closed_beneath_a_stop_says_so_in_one_line(tmp_path: Path) -> None:
+def test_closing_a_runtime_during_a_stop_logs_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STOPPING, str(tmp_path)]
     root = Path(__file__).parents[2]
-    life = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=170, check=False)
-    assert life.returncode == 0, life.stderr
-    (line,) = life.stderr.splitlines()
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=170, check=False)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stderr.splitlines()
     assert "c-0: stopping the query failed; its further commits are rejected" in line
 
 
-async def test_without_java_opening_says_what_to_install_and_closing_works(
+async def test_without_java_opening_fails_with_advice_and_closing_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.spark.java.packaged_java", lambda: None)

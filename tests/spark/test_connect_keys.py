@@ -1,4 +1,4 @@
-"""docs/connect-keys.md says what becomes of each key of Kafka Connect: each line is held to the definitions."""
+"""docs/connect-keys.md lists the outcome for each key of Kafka Connect: each line is compared with the definitions."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark import connect_keys, transforms, validation
-from coterie.spark.plugins import SinkEnd, SourceEnd, sink_end, source_end
+from coterie.spark import transforms, unsupported_connect_keys, validation
+from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sources import kafka
 from tests.spark.conftest import Rig
@@ -69,13 +69,13 @@ def lines() -> Iterator[Line]:
 LINES = list(lines())
 
 
-def ends(section: str, **keys: str) -> tuple[SourceEnd, SinkEnd]:
+def ends(section: str, **keys: str) -> tuple[ConfiguredSource, ConfiguredSink]:
     config = CONFIGS[section] | keys
-    return source_end(config, {}), sink_end(config, {})
+    return configured_source(config, {}), configured_sink(config, {})
 
 
-def known(section: str) -> set[str]:
-    """The names of the keys that the section is about."""
+def known_keys(section: str) -> set[str]:
+    """The names of the keys of the section."""
     source, sink = ends(section)
     definition = {
         "Every connector": validation.common(),
@@ -87,27 +87,32 @@ def known(section: str) -> set[str]:
 
 def free_prefixes(section: str) -> tuple[str, ...]:
     source, sink = ends(section)
-    return {"Sink connectors": source.plugin.free_prefixes, "Source connectors": sink.plugin.free_prefixes}.get(
+    return {"Sink connectors": source.plugin.free_key_prefixes, "Source connectors": sink.plugin.free_key_prefixes}.get(
         section, ()
     )
 
 
 def all_known() -> set[str]:
-    return {name for section in CONFIGS for name in known(section)}
+    return {name for section in CONFIGS for name in known_keys(section)}
 
 
 def refusal(line: Line) -> str | None:
-    """What the checks that need no server say of a config that sets the key of ``line``."""
+    """The error of a config with the key of ``line``, from the checks that need no server."""
     key = re.sub("<.*?>", "x", line.key)
-    for start, ours in ((kafka.OVERRIDE, kafka.OURS), (kafka_target.OVERRIDE, kafka_target.OURS)):
+    for start, ours in (
+        (kafka.OVERRIDE, kafka.RESERVED_CONSUMER_PROPERTIES),
+        (kafka_target.OVERRIDE, kafka_target.RESERVED_PRODUCER_PROPERTIES),
+    ):
         if key.startswith(start):
             return ours.get(key.removeprefix(start))
-    errors = transforms.errors_of({"transforms": "x", "predicates": "x", key: "1"})
-    errors |= connect_keys.errors_of(*ends(line.section, **({key: "1"} | CONFIGS[line.section])))
+    errors = transforms.config_errors({"transforms": "x", "predicates": "x", key: "1"})
+    errors |= unsupported_connect_keys.unsupported_key_errors(
+        *ends(line.section, **({key: "1"} | CONFIGS[line.section]))
+    )
     return next(iter(errors.get(key, ())), None)
 
 
-def test_the_page_has_each_key_once_in_a_section_with_one_of_four_fates() -> None:
+def test_the_page_has_each_key_once_with_one_of_four_outcomes() -> None:
     assert {line.section for line in LINES} == set(CONFIGS)
     assert len({(line.section, line.key) for line in LINES}) == len(LINES) > 130
     assert {line.fate for line in LINES} == set(FATES)
@@ -115,9 +120,9 @@ def test_the_page_has_each_key_once_in_a_section_with_one_of_four_fates() -> Non
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.section}: {line.key}")
-def test_what_the_page_says_of_a_key_is_what_becomes_of_it(line: Line) -> None:
-    is_known = line.key in all_known() if line.section == "Every connector" else line.key in known(line.section)
-    is_common = line.key in known("Every connector")
+def test_each_key_is_treated_as_the_page_states(line: Line) -> None:
+    is_known = line.key in all_known() if line.section == "Every connector" else line.key in known_keys(line.section)
+    is_common = line.key in known_keys("Every connector")
     is_free = line.key.startswith(free_prefixes(line.section) or "\0")
     match line.fate:
         case "taken":
@@ -132,47 +137,47 @@ def test_what_the_page_says_of_a_key_is_what_becomes_of_it(line: Line) -> None:
 
 
 @pytest.mark.parametrize("section", CONFIGS)
-def test_every_key_that_connect_has_too_is_on_the_page(section: str) -> None:
+def test_every_key_in_common_with_connect_is_on_the_page(section: str) -> None:
     there = {line.key for line in LINES if line.fate == "taken"}
-    assert OWN[section] <= known(section) | known("Every connector")
-    assert known(section) - OWN[section] - OWN["Sink connectors"] <= there
+    assert OWN[section] <= known_keys(section) | known_keys("Every connector")
+    assert known_keys(section) - OWN[section] - OWN["Sink connectors"] <= there
 
 
 @pytest.mark.parametrize(
     ("section", "keys"),
     [
-        ("The JDBC sink", {*connect_keys.JDBC_SINK}),
-        ("The S3 sink", {*connect_keys.S3_SINK}),
-        ("Sink connectors", {kafka.OVERRIDE + name for name in kafka.OURS}),
-        ("Source connectors", {kafka_target.OVERRIDE + name for name in kafka_target.OURS}),
+        ("The JDBC sink", {*unsupported_connect_keys.JDBC_SINK}),
+        ("The S3 sink", {*unsupported_connect_keys.S3_SINK}),
+        ("Sink connectors", {kafka.OVERRIDE + name for name in kafka.RESERVED_CONSUMER_PROPERTIES}),
+        ("Source connectors", {kafka_target.OVERRIDE + name for name in kafka_target.RESERVED_PRODUCER_PROPERTIES}),
     ],
 )
-def test_every_key_of_connect_that_is_refused_is_on_the_page(section: str, keys: set[str]) -> None:
+def test_every_refused_key_of_connect_is_on_the_page(section: str, keys: set[str]) -> None:
     refused = {line.key for line in LINES if line.section == section and line.fate == "refused"}
     assert keys <= refused
 
 
 @pytest.mark.parametrize("section", ["The JDBC sink", "The S3 sink"])
-def test_a_value_that_asks_for_what_happens_anyway_is_taken(section: str) -> None:
-    missed = connect_keys.JDBC_SINK if section == "The JDBC sink" else connect_keys.S3_SINK
+def test_a_value_equal_to_the_fixed_behaviour_is_accepted(section: str) -> None:
+    missed = unsupported_connect_keys.JDBC_SINK if section == "The JDBC sink" else unsupported_connect_keys.S3_SINK
     for key, no_counterpart in missed.items():
-        for value in no_counterpart.without_effect:
-            assert connect_keys.errors_of(*ends(section, **{key: f" {value.upper()}"})) == {}
-    assert any(no_counterpart.without_effect for no_counterpart in missed.values())
+        for value in no_counterpart.accepted_values:
+            assert unsupported_connect_keys.unsupported_key_errors(*ends(section, **{key: f" {value.upper()}"})) == {}
+    assert any(no_counterpart.accepted_values for no_counterpart in missed.values())
 
 
-def test_keys_of_a_connector_that_is_not_written_as_in_connect_are_its_own() -> None:
-    """A function of a PythonSource may read a key of any name, and a sink with a prefix has no other keys at all."""
+def test_connectors_without_a_counterpart_in_connect_may_use_any_key() -> None:
+    """A function of a PythonSource may read a key of any name, and a sink with a prefix has no keys without it."""
     of_function = {"source.class": "PythonSource", "fields.whitelist": "a"}
-    assert connect_keys.errors_of(*ends("The JDBC sink", **of_function)) == {}
+    assert unsupported_connect_keys.unsupported_key_errors(*ends("The JDBC sink", **of_function)) == {}
     prefixed = {"connector.class": "KafkaSource", "sink.class": "PostgresSink", "fields.whitelist": "a"}
-    assert connect_keys.errors_of(*ends("The JDBC sink", **prefixed)) == {}
+    assert unsupported_connect_keys.unsupported_key_errors(*ends("The JDBC sink", **prefixed)) == {}
 
 
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
-async def test_a_config_with_such_a_key_is_refused_by_its_name(rig: Rig) -> None:
+async def test_a_config_with_a_refused_key_of_connect_names_the_key(rig: Rig) -> None:
     config = {
         "connector.class": "PostgresSink",
         "topics": "t",

@@ -1,11 +1,11 @@
-"""What converters make of bytes, on a real Spark session."""
+"""Converters from bytes to columns, on a real Spark session."""
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from coterie.spark.converters import Converter, Format
-from coterie.spark.failures import raised_sentence
+from coterie.spark.failures import raise_error_message
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -50,20 +50,20 @@ def converted(spark: SparkSession, converter: Converter, values: list[bytes | No
     return [row["value"] for row in converted.coalesce(1).collect()]
 
 
-async def test_json_becomes_columns_and_what_does_not_fit_is_refused_by_its_place(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
+async def test_json_becomes_columns_and_other_values_are_refused_by_offset(rig: Rig) -> None:
+    spark = rig.spark_runtime._driver_or_raise().spark
     converter = Converter(side="value", format=Format.JSON, columns=COLUMNS)
     assert converted(spark, converter, [value for value, _ in GOOD]) == [row for _, row in GOOD]
     for bad in BAD:
         with pytest.raises(PySparkException) as raised:
             converted(spark, converter, [b"{}", bad])
-        assert raised_sentence(raised.value) == (
+        assert raise_error_message(raised.value) == (
             "Topic t, partition 3, offset 1: the record's value is not JSON with the columns of value.schema"
         ), bad
 
 
-async def test_each_text_is_parsed_once_also_where_a_filter_looks_at_several_columns(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
+async def test_each_text_is_parsed_once_even_if_a_filter_uses_several_columns(rig: Rig) -> None:
+    spark = rig.spark_runtime._driver_or_raise().spark
     records = spark.createDataFrame(
         [(b'{"id": 1, "name": "a"}', "t", 0, 0)], "value BINARY, topic STRING, partition INT, offset BIGINT"
     )
@@ -74,9 +74,9 @@ async def test_each_text_is_parsed_once_also_where_a_filter_looks_at_several_col
     assert [row["id"] for row in filtered.collect()] == [1]
 
 
-async def test_the_payload_of_an_envelope_is_read_and_a_record_without_one_is_refused(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
-    converter = Converter(side="value", format=Format.JSON, columns="id BIGINT", has_envelope=True)
+async def test_the_payload_of_an_envelope_is_read_and_a_record_without_an_envelope_is_refused(rig: Rig) -> None:
+    spark = rig.spark_runtime._driver_or_raise().spark
+    converter = Converter(side="value", format=Format.JSON, columns="id BIGINT", has_schema_envelope=True)
     good = [b'{"schema": {"type": "struct"}, "payload": {"id": 5}}', b'{"schema": null, "payload": null}', None]
     assert converted(spark, converter, good) == [Row(id=5), None, None]
     for bad in (b'{"id": 5}', b'{"schema": null, "payload": {"id": "x"}}', b"5"):
@@ -84,8 +84,8 @@ async def test_the_payload_of_an_envelope_is_read_and_a_record_without_one_is_re
             converted(spark, converter, [bad])
 
 
-async def test_a_text_that_is_no_utf_8_is_mended_and_bytes_stay_as_they_are(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
+async def test_invalid_utf_8_is_replaced_in_text_and_bytes_are_unchanged(rig: Rig) -> None:
+    spark = rig.spark_runtime._driver_or_raise().spark
     values = ["ü".encode(), b"a\xffb", None]
     assert converted(spark, Converter(side="value", format=Format.STRING), values) == ["ü", "a\ufffdb", None]
     assert converted(spark, Converter(side="value", format=Format.BYTES), values) == [

@@ -1,12 +1,12 @@
-"""Every key of a connector's config has what a form needs to show it."""
+"""Every key of a connector's config has the definition that a form needs."""
 
 from collections import Counter
 
 import pytest
 
-from coterie.config.definition import Definition, Width
+from coterie.config.definition import ConfigDef, Width
 from coterie.spark import transforms, validation
-from coterie.spark.plugins import SINKS, sink_end, source_end, sources
+from coterie.spark.plugins import SINKS, configured_sink, configured_source, sources
 from coterie.spark.seams import Source
 from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sources.files import FileSource
@@ -15,7 +15,7 @@ from coterie.spark.sources.python import PythonSource
 from coterie.spark.sources.rate import RateSource
 
 SOURCES: tuple[type[Source], ...] = (FileSource, KafkaSource, PythonSource, RateSource)
-"""Typed so that mypy checks that each fits the seam: what an entry point loads has no type."""
+"""Typed, so that mypy checks that each class fits the seam: entry points are not typed."""
 
 TRANSFORMS = {
     "transforms": "kept,typed",
@@ -39,13 +39,16 @@ CONNECTORS = [
 
 
 @pytest.fixture(params=CONNECTORS, ids=lambda config: "-".join(config.values()))
-def definition(request: pytest.FixtureRequest) -> Definition:
+def definition(request: pytest.FixtureRequest) -> ConfigDef:
     """All keys of a connector with this source and sink and each kind of transform."""
-    ends = source_end(request.param, {}).definition + sink_end(request.param, {"sink.format": "json"}).definition
+    ends = (
+        configured_source(request.param, {}).definition
+        + configured_sink(request.param, {"sink.format": "json"}).definition
+    )
     return validation.common() + ends + transforms.definition(TRANSFORMS)
 
 
-def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: Definition) -> None:
+def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
     for key in definition.keys:
         assert key.documentation.endswith("."), key.name
         assert key.group, key.name
@@ -53,7 +56,7 @@ def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: Def
         assert key.width is not Width.NONE, key.name
 
 
-def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: Definition) -> None:
+def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: ConfigDef) -> None:
     assert max(Counter(key.name for key in definition.keys).values()) == 1
     groups = {key.group for key in definition.keys}
     assert len(groups) == 8
@@ -62,7 +65,7 @@ def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: D
         assert sorted(orders) == list(range(len(orders))), group
 
 
-def test_dependents_are_keys_of_the_same_config(definition: Definition) -> None:
+def test_dependents_are_keys_of_the_same_config(definition: ConfigDef) -> None:
     dependents = {name for key in definition.keys for name in key.dependents}
     own = {"kept": ["condition"], "typed": ["spec", "replace.null.with.default"]}
     assert dependents == {
@@ -71,7 +74,7 @@ def test_dependents_are_keys_of_the_same_config(definition: Definition) -> None:
     assert all(definition[name] for name in dependents)
 
 
-def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definition) -> None:
+def test_a_key_with_a_closed_list_of_values_recommends_them(definition: ConfigDef) -> None:
     recommended = {key.name: key.recommended_values for key in definition.keys if key.recommended_values}
     assert set(recommended["connector.class"]) >= {"FileSource", "RateSource", *SINKS}
     assert {"Cast", "Filter"} < set(recommended["transforms.kept.type"])
@@ -97,9 +100,9 @@ def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definiti
         "mysql://u:secret@h/d",
     ],
 )
-def test_no_part_of_a_password_in_a_urls_place_is_quoted(url: str) -> None:
+def test_no_part_of_a_password_in_place_of_a_url_is_quoted(url: str) -> None:
     config = {"connector.class": "PostgresSink", "connection.url": url}
-    end = sink_end(config, {})
+    end = configured_sink(config, {})
     (sentence,) = end.definition.errors(config)["connection.url"]
     assert sentence.startswith("Invalid value [hidden] for configuration connection.url: ")
     assert "sec" not in sentence
@@ -107,7 +110,7 @@ def test_no_part_of_a_password_in_a_urls_place_is_quoted(url: str) -> None:
     assert "secret" not in repr(end)
 
 
-def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:
+def test_the_entry_points_name_our_sources_by_alias_class_and_full_class_name() -> None:
     for source in SOURCES:
         assert sources()[source.__name__] is source
         assert sources()[f"{source.__module__}.{source.__name__}"] is source
@@ -129,11 +132,11 @@ def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name
         (".path", None),
     ],
 )
-def test_a_key_whose_prefix_looks_like_a_slip_is_found(key: str, probably: str | None) -> None:
-    assert validation.slips({"name": "a", key: "x"}) == ({} if probably is None else {key: probably})
+def test_a_key_whose_prefix_looks_like_a_typo_is_found(key: str, probably: str | None) -> None:
+    assert validation.likely_typos({"name": "a", key: "x"}) == ({} if probably is None else {key: probably})
 
 
-def test_how_often_a_source_is_asked_for_its_parts_is_a_key_of_every_connector() -> None:
+def test_every_connector_has_a_key_for_the_interval_of_listing_source_parts() -> None:
     key = "metadata.max.age.ms"
     assert validation.common().read({}, key, int) == 60_000
     assert validation.common().read({key: "0"}, key, int) == 0

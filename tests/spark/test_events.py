@@ -1,8 +1,8 @@
-"""What a runtime tells, in which order, and what of it is merged."""
+"""The events of a runtime: their order, and which of them are merged."""
 
 import asyncio
 
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed, TaskWaiting
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed, TaskRetrying
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.events import Events
 
@@ -13,33 +13,37 @@ def progress(task: ConnectorTaskId, batch_id: int) -> TaskProgressed:
     return TaskProgressed(task=task, batch_id=batch_id, input_rows=1)
 
 
-async def test_unread_progress_gives_way_to_newer_progress_of_the_same_task() -> None:
+async def test_unread_progress_is_replaced_by_newer_progress_of_the_same_task() -> None:
     events = Events()
     for event in (progress(ONE, 1), progress(TWO, 1), progress(ONE, 2)):
         events.put(event)
     assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2)]
 
 
-async def test_of_many_waits_for_a_server_the_last_is_told_and_progress_before_them_too() -> None:
+async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_progress_before_them() -> None:
     events = Events()
-    waits = [TaskWaiting(task=ONE, trace=str(attempt)) for attempt in range(3)]
+    waits = [TaskRetrying(task=ONE, trace=str(attempt)) for attempt in range(3)]
     line: list[TaskEvent] = [progress(ONE, 1), *waits, progress(ONE, 2)]
     for event in line:
         events.put(event)
     assert [await events.get() for _ in range(3)] == [progress(ONE, 1), waits[-1], progress(ONE, 2)]
 
 
-async def test_progress_is_not_moved_across_an_end() -> None:
+async def test_progress_is_not_merged_across_the_end_of_a_run() -> None:
     events = Events()
-    line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", is_held=True), progress(ONE, 0)]
+    line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", holds_checkpoint=True), progress(ONE, 0)]
     for event in line:
         events.put(event)
     assert [await events.get() for _ in line] == line
 
 
-async def test_what_an_ended_run_left_is_forgotten_and_the_rest_stays() -> None:
+async def test_events_of_an_ended_run_are_dropped_and_other_events_stay() -> None:
     events = Events()
-    line: list[TaskEvent] = [progress(ONE, 1), RuntimeDied(reason="r"), TaskDied(task=ONE, trace="t", is_held=True)]
+    line: list[TaskEvent] = [
+        progress(ONE, 1),
+        RuntimeDied(reason="r"),
+        TaskDied(task=ONE, trace="t", holds_checkpoint=True),
+    ]
     for event in line:
         events.put(event)
     events.forget(ONE)

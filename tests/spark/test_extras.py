@@ -1,4 +1,4 @@
-"""Extras of the package coterie, and what is told where one is missing."""
+"""Extras of the package coterie, and the error if one is missing."""
 
 import re
 import sys
@@ -13,7 +13,9 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.mark.parametrize("extra", MODULES)
-def test_a_missing_package_is_told_with_the_extra_that_installs_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_package_names_the_extra_that_installs_it(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, MODULES[extra], None)
     sentence = missing_extra(extra)
     assert sentence is not None

@@ -4,12 +4,12 @@ import errno
 from dataclasses import dataclass
 
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.failures import sentence_of, sentence_of_java, trace_of
+from coterie.spark.failures import java_message_of, message_of, trace_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throwable:
-    """What py4j shows of a Java exception."""
+    """A Java exception as py4j shows it."""
 
     message: str | None
     cause: "Throwable | None" = None
@@ -21,22 +21,22 @@ class Throwable:
         return self.cause
 
 
-def test_an_error_of_ours_is_its_sentence_and_has_no_stack() -> None:
+def test_an_error_of_coterie_is_its_message_without_a_stack_trace() -> None:
     assert trace_of(WorldError("the folder is gone")) == "the folder is gone"
     assert trace_of(ConfigError({"a": ["no"]})) == "a: no"
 
 
-def test_any_other_error_is_one_line_and_its_stack() -> None:
+def test_any_other_error_is_one_line_and_its_stack_trace() -> None:
     try:
         raise OSError(errno.ENOENT, "No such file or directory", "/out")
     except OSError as error:
         first, blank, *stack = trace_of(error).splitlines()
     assert (first, blank) == ("No such file or directory: /out", "")
     assert stack[0] == "Traceback (most recent call last):"
-    assert sentence_of(ValueError("no\nnumber")) == "ValueError: no number"
+    assert message_of(ValueError("no\nnumber")) == "ValueError: no number"
 
 
-def test_what_a_function_in_python_raised_is_told_with_its_place() -> None:
+def test_an_exception_of_a_python_function_is_reported_with_file_and_line() -> None:
     message = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/site-packages/pyspark/worker.py", line 3, in main
@@ -47,19 +47,19 @@ LookupError: no rate for XYZ
 
 \tat org.apache.spark.api.python.BasePythonRunner
 Driver stacktrace:"""
-    wanted = "A function in Python raised LookupError: no rate for XYZ (rates.py, line 31, in convert)"
-    assert sentence_of_java(Throwable(message=message)) == wanted
-    assert sentence_of_java(Throwable(message="Lost task", cause=Throwable(message=message))) == wanted
+    expected = "A function in Python raised LookupError: no rate for XYZ (rates.py, line 31, in convert)"
+    assert java_message_of(Throwable(message=message)) == expected
+    assert java_message_of(Throwable(message="Lost task", cause=Throwable(message=message))) == expected
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
-    assert "it called os._exit, crashed" in sentence_of_java(Throwable(message=crashed))
+    assert "it called os._exit, crashed" in java_message_of(Throwable(message=crashed))
 
 
-def test_java_exceptions_are_told_from_the_outermost_to_the_cause_without_repetition() -> None:
+def test_java_exceptions_are_reported_from_the_outermost_to_the_cause_without_repetition() -> None:
     number = Throwable(message='For input string: "x"')
     malformed = Throwable(message="Malformed records.\n  Mode: FAILFAST. SQLSTATE: 22023", cause=number)
     repeated = Throwable(message=malformed.message, cause=malformed)
     reading = Throwable(message="Cannot read a.csv. SQLSTATE: KD001\n\tat java.lang.Thread.run", cause=repeated)
-    wanted = 'Cannot read a.csv. Cause: Malformed records. Mode: FAILFAST. Cause: For input string: "x"'
-    assert sentence_of_java(reading) == wanted
-    assert sentence_of_java(Throwable(message=None)) == "Spark gives no reason"
-    assert len(sentence_of_java(Throwable(message="x" * 5_000))) == 601
+    expected = 'Cannot read a.csv. Cause: Malformed records. Mode: FAILFAST. Cause: For input string: "x"'
+    assert java_message_of(reading) == expected
+    assert java_message_of(Throwable(message=None)) == "Spark gives no reason"
+    assert len(java_message_of(Throwable(message="x" * 5_000))) == 601

@@ -1,4 +1,4 @@
-"""A fence: what passes before it is closed, and what no longer does."""
+"""A fence: effects pass before it is closed, and not afterwards."""
 
 import threading
 
@@ -7,22 +7,22 @@ import pytest
 from coterie.spark.fence import Fence, FencedError
 
 
-def test_a_closed_fence_lets_no_effect_begin() -> None:
+def test_no_effect_begins_behind_a_closed_fence() -> None:
     fence = Fence()
-    with fence.passing():
+    with fence.allow_commit():
         pass
     fence.close()
-    assert fence.closed
-    with pytest.raises(FencedError), fence.passing():
+    assert fence.is_closed
+    with pytest.raises(FencedError), fence.allow_commit():
         pytest.fail("the fence is closed")
 
 
-def test_closing_waits_for_the_effect_under_way_and_shutting_does_not() -> None:
+def test_closing_waits_for_the_current_effect_and_shutting_does_not() -> None:
     fence = Fence()
     closing = threading.Thread(target=fence.close)
-    with fence.passing():
-        fence.shut()
-        assert fence.closed
+    with fence.allow_commit():
+        fence.close_nowait()
+        assert fence.is_closed
         closing.start()
         closing.join(0.05)
         assert closing.is_alive()
@@ -30,9 +30,9 @@ def test_closing_waits_for_the_effect_under_way_and_shutting_does_not() -> None:
     assert not closing.is_alive()
 
 
-def test_closing_within_a_time_says_whether_an_effect_is_still_under_way() -> None:
+def test_closing_with_a_time_limit_returns_whether_an_effect_is_still_running() -> None:
     fence = Fence()
-    with fence.passing():
+    with fence.allow_commit():
         assert not fence.close(within_s=0.01)
-        assert fence.closed
+        assert fence.is_closed
     assert fence.close(within_s=0.01)

@@ -1,4 +1,4 @@
-"""Two processes fight for one checkpoint; stopped ones come back from the dead. Nothing is lost, nothing doubled."""
+"""Two processes take one checkpoint over in turn, and stopped processes resume: no row is lost or doubled."""
 
 import contextlib
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import batch_in_flight, is_taken
+from coterie.spark.checkpoint import batch_in_flight, is_taken_over
 from tests.spark.conftest import SCHEMA, rows_of, write_file
-from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -25,9 +25,9 @@ def write_input(folder: Path, first: int, count: int) -> None:
         write_file(folder / "in", f"{number}.csv", [(number * ROWS + i, 1.0, i) for i in range(ROWS)])
 
 
-def all_committed(holder: Holder, folder: Path, files: int) -> bool:
-    """The batches are not counted: a batch has two files where its task was taken over after Spark noted the first of
-    them (``sources/``) and before it planned the batch (``offsets/``)."""
+def all_committed(holder: TaskProcess, folder: Path, files: int) -> bool:
+    """Whether all files are committed. Batches are not counted: a batch has two files if its task was taken over after
+    Spark wrote the first of them to its log (``sources/``) and before it planned the batch (``offsets/``)."""
     return set(rows_of(folder / "out")) == set(range(files * ROWS)) and not any(
         batch_in_flight(path) is not None for path in directories(holder, folder)
     )
@@ -41,19 +41,19 @@ def check_rows(folder: Path, files: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Holder, Holder]]:
-    """Two warm workers for all tests here: the only two cold starts."""
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TaskProcess, TaskProcess]]:
+    """Two warm workers for all tests of this module."""
     folder = tmp_path_factory.mktemp("fight")
     with contextlib.ExitStack() as stack:
-        holders = (Holder(folder, "one", stack), Holder(folder, "two", stack))
+        holders = (TaskProcess(folder, "one", stack), TaskProcess(folder, "two", stack))
         for holder in holders:
-            holder.jvm = int(holder.hear("ready").split()[1])
+            holder.jvm = int(holder.wait_for_line("ready").split()[1])
         yield holders
 
 
 @pytest.fixture
-def two(tmp_path: Path, warm: tuple[Holder, Holder]) -> Iterator[tuple[Holder, Holder]]:
-    """Both workers with a task of their own for one test."""
+def both_processes(tmp_path: Path, warm: tuple[TaskProcess, TaskProcess]) -> Iterator[tuple[TaskProcess, TaskProcess]]:
+    """Both workers, with a new task for one test."""
     config = {
         "connector.class": "FileSource",
         "trigger.interval.ms": "0",
@@ -74,63 +74,64 @@ def two(tmp_path: Path, warm: tuple[Holder, Holder]) -> Iterator[tuple[Holder, H
 
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(30, marks=pytest.mark.soak)])
-def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
-    tmp_path: Path, two: tuple[Holder, Holder], rounds: int
+def test_of_two_processes_that_take_one_checkpoint_over_one_wins_each_time(
+    tmp_path: Path, both_processes: tuple[TaskProcess, TaskProcess], rounds: int
 ) -> None:
     write_input(tmp_path, 0, FIRST_FILES)
     files = FIRST_FILES
-    two[0].tell(two[0].start)
-    two[0].hear("holds")
+    both_processes[0].tell(both_processes[0].start)
+    both_processes[0].wait_for_line("holds")
     in_flight = fights = 0
     for _ in range(rounds):
         write_input(tmp_path, files, FILES_A_ROUND)
         files += FILES_A_ROUND
-        # A moment at which a batch has been planned; whether it still runs when it is taken, the taker sees.
-        wait_until(lambda: _plans_a_batch(two[0], tmp_path), "the holder has planned a batch")
-        # The barrier: both are waiting, and are told in the same breath.
-        for holder in two:
+        # A batch is planned now; the process that takes over prints whether it was still in flight.
+        wait_until(lambda: _plans_a_batch(both_processes[0], tmp_path), "the holder has planned a batch")
+        # Both processes are waiting and get their commands at the same time.
+        for holder in both_processes:
             holder.tell(holder.start)
         caught = False
-        for holder in two:
-            answer = holder.hear_of("holds", "lost").split()
+        for holder in both_processes:
+            answer = holder.wait_for_answer("holds", "lost").split()
             if answer[0] == "holds":
                 fights += 1
                 caught |= answer[2] != "-"
         in_flight += caught
         wait_until(
-            lambda: sorted(holder.ask("who", "yes", "no") for holder in two) == ["no", "yes"], "one of them holds it"
+            lambda: sorted(holder.ask("who", "yes", "no") for holder in both_processes) == ["no", "yes"],
+            "one of the processes holds the checkpoint",
         )
-        assert len(directories(two[0], tmp_path)) == 1
+        assert len(directories(both_processes[0], tmp_path)) == 1
     sys.stdout.write(f"\nA batch was in flight in {in_flight} of {rounds} rounds, {fights} take-overs held\n")
     assert in_flight * 2 >= rounds
-    wait_until(lambda: all_committed(two[0], tmp_path, files), "all batches are committed")
+    wait_until(lambda: all_committed(both_processes[0], tmp_path, files), "all batches are committed")
     check_rows(tmp_path, files)
 
 
-def _plans_a_batch(holder: Holder, folder: Path) -> bool:
+def _plans_a_batch(holder: TaskProcess, folder: Path) -> bool:
     return any(batch_in_flight(path) is not None for path in directories(holder, folder))
 
 
 @pytest.mark.parametrize("jvm_too", [True, False], ids=["python-and-jvm", "python-alone"])
-def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so(
-    tmp_path: Path, two: tuple[Holder, Holder], jvm_too: bool
+def test_a_stopped_holder_that_resumes_fails_at_its_next_batch(
+    tmp_path: Path, both_processes: tuple[TaskProcess, TaskProcess], jvm_too: bool
 ) -> None:
-    old, new = two
+    old, new = both_processes
     write_input(tmp_path, 0, FIRST_FILES)
     old.tell(old.start)
-    old.hear("holds 1 ")
+    old.wait_for_line("holds 1 ")
     held = directories(old, tmp_path)[0]
     wait_until(lambda: len(rows_of(tmp_path / "out")) > 0, "the first batch is there")
     with old.stopped(jvm_too=jvm_too):
         new.tell(new.start)
-        new.hear("holds 2 ")
+        new.wait_for_line("holds 2 ")
         before = len(rows_of(tmp_path / "out"))
-        wait_until(lambda: len(rows_of(tmp_path / "out")) > before, "the new owner gets on")
-    old.hear("taken")
-    assert is_taken(held)
+        wait_until(lambda: len(rows_of(tmp_path / "out")) > before, "the new owner makes progress")
+    old.wait_for_line("taken")
+    assert is_taken_over(held)
     write_input(tmp_path, FIRST_FILES, 5)
     wait_until(lambda: all_committed(new, tmp_path, FIRST_FILES + 5), "all batches are committed")
     check_rows(tmp_path, FIRST_FILES + 5)
     assert held.is_file()
-    assert old.said() == []
-    assert new.said() == []
+    assert old.remaining_lines() == []
+    assert new.remaining_lines() == []

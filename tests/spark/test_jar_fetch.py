@@ -1,4 +1,4 @@
-"""Jars are fetched whole or not at all, whatever the mirror, the folder and other fetches do."""
+"""Jars are fetched completely or not at all, whatever the mirror, the folder and other fetches do."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.spark.jar_fetch import fetch, has_pinned_digest
 from coterie.spark.jars import Jar
 from tests.mirror import Mirror, jar_of, serve
 from tests.ports import free_ports
@@ -43,13 +43,13 @@ def test_each_jar_is_in_its_folder_under_its_own_name(mirror: Mirror, tmp_path: 
     assert mirror.asked == ["/org/example/first/1.0/first-1.0.jar", "/org/example/second/1.0/second-1.0.jar"]
 
 
-def test_a_mirror_in_a_folder_of_its_server_may_end_with_a_slash(mirror: Mirror, tmp_path: Path) -> None:
+def test_the_url_of_a_mirror_may_end_with_a_slash(mirror: Mirror, tmp_path: Path) -> None:
     mirror.files = {f"/maven2{path}": content for path, content in mirror.files.items()}
     fetch([JAR], tmp_path, mirror=f"{mirror.url}/maven2/")
-    assert is_whole(JAR, tmp_path)
+    assert has_pinned_digest(JAR, tmp_path)
 
 
-def test_without_a_network_the_error_names_the_jar_the_mirror_and_the_ways_out(tmp_path: Path) -> None:
+def test_the_error_without_a_network_names_the_jar_the_mirror_and_the_alternatives(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(WorldError) as raised:
         fetch([JAR], tmp_path, mirror=url)
@@ -58,7 +58,7 @@ def test_without_a_network_the_error_names_the_jar_the_mirror_and_the_ways_out(t
     assert names_in(tmp_path) == []
 
 
-def test_a_mirror_without_the_jar_is_told_with_its_answer_and_jars_before_it_stay(
+def test_the_error_for_a_missing_jar_contains_the_response_and_earlier_jars_stay(
     mirror: Mirror, tmp_path: Path
 ) -> None:
     del mirror.files[f"/{OTHER.path}"]
@@ -68,7 +68,7 @@ def test_a_mirror_without_the_jar_is_told_with_its_answer_and_jars_before_it_sta
 
 
 @pytest.mark.parametrize("content", [b"b jar " * 50_000, CONTENT + b"!", CONTENT[:-1], b""])
-def test_a_file_with_another_sum_is_refused_and_not_kept(mirror: Mirror, tmp_path: Path, content: bytes) -> None:
+def test_a_file_with_another_checksum_is_refused_and_not_kept(mirror: Mirror, tmp_path: Path, content: bytes) -> None:
     mirror.put(JAR, content)
     with pytest.raises(WorldError, match=r"first-1\.0\.jar at .* is not the one that Coterie was tested with"):
         fetch([JAR], tmp_path, mirror=mirror.url)
@@ -84,9 +84,9 @@ def test_a_connection_that_ends_in_the_middle_leaves_nothing(mirror: Mirror, tmp
 
 def test_a_damaged_jar_is_replaced(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / JAR.file_name).write_bytes(b"damaged")
-    assert is_whole(JAR, tmp_path) is False
+    assert has_pinned_digest(JAR, tmp_path) is False
     fetch([JAR], tmp_path, mirror=mirror.url)
-    assert is_whole(JAR, tmp_path) is True
+    assert has_pinned_digest(JAR, tmp_path) is True
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_option(mirror: Mirror) -> None:
@@ -103,11 +103,11 @@ def test_a_password_of_the_mirror_is_in_no_error(tmp_path: Path) -> None:
     assert "hidden" not in str(raised.value)
 
 
-def test_a_mirror_that_falls_silent_is_given_up(
+def test_a_fetch_from_a_mirror_that_stops_sending_times_out(
     mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.spark.jar_fetch.TIMEOUT", httpx.Timeout(0.2))
-    gate = Gate(askers=1)
+    gate = Gate(fetches=1)
     mirror.put(JAR, gate)
     waiting = threading.Thread(target=gate.are_in_the_middle.wait)
     waiting.start()
@@ -130,10 +130,10 @@ def test_a_proxy_or_certificates_that_cannot_be_used_are_named(
 
 
 class Gate:
-    """A mirror's file of which the first half comes at once, and the second when the test says so."""
+    """A mirror's file; its first half is sent at once, the second half when the test opens the gate."""
 
-    def __init__(self, askers: int) -> None:
-        self.are_in_the_middle = threading.Barrier(askers + 1, timeout=60)
+    def __init__(self, fetches: int) -> None:
+        self.are_in_the_middle = threading.Barrier(fetches + 1, timeout=60)
         self.go_on = threading.Event()
 
     def __call__(self, out: BufferedIOBase) -> None:
@@ -144,8 +144,8 @@ class Gate:
         out.write(CONTENT[100_000:])
 
 
-def test_two_fetches_at_once_both_end_well_and_leave_one_file(mirror: Mirror, tmp_path: Path) -> None:
-    gate = Gate(askers=2)
+def test_two_concurrent_fetches_both_succeed_and_leave_one_file(mirror: Mirror, tmp_path: Path) -> None:
+    gate = Gate(fetches=2)
     mirror.put(JAR, gate)
     failures: list[BaseException] = []
 
@@ -159,13 +159,13 @@ def test_two_fetches_at_once_both_end_well_and_leave_one_file(mirror: Mirror, tm
     for one in fetching:
         one.start()
     gate.are_in_the_middle.wait()
-    assert is_whole(JAR, tmp_path) is None, "a file of a jar's name is whole"
+    assert has_pinned_digest(JAR, tmp_path) is None, "a file with a jar's name must be complete"
     gate.go_on.set()
     for one in fetching:
         one.join()
     assert failures == []
     assert names_in(tmp_path) == ["first-1.0.jar"]
-    assert is_whole(JAR, tmp_path)
+    assert has_pinned_digest(JAR, tmp_path)
 
 
 FETCH = """
@@ -177,8 +177,8 @@ fetch([JAR], Path(sys.argv[1]), mirror=sys.argv[2])
 """
 
 
-def test_what_a_killed_fetch_leaves_is_no_jar_and_the_next_fetch_removes_it(mirror: Mirror, tmp_path: Path) -> None:
-    gate = Gate(askers=1)
+def test_a_killed_fetch_leaves_no_jar_and_the_next_fetch_removes_its_file(mirror: Mirror, tmp_path: Path) -> None:
+    gate = Gate(fetches=1)
     mirror.put(JAR, gate)
     killed = subprocess.Popen([sys.executable, "-c", FETCH, str(tmp_path), mirror.url])
     gate.are_in_the_middle.wait()
@@ -186,14 +186,14 @@ def test_what_a_killed_fetch_leaves_is_no_jar_and_the_next_fetch_removes_it(mirr
     assert killed.wait() == -signal.SIGKILL
     gate.go_on.set()
     (left,) = names_in(tmp_path)
-    assert left.startswith(".first-1.0.jar."), "the kill hit in the middle"
+    assert left.startswith(".first-1.0.jar."), "the kill did not hit the fetch"
     mirror.put(JAR, CONTENT)
     fetch([OTHER], tmp_path, mirror=mirror.url)
     assert names_in(tmp_path) == ["second-1.0.jar"]
 
 
-def test_a_fetch_does_not_remove_what_another_one_still_writes(mirror: Mirror, tmp_path: Path) -> None:
-    gate = Gate(askers=1)
+def test_a_fetch_does_not_remove_a_file_that_another_fetch_still_writes(mirror: Mirror, tmp_path: Path) -> None:
+    gate = Gate(fetches=1)
     mirror.put(JAR, gate)
     slow = threading.Thread(target=fetch, args=([JAR], tmp_path), kwargs={"mirror": mirror.url})
     slow.start()
@@ -204,7 +204,7 @@ def test_a_fetch_does_not_remove_what_another_one_still_writes(mirror: Mirror, t
     assert names_in(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
 
 
-def test_what_the_observer_raises_ends_the_fetch_and_leaves_nothing(mirror: Mirror, tmp_path: Path) -> None:
+def test_an_exception_of_the_observer_ends_the_fetch_and_leaves_nothing(mirror: Mirror, tmp_path: Path) -> None:
     def refuse(jar: Jar, count: int) -> None:
         raise WorldError("the worker is told to end")
 

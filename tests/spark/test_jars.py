@@ -1,4 +1,4 @@
-"""The pinned jars, and what a JVM is found to lack of them."""
+"""The pinned jars, and those that a JVM lacks."""
 
 import logging
 from dataclasses import replace
@@ -8,7 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jars import FoundJars, Package, default_folder, missing, missing_packages, packages, session_settings
+from coterie.spark.jars import (
+    FoundJars,
+    Package,
+    default_folder,
+    missing_package_message,
+    missing_package_messages,
+    packages,
+    session_settings,
+)
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, SparkConfig
 from tests.mirror import jar_of
@@ -16,13 +24,13 @@ from tests.ports import free_ports
 from tests.spark.conftest import Rig, rows_of
 
 
-def test_each_pinned_jar_has_a_file_name_of_its_own_and_a_whole_checksum() -> None:
+def test_each_pinned_jar_has_a_unique_file_name_and_a_complete_checksum() -> None:
     jars = [jar for package in packages().values() for jar in package.jars]
     assert len({jar.file_name for jar in jars}) == len(jars)
     assert all(len(bytes.fromhex(jar.sha256)) == 32 for jar in jars)
 
 
-def lay(folder: Path, *names: str) -> list[Path]:
+def write_jars(folder: Path, *names: str) -> list[Path]:
     folder.mkdir(exist_ok=True)
     paths = [folder / name for name in names]
     for path in paths:
@@ -38,48 +46,48 @@ def test_the_default_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_local_session_gets_every_jar_of_the_folder_on_its_class_path(tmp_path: Path) -> None:
-    ours, users = lay(tmp_path, "postgresql-42.7.8.jar", "users-driver.jar")
-    lay(tmp_path, "notes.txt", ".postgresql-42.7.8.jar.x1.part")
+    ours, users = write_jars(tmp_path, "postgresql-42.7.8.jar", "users-driver.jar")
+    write_jars(tmp_path, "notes.txt", ".postgresql-42.7.8.jar.x1.part")
     assert session_settings(tmp_path, {}) == {"spark.driver.extraClassPath": f"{ours}:{users}"}
     assert session_settings(tmp_path, {"spark.master": "local[2]"}).keys() == {"spark.driver.extraClassPath"}
 
 
-def test_executors_elsewhere_get_the_jars_from_spark(tmp_path: Path) -> None:
-    (ours,) = lay(tmp_path, "postgresql-42.7.8.jar")
+def test_executors_on_other_machines_get_the_jars_from_spark(tmp_path: Path) -> None:
+    (ours,) = write_jars(tmp_path, "postgresql-42.7.8.jar")
     settings = session_settings(tmp_path, {"spark.master": "spark://master:7077"})
     assert settings == {"spark.jars": f"file://{ours}"}
 
 
 def test_a_session_with_deltas_jars_gets_deltas_settings(tmp_path: Path) -> None:
     delta = packages()["delta"]
-    lay(tmp_path, *(jar.file_name for jar in delta.jars[1:]))
-    assert "spark.sql.extensions" not in session_settings(tmp_path, {}), "one of its jars is missing"
-    lay(tmp_path, delta.jars[0].file_name)
+    write_jars(tmp_path, *(jar.file_name for jar in delta.jars[1:]))
+    assert "spark.sql.extensions" not in session_settings(tmp_path, {}), "one of Delta's jars is missing"
+    write_jars(tmp_path, delta.jars[0].file_name)
     assert session_settings(tmp_path, {}).items() >= delta.settings.items()
 
 
 @pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"])
-def test_a_user_who_chooses_jars_gets_none_of_ours_and_is_told(
+def test_jars_of_the_user_replace_ours_and_that_is_logged(
     tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lay(tmp_path, "postgresql-42.7.8.jar")
+    write_jars(tmp_path, "postgresql-42.7.8.jar")
     with caplog.at_level(logging.WARNING):
         assert session_settings(tmp_path, {key: "mine"}) == {}
     assert caplog.messages == [f"{key} is set, so the 1 jars in {tmp_path} are not added"]
 
 
 def test_of_two_versions_of_a_jar_the_pinned_one_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    old, pinned = lay(tmp_path, "kafka-clients-3.9.1.jar", "kafka-clients-3.9.2.jar")
+    old, pinned = write_jars(tmp_path, "kafka-clients-3.9.1.jar", "kafka-clients-3.9.2.jar")
     found = FoundJars.in_folder(tmp_path)
     assert (found.used, found.unused) == ((pinned,), (old,))
     with caplog.at_level(logging.WARNING):
         assert session_settings(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
     assert str(old) in caplog.text
     pinned.unlink()
-    assert FoundJars.in_folder(tmp_path).used == (old,), "laid there by hand"
+    assert FoundJars.in_folder(tmp_path).used == (old,), "a jar that was copied there by hand is used"
 
 
-def test_no_folder_means_no_jars_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_means_no_jars_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
     assert session_settings(tmp_path / "none", {}) == {}
     (tmp_path / "file").touch()
     with pytest.raises(WorldError, match=r"file \(jars\.dir\) cannot be read: Not a directory"):
@@ -90,14 +98,14 @@ IN_SPARK = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest
 
 
 def spark_of(rig: Rig) -> SparkSession:
-    return rig.spark_runtime._living().spark
+    return rig.spark_runtime._driver_or_raise().spark
 
 
 class TestInSpark:
     pytestmark = IN_SPARK
 
-    async def test_a_worker_with_all_jars_lacks_nothing(self, spark_jars: Path, rig: Rig) -> None:
-        assert rig.spark_runtime.lacks() == {}
+    async def test_a_worker_with_all_jars_reports_none_missing(self, spark_jars: Path, rig: Rig) -> None:
+        assert rig.spark_runtime.missing_jars() == {}
         options = {"subscribe": "topic", "kafka.bootstrap.servers": "127.0.0.1:1"}
         stream = spark_of(rig).readStream.format("kafka").options(**options).load()
         assert stream.columns[:3] == ["key", "value", "topic"]
@@ -109,7 +117,7 @@ class TestInSpark:
             spark.range(3).write.format("delta").mode("append").save(table)
         assert rows_of(tmp_path / "table", "id") == [0, 0, 1, 1, 2, 2]
 
-    async def test_what_a_jvm_lacks_is_told_with_coordinates_and_command(
+    async def test_missing_jars_are_reported_with_coordinates_and_command(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         there, absent = (replace(jar_of("kafka", b""), class_name=name) for name in ("java.lang.String", "org.Absent"))
@@ -119,11 +127,11 @@ class TestInSpark:
             "The worker's JVM does not have org.example:kafka:2.0: run `coterie jars fetch kafka` on every worker, "
             "then restart the workers; or name these coordinates in the worker's spark.jars.packages"
         )
-        assert missing(spark_of(rig), "kafka") == sentence
-        assert missing_packages(spark_of(rig)) == {"kafka": sentence}
+        assert missing_package_message(spark_of(rig), "kafka") == sentence
+        assert missing_package_messages(spark_of(rig)) == {"kafka": sentence}
 
 
-async def test_a_worker_that_is_to_fetch_jars_and_cannot_does_not_start(tmp_path: Path) -> None:
+async def test_a_worker_whose_configured_fetch_of_jars_fails_does_not_start(tmp_path: Path) -> None:
     mirror = f"http://127.0.0.1:{free_ports(1)[0]}"
     config = SparkConfig(
         checkpoint_location=tmp_path / "checkpoints",
@@ -135,4 +143,4 @@ async def test_a_worker_that_is_to_fetch_jars_and_cannot_does_not_start(tmp_path
     with pytest.raises(WorldError, match=rf"could not be fetched from {mirror}.*jars\.mirror"):
         await runtime.open()
     await runtime.close()
-    assert not (tmp_path / "log").exists(), "the JVM was not started in vain"
+    assert not (tmp_path / "log").exists(), "the JVM was started although the fetch failed"

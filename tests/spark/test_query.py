@@ -1,11 +1,11 @@
-"""One run of a task: the connections that its sinks open are closed, however the run ends."""
+"""One run of a task: all connections of its sinks are closed, however the run ends."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import UnreachableError
 from coterie.spark.checkpoint import take_over
 from coterie.spark.fence import Fence, FencedError
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 
 
 class Connections:
-    """What a file sink would have open if it had connections; :attr:`then` is called once it has taken over."""
+    """Connections as a file sink could have them; :attr:`then` is called after the sink's take-over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = 0
         self.is_open = False
-        self.then: Callable[[], None] = nothing
+        self.then: Callable[[], None] = do_nothing
         monkeypatch.setattr(FileSink, "take_over", self.open)
         monkeypatch.setattr(FileSink, "close", self.close)
 
@@ -37,16 +37,16 @@ class Connections:
         self.is_open = False
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     pass
 
 
-def away() -> None:
-    raise UnreachableError("the server is away")
+def raise_unreachable() -> None:
+    raise UnreachableError("the server cannot be reached")
 
 
-async def stopped(rig: Rig, folder: Path, name: str) -> TaskStart:
-    """A task that has run, with a file that it has not read yet."""
+async def stopped_task(rig: Rig, folder: Path, name: str) -> TaskSpec:
+    """A stopped task, with a file that it has not read yet."""
     write_file(folder / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(folder), name)
     await rig.wait_until(lambda: rows_of(folder / "out") == [1])
@@ -55,34 +55,34 @@ async def stopped(rig: Rig, folder: Path, name: str) -> TaskStart:
     return start
 
 
-def query_of(rig: Rig, start: TaskStart) -> TaskQuery:
+def query_of(rig: Rig, start: TaskSpec) -> TaskQuery:
     checkpoints = rig.spark_runtime._config.checkpoint_location
     held = take_over(checkpoints / f"{start.task.connector}-i" / "gen-1" / str(start.task.task))
     return TaskQuery(rig.session, start.task, Pipeline.of(start.config, {}), held, Fence())
 
 
-async def test_a_start_that_does_not_come_to_its_end_leaves_no_connection_open(
+async def test_an_interrupted_start_leaves_no_connection_open(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = await stopped(rig, tmp_path, "half-started")
+    start = await stopped_task(rig, tmp_path, "half-started")
     connections = Connections(monkeypatch)
     query = query_of(rig, start)
-    connections.then = away
-    for run in (query.start, query.finish_batch):
-        with pytest.raises(UnreachableError, match="the server is away"):
+    connections.then = raise_unreachable
+    for run in (query.start, query.run_batch_in_flight):
+        with pytest.raises(UnreachableError, match="the server cannot be reached"):
             run()
         assert not connections.is_open
-        assert query.is_server_away
+        assert query.is_server_unreachable
     assert connections.opened == 2
 
-    # Everything is halted while the sinks take over.
+    # All tasks are halted while the sinks take over.
     query = query_of(rig, start)
-    connections.then = query.fence.shut
+    connections.then = query.fence.close_nowait
     with pytest.raises(FencedError):
         query.start()
     assert (connections.opened, connections.is_open) == (3, False)
 
-    # The task is stopped while its source is looked at: another owner may have it by now.
+    # The task is stopped while its source is read: another owner may have it now.
     query = query_of(rig, start)
     read = FileSource.read
 
@@ -93,22 +93,22 @@ async def test_a_start_that_does_not_come_to_its_end_leaves_no_connection_open(
     monkeypatch.setattr(FileSource, "read", slow)
     with pytest.raises(FencedError):
         query.start()
-    assert connections.opened == 3, "nothing was taken over any more"
+    assert connections.opened == 3, "a sink took over after the stop"
     assert rows_of(tmp_path / "out") == [1]
 
 
-async def test_a_stop_closes_connections_also_when_the_last_batch_cannot_be_finished(
+async def test_a_stop_closes_connections_even_if_the_last_batch_cannot_be_finished(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = await stopped(rig, tmp_path, "half-stopped")
+    start = await stopped_task(rig, tmp_path, "half-stopped")
     connections = Connections(monkeypatch)
     query = query_of(rig, start)
     query.start()
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 2])
     assert connections.is_open
-    # As if Spark had planned one more batch while it was told to end.
+    # As if Spark had planned one more batch during the stop.
     monkeypatch.setattr("coterie.spark.query.batch_in_flight", lambda _: 2)
-    connections.then = away
+    connections.then = raise_unreachable
     query.stop(grace_ms=10_000)
     assert (connections.opened, connections.is_open) == (2, False)
     assert not query.active()

@@ -1,4 +1,4 @@
-"""Two whole workers over one Spark session split a running connector anew, also when its owner gives up half-way."""
+"""Two whole workers on one Spark session split a running connector again, also if its owner fails half-way."""
 
 import asyncio
 import uuid
@@ -13,12 +13,12 @@ import pytest_asyncio
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import runtime as spark_runtime
-from coterie.spark.generations.owner import Owner, Wanted
-from coterie.spark.generations.resplit import Finisher
+from coterie.spark.generations.resplit import ResplitFinisher
+from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.spark.conftest import Lent, Rig, rows_of, write_file
+from tests.spark.conftest import LentDriver, Rig, rows_of, write_file
 from tests.worker.composed import Composed, ComposedFleet
 
 pytestmark = [
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 class Pair:
-    """Two workers and a connector that reads a folder which grows."""
+    """Two workers and a connector that reads a growing folder."""
 
     def __init__(self, rig: Rig, workers: list[Composed], folder: Path) -> None:
         self.workers = workers
@@ -48,7 +48,7 @@ class Pair:
 
     async def put(self, config: dict[str, str]) -> None:
         async with asyncio.timeout(60):
-            while (answer := await self._put(config)).status_code == 503:  # noqa: ASYNC110 - the worker starts
+            while (answer := await self._put(config)).status_code == 503:  # noqa: ASYNC110 - waits for the worker's start
                 await asyncio.sleep(0.1)
         assert answer.status_code in (200, 201), answer.text
 
@@ -58,9 +58,9 @@ class Pair:
     async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         return await self.workers[0].client.request(method, self.workers[0].url + path, json=body)
 
-    async def until(self, true: Callable[[], bool], within_s: float = 240) -> None:
+    async def until(self, condition: Callable[[], bool], within_s: float = 240) -> None:
         async with asyncio.timeout(within_s):
-            while not true():  # noqa: ASYNC110 - what is awaited are files
+            while not condition():  # noqa: ASYNC110 - waits for files
                 await asyncio.sleep(0.1)
 
     async def generation(self) -> str:
@@ -76,10 +76,10 @@ class Pair:
 async def pair(
     rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Pair]:
-    session = rig.spark_runtime._session
+    session = rig.spark_runtime._driver
     assert session is not None
-    monkeypatch.setattr(spark_runtime, "open_session", lambda *_, **__: Lent(session))
-    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # it is warm
+    monkeypatch.setattr(spark_runtime, "start_driver", lambda *_, **__: LentDriver(session))
+    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # the session is warm
     group = f"resplit-{uuid.uuid4().hex[:8]}"
     async with AsyncExitStack() as stack:
         fleet = ComposedFleet(
@@ -107,7 +107,7 @@ async def pair(
             await fleet.stop()
 
 
-async def test_tasks_max_and_the_sink_of_a_running_connector_change_and_no_row_is_lost_or_doubled(pair: Pair) -> None:
+async def test_changing_tasks_max_and_the_sink_of_a_running_connector_loses_and_doubles_no_row(pair: Pair) -> None:
     pair.write(20)
     await pair.put(pair.config(tasks__max="2"))
     for count in ("3", "1", "4"):
@@ -120,32 +120,32 @@ async def test_tasks_max_and_the_sink_of_a_running_connector_change_and_no_row_i
 
     await pair.put(pair.config(tasks__max="4", sink__path=str(pair.folder / "later")))
     async with asyncio.timeout(240):
-        while not (await pair.generation()).startswith("5-"):  # noqa: ASYNC110 - a topic says so
+        while not (await pair.generation()).startswith("5-"):  # noqa: ASYNC110 - waits for a record of a topic
             await asyncio.sleep(0.1)
     pair.write(6)
     await pair.until(lambda: rows_of(pair.folder / "later") == list(range(pair.files - 6, pair.files)))
     assert pair.rows() == list(range(pair.files - 6))
 
 
-async def test_a_worker_with_a_waiting_task_finishes_what_the_owner_has_begun(
+async def test_a_worker_with_a_waiting_task_finishes_the_re_split_of_the_former_owner(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle = Owner.settle
+    settle = GenerationUpdater.update
 
-    def settle_and_give_up(self: Owner, wanted: Wanted) -> Any:
+    def settle_and_give_up(self: GenerationUpdater, request: GenerationRequest) -> Any:
         """The owner ends after it has closed a generation."""
-        if len(wanted.split.tasks) == 3:
-            monkeypatch.setattr(Owner, "settle", settle)
-            monkeypatch.setattr(Finisher, "finish", give_up)
-        return settle(self, wanted)
+        if len(request.split.tasks) == 3:
+            monkeypatch.setattr(GenerationUpdater, "update", settle)
+            monkeypatch.setattr(ResplitFinisher, "create_next", give_up)
+        return settle(self, request)
 
-    finish = Finisher.finish
+    finish = ResplitFinisher.create_next
 
-    def give_up(self: Finisher, number: int) -> Any:
-        monkeypatch.setattr(Finisher, "finish", finish)
+    def give_up(self: ResplitFinisher, number: int) -> Any:
+        monkeypatch.setattr(ResplitFinisher, "create_next", finish)
         raise WorldError("The owner ends here")
 
-    monkeypatch.setattr(Owner, "settle", settle_and_give_up)
+    monkeypatch.setattr(GenerationUpdater, "update", settle_and_give_up)
     pair.write(10)
     await pair.put(pair.config(tasks__max="2"))
     await pair.until(lambda: (pair.folder / "out").exists() and len(pair.rows()) > 3)
@@ -153,7 +153,7 @@ async def test_a_worker_with_a_waiting_task_finishes_what_the_owner_has_begun(
     pair.write(10)
     await pair.until(lambda: pair.rows() == list(range(pair.files)))
     status = (await pair.ask("GET", "/connectors/grows/status")).json()
-    # The owner may have read of the next generation since, and have split the connector again.
+    # The owner may have read about the next generation meanwhile, and have split the connector again.
     assert status["connector"].get("trace", "The owner ends here") == "The owner ends here"
     assert len(status["tasks"]) == 3
     assert (await pair.generation()).startswith("2-")

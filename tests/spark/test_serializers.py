@@ -1,4 +1,4 @@
-"""What serializers write, read by Kafka Connect's own JsonConverter, on a real Spark session."""
+"""Output of the serializers, read by Kafka Connect's own JsonConverter, on a real Spark session."""
 
 import datetime
 import json
@@ -45,12 +45,12 @@ def rows_of(spark: SparkSession) -> DataFrame:
 
 
 def written(rows: DataFrame, *, has_envelope: bool) -> list[bytes]:
-    serializer = Serializer(side="value", format=Format.JSON, has_envelope=has_envelope)
+    serializer = Serializer(side="value", format=Format.JSON, has_schema_envelope=has_envelope)
     return [bytes(row[0]) for row in rows.select(serializer.of_columns(rows, rows.columns)).collect()]
 
 
-async def test_connects_own_converter_reads_every_type_and_writes_it_the_same(rig: Rig, connect: Any) -> None:
-    rows = rows_of(rig.spark_runtime._living().spark)
+async def test_connects_own_converter_reads_every_type_and_writes_the_same_bytes(rig: Rig, connect: Any) -> None:
+    rows = rows_of(rig.spark_runtime._driver_or_raise().spark)
     for has_envelope in (True, False):
         converter = connect.org.apache.kafka.connect.json.JsonConverter()
         settings = connect.java.util.HashMap()
@@ -63,7 +63,9 @@ async def test_connects_own_converter_reads_every_type_and_writes_it_the_same(ri
 
 
 async def test_timestamps_are_milliseconds_dates_are_days_and_nulls_are_written(rig: Rig) -> None:
-    full, nulls = (json.loads(one) for one in written(rows_of(rig.spark_runtime._living().spark), has_envelope=False))
+    full, nulls = (
+        json.loads(one) for one in written(rows_of(rig.spark_runtime._driver_or_raise().spark), has_envelope=False)
+    )
     assert full == {
         "row": 1, "flag": True, "tiny": 2, "small": 3, "whole": 4, "ratio": 0.5, "exact": 0.25, "price": 12345678.9,
         "text": 'gr"ün\n', "raw": "AP8=", "day": DAYS, "at": MILLIS, "local": MILLIS, "list": [MILLIS, None],
@@ -72,8 +74,8 @@ async def test_timestamps_are_milliseconds_dates_are_days_and_nulls_are_written(
     assert nulls == {**dict.fromkeys(full), "row": 2}
 
 
-async def test_one_column_is_written_as_bytes_as_text_or_as_json(rig: Rig) -> None:
-    rows = rows_of(rig.spark_runtime._living().spark)
+async def test_one_column_can_be_written_as_bytes_text_or_json(rig: Rig) -> None:
+    rows = rows_of(rig.spark_runtime._driver_or_raise().spark)
     for format_, name, expected in (
         (Format.BYTES, "raw", b"\0\xff"),
         (Format.STRING, "raw", b"\0\xff"),
@@ -91,7 +93,7 @@ async def test_one_column_is_written_as_bytes_as_text_or_as_json(rig: Rig) -> No
 
 
 async def test_a_column_that_cannot_be_written_is_named(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
+    spark = rig.spark_runtime._driver_or_raise().spark
     rows = spark.createDataFrame([], "f INT, i INTERVAL DAY TO SECOND, m MAP<INT, INT>, l ARRAY<MAP<INT, INT>>")
     serializer = Serializer(side="value", format=Format.JSON)
     for name, type_ in (("i", "interval day to second"), ("m", "map<int,int>"), ("l", "map<int,int>")):

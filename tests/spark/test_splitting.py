@@ -1,4 +1,4 @@
-"""Connectors split anew on a real Spark session: tasks stop, the next generation goes on, each row is there once."""
+"""Connectors are split again on a real Spark session: tasks stop, the next generation continues, each row is once."""
 
 import asyncio
 import json
@@ -12,18 +12,18 @@ from typing import cast
 
 import pytest
 
-from coterie.herder.seams import PartsChanged, RuntimeDied, SplitEndedError, TaskClosed, TaskStart
+from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, TaskCheckpointClosed, TaskSpec
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
-from coterie.spark.checkpoint import batch_in_flight, last_batch, make_first, take_over
-from coterie.spark.end_config import EndConfig
+from coterie.spark.checkpoint import batch_in_flight, create_first_checkpoint, last_batch, take_over
 from coterie.spark.events import Events
 from coterie.spark.fence import Fence
 from coterie.spark.pipeline import Pipeline
+from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
-from coterie.spark.session import Session
+from coterie.spark.session import SparkDriver
 from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
 from tests.sink_files import take_back
@@ -37,7 +37,7 @@ INCARNATION = Incarnation("i")
 
 
 class Tasks:
-    """The tasks of one connector, as an owner and its workers treat them."""
+    """The tasks of one connector, split and started as by an owner and its workers."""
 
     def __init__(self, rig: Rig, name: str) -> None:
         self.rig = rig
@@ -55,7 +55,7 @@ class Tasks:
     async def start(self) -> None:
         for index, config in enumerate(self.configs):
             task = ConnectorTaskId(self.name, index)
-            await self.rig.runtime.start(TaskStart(task=task, incarnation=INCARNATION, config=config))
+            await self.rig.runtime.start(TaskSpec(task=task, incarnation=INCARNATION, config=config))
             self.running.append(task)
 
     async def stop(self) -> None:
@@ -64,19 +64,19 @@ class Tasks:
         self.running = []
 
     def held(self, index: int) -> Path:
-        held = self.rig.spark_runtime.held(ConnectorTaskId(self.name, index))
+        held = self.rig.spark_runtime.held_checkpoint(ConnectorTaskId(self.name, index))
         assert held is not None
         return held.path
 
 
 async def closed(rig: Rig, tasks: list[ConnectorTaskId]) -> None:
-    """Wait until each task is told as closed."""
+    """Wait until each task is reported as closed."""
     left = set(tasks)
     async with asyncio.timeout(60):
         while left:
             event = await rig.runtime.next_event()
             assert not isinstance(event, RuntimeDied), event
-            if isinstance(event, TaskClosed):
+            if isinstance(event, TaskCheckpointClosed):
                 left.discard(event.task)
 
 
@@ -85,8 +85,8 @@ def write_files(folder: Path, first: int, count: int) -> None:
         write_file(folder / "in", f"{NAMES[row % len(NAMES)]} {row}.csv", [(row, 1.0, 1)])
 
 
-async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_ones(rig: Rig, tmp_path: Path) -> None:
-    tasks = Tasks(rig, "anew")
+async def test_a_re_split_closes_running_tasks_and_every_row_is_read_once(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "split-again")
     before = rig.config(tmp_path, tasks__max="2", source__max__files__per__trigger="1")
     written = 0
     for count in (2, 3, 1, 4):
@@ -97,24 +97,24 @@ async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_o
         assert len(tasks.configs) == count
         # The query of each former task has ended before the split returned.
         await closed(rig, former)
-        assert [rig.spark_runtime.held(task) for task in former] == [None] * len(former)
+        assert [rig.spark_runtime.held_checkpoint(task) for task in former] == [None] * len(former)
         tasks.running = []
         await tasks.start()
-        # Some batches, and on with the next split in the midst of the others.
+        # After some batches, the next split follows during further ones.
         seen = len(rows_of(tmp_path / "out")) if (tmp_path / "out").exists() else 0
         await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) >= seen + 2)  # noqa: B023
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(written)))
     await tasks.stop()
     assert rows_of(tmp_path / "out") == list(range(written))
     assert sorted(name for name in os.listdir(tasks.folder) if (tasks.folder / name).is_dir()) == ["gen-3", "gen-4"]
-    # The marks of the sink went with the generations, and plain files stand in their place.
+    # The sink's marks were removed with the generations, and replaced by plain files.
     marks = {path.name.rpartition("-")[2]: path for path in (tmp_path / ".out.coterie" / "committed").iterdir()}
-    stand = {path.read_text() for path in tasks.folder.rglob("lineage") if path.is_file()}
-    assert {lineage for lineage, path in marks.items() if path.is_dir()} == stand & marks.keys()
-    assert len(marks.keys() - stand) > 0
+    lineages = {path.read_text() for path in tasks.folder.rglob("lineage") if path.is_file()}
+    assert {lineage for lineage, path in marks.items() if path.is_dir()} == lineages & marks.keys()
+    assert len(marks.keys() - lineages) > 0
 
 
-async def test_a_config_that_reads_and_writes_the_same_keeps_the_generation(rig: Rig, tmp_path: Path) -> None:
+async def test_a_config_with_the_same_source_and_sink_keeps_the_generation(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "same")
     config = rig.config(tmp_path)
     await tasks.split(config)
@@ -130,15 +130,17 @@ async def test_a_config_that_reads_and_writes_the_same_keeps_the_generation(rig:
     (second,) = tasks.configs
     assert first["generation"] == second["generation"]
     assert second["transforms.kept.condition"] == "row > 0"
-    # While a task is FAILED it keeps its share, and gets what may mend it.
+    # While a task is FAILED it keeps its share, and gets changes that may fix it.
     mended = {**changed, "tasks.max": "2", "transforms.kept.condition": "row > 1"}
-    (kept,) = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_split=True)
+    (kept,) = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
     assert (kept["generation"], kept["task.count"]) == (first["generation"], "1")
     assert kept["transforms.kept.condition"] == "row > 1"
 
 
 @pytest.mark.parametrize("was_written", [False, True])
-async def test_a_batch_in_flight_is_finished_once_in_its_own_sink(rig: Rig, tmp_path: Path, was_written: bool) -> None:
+async def test_a_batch_in_flight_is_finished_once_in_its_former_sink(
+    rig: Rig, tmp_path: Path, was_written: bool
+) -> None:
     tasks = Tasks(rig, f"in-flight-{was_written}")
     config = rig.config(tmp_path, source__max__files__per__trigger="2")
     write_files(tmp_path, 0, 6)
@@ -147,7 +149,7 @@ async def test_a_batch_in_flight_is_finished_once_in_its_own_sink(rig: Rig, tmp_
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(6)))
     checkpoint = tasks.held(0)
     await tasks.stop()
-    # As an owner leaves it that was killed inside its last batch, before or after the batch was put in place.
+    # As after a kill of the owner inside its last batch, before or after the batch was put in place.
     last = last_batch(checkpoint / "commits")
     assert last == 2
     (checkpoint / "commits" / "2").unlink()
@@ -165,7 +167,9 @@ async def test_a_batch_in_flight_is_finished_once_in_its_own_sink(rig: Rig, tmp_
     assert rows_of(tmp_path / "out") == list(range(6))
 
 
-async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_lets_it(rig: Rig, tmp_path: Path) -> None:
+async def test_a_batch_that_cannot_be_finished_blocks_the_re_split_until_a_config_fixes_it(
+    rig: Rig, tmp_path: Path
+) -> None:
     tasks = Tasks(rig, "held-up")
     bad = {
         "transforms": "kept",
@@ -178,9 +182,9 @@ async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_le
     await tasks.start()
     await rig.end_of(tasks.running[0])
     await tasks.stop()
-    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and it fails"):
+    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and this batch fails"):
         await tasks.split({**config, **bad, "tasks.max": "2"})
-    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and it fails"):
+    with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and this batch fails"):
         await tasks.split({**config, **bad, "tasks.max": "2"})
     await tasks.split({**config, "tasks.max": "2"})
     assert rows_of(tmp_path / "out") == [0, 1, 2]
@@ -188,7 +192,7 @@ async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_le
 
 
 @pytest.mark.parametrize("table", ["flights", "later"])
-async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_meanwhile(
+async def test_a_batch_in_flight_is_finished_with_the_new_password(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """The next generation has another number of tasks, or another table of the same database."""
@@ -211,7 +215,7 @@ async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_me
         await tasks.start()
         await rig.wait_until(lambda: table_rows(server, "flights") == [0, 1, 2])
         server.run("ALTER TABLE flights ADD CONSTRAINT shut CHECK (row < 3)")
-        # One file, and so one batch: the task looks for files all the time.
+        # One file, and so one batch: the task lists the files continuously.
         write_file(tmp_path / "in", "later.csv", [(row, 1.0, 1) for row in range(3, 6)])
         assert 'constraint "shut"' in (await rig.end_of(tasks.running[0])).trace
         await tasks.stop()
@@ -227,11 +231,11 @@ async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_me
             await tasks.split(mended)
         server.start()
         await tasks.split(mended)
-        assert table_rows(server, "flights") == list(range(6)), "the batch in flight, once, in its own table"
+        assert table_rows(server, "flights") == list(range(6)), "the batch in flight must be in its own table once"
         write_files(tmp_path, 6, 4)
         await tasks.start()
-        wanted = list(range(0 if table == "flights" else 6, 10))
-        await rig.wait_until(lambda: table_rows(server, table) == wanted)
+        expected = list(range(0 if table == "flights" else 6, 10))
+        await rig.wait_until(lambda: table_rows(server, table) == expected)
         await tasks.stop()
         assert table_rows(server, "flights") == list(range(10 if table == "flights" else 6))
 
@@ -242,17 +246,17 @@ def table_rows(server: PostgresServer, table: str) -> list[object]:
     return [row for (row,) in server.rows(f"SELECT row FROM {table} ORDER BY row")]
 
 
-async def test_checkpoints_from_before_generations_are_taken_along(rig: Rig, tmp_path: Path) -> None:
+async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: Path) -> None:
     """One of three tasks never ran, and one was killed in a batch."""
     tasks = Tasks(rig, "flat")
     config = rig.config(tmp_path, tasks__max="3", source__max__files__per__trigger="3")
     parts = {"task.class": "FileSource", "task.count": "3", "name": "flat"}
     flat = [{**config, **parts, "task.index": str(index)} for index in range(3)]
     write_files(tmp_path, 0, 9)
-    session = rig.spark_runtime._session
+    session = rig.spark_runtime._driver
     assert session is not None
     for index in range(2):
-        make_first(tasks.folder / str(index))
+        create_first_checkpoint(tasks.folder / str(index))
         held = take_over(tasks.folder / str(index))
         task = ConnectorTaskId(tasks.name, index)
         TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_once()
@@ -272,7 +276,7 @@ async def test_checkpoints_from_before_generations_are_taken_along(rig: Rig, tmp
     assert json.loads((tasks.folder / "manifest.json").read_text())["generation"] == "0-flat"
 
 
-async def test_a_task_whose_config_names_a_closed_generation_or_none_waits(rig: Rig, tmp_path: Path) -> None:
+async def test_a_task_waits_if_its_config_names_a_closed_generation_or_none(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "late")
     config = rig.config(tmp_path)
     await tasks.split(config)
@@ -282,14 +286,14 @@ async def test_a_task_whose_config_names_a_closed_generation_or_none_waits(rig: 
         tasks.configs = [late]
         await tasks.start()
         await closed(rig, tasks.running)
-        assert rig.spark_runtime.held(tasks.running[0]) is None
+        assert rig.spark_runtime.held_checkpoint(tasks.running[0]) is None
         tasks.running = []
 
 
-async def test_a_generation_that_is_not_on_this_workers_disk_fails_the_task(
+async def test_a_generation_that_is_missing_on_this_workers_disk_fails_the_task(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "ABSENT_MS", 400)
+    monkeypatch.setattr(supervisor, "GENERATION_VISIBLE_TIMEOUT_MS", 400)
     tasks = Tasks(rig, "absent")
     await tasks.split(rig.config(tmp_path))
     tasks.folder.rename(tasks.folder.with_name("moved"))
@@ -299,7 +303,7 @@ async def test_a_generation_that_is_not_on_this_workers_disk_fails_the_task(
         await tasks.split(rig.config(tmp_path))
 
 
-async def test_a_rate_stream_goes_on_where_it_was_in_another_sink(rig: Rig, tmp_path: Path) -> None:
+async def test_a_rate_stream_continues_at_its_position_in_another_sink(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "counts")
     config = {
         "connector.class": "RateSource",
@@ -322,27 +326,27 @@ async def test_a_rate_stream_goes_on_where_it_was_in_another_sink(rig: Rig, tmp_
 
 
 class Watched:
-    """A splitter of its own that looks at parts all the time: each folder below a source's path is a part."""
+    """A separate splitter that lists parts continuously: each folder below a source's path is a part."""
 
     def __init__(self, rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(splitting, "LOOK_EVERY_S", 0.05)
-        monkeypatch.setattr(splitting, "LOOK_PATIENCE_S", 0.1)
+        monkeypatch.setattr(splitting, "POLL_INTERVAL_S", 0.05)
+        monkeypatch.setattr(splitting, "SOURCE_QUERY_TIMEOUT_S", 0.1)
         monkeypatch.setattr(FileSource, "parts", self._parts)
         self.answers = threading.Event()
-        """Until it is set, the folder ``silent`` does not answer."""
+        """Until this event is set, listing the folder ``silent`` blocks."""
         self.answers.set()
-        self.asked: Counter[str] = Counter()
+        self.listings: Counter[str] = Counter()
         self._rig = rig
         self._folder = folder
         self.events = Events()
         self.events.bind()
         self.splitter = Splitter(
-            rig.spark_runtime._config, self.events, lambda: cast(Session, rig.spark_runtime._session)
+            rig.spark_runtime._config, self.events, lambda: cast(SparkDriver, rig.spark_runtime._driver)
         )
 
-    def _parts(self, config: EndConfig) -> list[str]:
+    def _parts(self, config: PrefixedConfig) -> list[str]:
         path = Path(config.read(DEFINITION, "path", str))
-        self.asked[path.parent.name] += 1
+        self.listings[path.parent.name] += 1
         if path.parent.name == "silent":
             assert self.answers.wait(60)
         return sorted(str(part) for part in path.iterdir() if part.is_dir())
@@ -350,7 +354,7 @@ class Watched:
     async def split(self, name: str, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
         connector = ConnectorName(name)
         config = self._rig.config(self._folder / name, metadata__max__age__ms="0" if name != "rare" else "60000")
-        fence = self.splitter.begin(connector)
+        fence = self.splitter.open_fence(connector)
         return await asyncio.to_thread(self.splitter.split, fence, connector, INCARNATION, config, tasks)
 
     @asynccontextmanager
@@ -367,11 +371,11 @@ class Watched:
 
     async def reported(self) -> str:
         event = await asyncio.wait_for(self.events.get(), 30)
-        assert isinstance(event, PartsChanged)
+        assert isinstance(event, SourcePartsChanged)
         return event.connector
 
 
-async def test_a_source_that_has_grown_is_reported_until_it_is_split_again(
+async def test_a_source_with_new_parts_is_reported_until_it_is_split_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(rig, tmp_path, monkeypatch)
@@ -389,7 +393,7 @@ async def test_a_source_that_has_grown_is_reported_until_it_is_split_again(
             await asyncio.wait_for(watched.events.get(), 0.5)
 
 
-async def test_a_source_that_does_not_answer_keeps_no_other_from_being_looked_at(
+async def test_a_source_that_does_not_respond_does_not_block_the_listing_of_others(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(rig, tmp_path, monkeypatch)
@@ -397,18 +401,18 @@ async def test_a_source_that_does_not_answer_keeps_no_other_from_being_looked_at
         (tmp_path / name / "in" / "a").mkdir(parents=True)
         await watched.split(name)
     watched.answers.clear()
-    watched.asked.clear()
+    watched.listings.clear()
     async with watched.watching():
         (tmp_path / "silent" / "in" / "b").mkdir()
-        await rig.wait_until(lambda: watched.asked["spoken"] > 3)
-        assert watched.asked["silent"] == 1, "asked again before it has answered"
+        await rig.wait_until(lambda: watched.listings["spoken"] > 3)
+        assert watched.listings["silent"] == 1, "listed again before the first listing has returned"
         (tmp_path / "spoken" / "in" / "b").mkdir()
         assert await watched.reported() == "spoken"
         watched.answers.set()
         assert await watched.reported() == "silent"
 
 
-async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
+async def test_parts_of_a_stopped_connector_are_not_listed_any_more(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(rig, tmp_path, monkeypatch)
@@ -416,18 +420,18 @@ async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
         (tmp_path / name / "in" / "a").mkdir(parents=True)
         await watched.split(name)
     async with watched.watching():
-        await rig.wait_until(lambda: watched.asked["forgotten"] > 2)
-        watched.splitter.forget(ConnectorName("forgotten"))
-        before = Counter(watched.asked)
-        await rig.wait_until(lambda: watched.asked["remembered"] > before["remembered"] + 3)
-        assert watched.asked["forgotten"] <= before["forgotten"] + 1
-        assert watched.asked["rare"] == 1, "when it was split: metadata.max.age.ms is not over"
+        await rig.wait_until(lambda: watched.listings["forgotten"] > 2)
+        watched.splitter.stop_connector(ConnectorName("forgotten"))
+        before = Counter(watched.listings)
+        await rig.wait_until(lambda: watched.listings["remembered"] > before["remembered"] + 3)
+        assert watched.listings["forgotten"] <= before["forgotten"] + 1
+        assert watched.listings["rare"] == 1, "listed only for the split: metadata.max.age.ms is not over"
 
 
-async def test_tasks_that_were_stopped_before_are_not_waited_for(
+async def test_a_re_split_does_not_wait_for_tasks_that_were_stopped_before(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped, changed and resumed; then the same of tasks that run again."""
+    """A connector is stopped, changed and resumed; then the same for tasks that have been restarted."""
     monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 600_000)
     tasks = Tasks(rig, "stopped-before")
     config = rig.config(tmp_path)
@@ -441,10 +445,10 @@ async def test_tasks_that_were_stopped_before_are_not_waited_for(
 
 
 @pytest.mark.parametrize("by", ["forget", "halt"])
-async def test_a_split_that_is_ended_leaves_the_generation_to_the_next_one(
+async def test_a_cancelled_re_split_leaves_the_generation_to_the_next_one(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """No runtime says that it has stopped the task, so that the split waits for that."""
+    """No runtime reports that it has stopped the task, so the split waits."""
     monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 60_000)
     tasks = Tasks(rig, f"ended-by-{by}")
     config = rig.config(tmp_path)
@@ -454,9 +458,9 @@ async def test_a_split_that_is_ended_leaves_the_generation_to_the_next_one(
     split = asyncio.create_task(tasks.split(changed))
     await rig.wait_until(lambda: (tasks.folder / "gen-1" / "closed").exists())
     if by == "forget":
-        rig.runtime.forget(tasks.name)
+        rig.runtime.stop_connector(tasks.name)
     else:
-        await asyncio.to_thread(rig.runtime.stop_everything_now)
+        await asyncio.to_thread(rig.runtime.halt_all_tasks)
     with pytest.raises(SplitEndedError):
         await asyncio.wait_for(split, 10)
     assert not (tasks.folder / "gen-2").exists()

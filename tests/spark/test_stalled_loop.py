@@ -1,4 +1,4 @@
-"""A worker on real Spark whose event loop stands still: no batch of it is committed once others may have its work."""
+"""A worker on real Spark whose event loop is blocked: it commits no batch when other workers may have its tasks."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from coterie.spark.fence import FencedError
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.seams import Batch
-from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import STARTS_AT_ONCE
 from tests.sink_files import visible_files
@@ -32,7 +32,7 @@ pytestmark = [
 
 
 class Feed:
-    """A file of ten rows every now and then, from a thread: whatever stands still, there is something to read."""
+    """Writes files of ten rows from a thread, so that there is data to read even if the event loop is blocked."""
 
     def __init__(self, folder: Path) -> None:
         self.rows = 0
@@ -56,7 +56,7 @@ class Feed:
             thread.join()
 
 
-async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothing_is_lost_or_doubled(
+async def test_a_stalled_worker_commits_nothing_after_its_session_and_loses_and_doubles_no_row(
     fleet: Fleet, lent: SparkTaskRuntime, rig: Rig, tmp_path: Path
 ) -> None:
     checkpoints = lent._config.checkpoint_location
@@ -64,7 +64,7 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
     feed = Feed(tmp_path / "in")
 
     def done() -> list[tuple[Path, float]]:
-        """Every commit and every batch put in place, with when."""
+        """Every commit and every batch put in place, with its time."""
         paths = [*checkpoints.glob("flights-*/*/*/commits/[0-9]*"), *visible_files(tmp_path / "out")]
         return sorted((path, path.stat().st_mtime) for path in paths)
 
@@ -73,25 +73,27 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
     await fleet.create(ConnectorName("flights"), 1, config)
     with feed.running():
         await until(lambda: len(rows_of(tmp_path / "out")) > 50, within_s=120)
-        proved = worker._herder.place.proved
-        await until(lambda: worker._herder.place.proved != proved)
-        # The stall: all that follows up to its end blocks the loop.
+        proved = worker._herder.place.lease_renewal
+        await until(lambda: worker._herder.place.lease_renewal != proved)
+        # The stall: all code up to its end blocks the event loop.
         began_s, rows = time.time(), feed.rows
         assert worker._herder.place.lease_ends_ms is not None
         lease_ends_s = began_s + worker._herder.place.lease_ends_ms / 1000 - time.monotonic()
         time.sleep(SESSION_MS / 1000)  # noqa: ASYNC251
         at_its_end = done()
         time.sleep(2.0)  # noqa: ASYNC251
-        assert done() == at_its_end, "nothing is done in the group's name while others may have its work"
-        assert feed.rows > rows, "though there was something to read all the while"
+        assert done() == at_its_end, "a batch was committed although other workers may have the tasks"
+        assert feed.rows > rows, "there was no data to read"
         last_s = max(at_s for _, at_s in at_its_end)
-        assert began_s < last_s < lease_ends_s + SESSION_MS / 3 / 1000, "it went on up to the lease, and not to the end"
+        assert began_s < last_s < lease_ends_s + SESSION_MS / 3 / 1000, (
+            "batches were committed up to the end of the lease only"
+        )
         await until(lambda: len(done()) > len(at_its_end), within_s=120)
     await until(lambda: len(rows_of(tmp_path / "out")) >= feed.rows, within_s=120)
     assert rows_of(tmp_path / "out") == list(range(feed.rows))
 
 
-async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(
+async def test_a_halt_also_ends_tasks_that_are_starting_and_later_starts_run(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
@@ -109,21 +111,21 @@ async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(rig.start(config, "half"))
         await rig.wait_until(in_start.is_set)
-        await asyncio.to_thread(runtime.stop_everything_now)
+        await asyncio.to_thread(runtime.halt_all_tasks)
         go_on.set()
     monkeypatch.undo()
     task = starting.result().task
     async with asyncio.timeout(60):
         while await runtime.next_event() != TaskHalted(task=task):
             pass
-    assert runtime.held(task) is None
+    assert runtime.held_checkpoint(task) is None
     assert rows_of(tmp_path / "out") == []
     await runtime.start(starting.result())
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(10)))
     await runtime.stop(task, grace_ms=10_000)
 
 
-async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_checkpoint_over(
+async def test_a_halt_ends_a_start_that_waits_for_a_thread_before_its_take_over(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
@@ -137,15 +139,15 @@ async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_che
         assert go_on.wait(60)
         raise FencedError
 
-    def asked() -> int:
+    def running_count() -> int:
         return sum(run.task.connector == "queue" for run in runtime._supervisor._runs)
 
     monkeypatch.setattr(TaskQuery, "start", slow)
     async with asyncio.TaskGroup() as tasks:
         for index in range(threads + 1):
             tasks.create_task(rig.start(config, "queue", index))
-        await rig.wait_until(lambda: len(in_start) == threads and asked() == threads + 1)
-        await asyncio.to_thread(runtime.stop_everything_now)
+        await rig.wait_until(lambda: len(in_start) == threads and running_count() == threads + 1)
+        await asyncio.to_thread(runtime.halt_all_tasks)
         go_on.set()
     halted = set[ConnectorTaskId]()
     async with asyncio.timeout(60):
@@ -153,12 +155,12 @@ async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_che
             event = await runtime.next_event()
             if isinstance(event, TaskHalted) and event.task.connector == "queue":
                 halted.add(event.task)
-    assert asked() == 0
+    assert running_count() == 0
     checkpoints = (runtime._config.checkpoint_location / "queue-i" / "gen-1").glob("[0-9]*")
     assert sorted(len(list(task.iterdir())) for task in checkpoints) == [1, *[2] * threads], "one was not taken over"
 
 
-async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_whoever_is_next(
+async def test_a_halt_ends_a_graceful_stop_and_leaves_the_last_batch_to_the_next_owner(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
@@ -169,7 +171,7 @@ async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_
     in_batch, go_on = threading.Event(), threading.Event()
     stage = FileSink.stage
 
-    def slow(sink: FileSink, batch: Batch) -> Copy:
+    def slow(sink: FileSink, batch: Batch) -> BatchCopy:
         staged = stage(sink, batch)
         in_batch.set()
         assert go_on.wait(60)
@@ -180,8 +182,8 @@ async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_
     await rig.wait_until(in_batch.is_set)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(runtime.stop(start.task, grace_ms=60_000))
-        await rig.wait_until(lambda: runtime.held(start.task) is None)
-        await asyncio.to_thread(runtime.stop_everything_now)
+        await rig.wait_until(lambda: runtime.held_checkpoint(start.task) is None)
+        await asyncio.to_thread(runtime.halt_all_tasks)
         go_on.set()
     assert rows_of(tmp_path / "out") == [0]
     assert start.task not in {run.task for run in runtime._supervisor._runs}

@@ -1,4 +1,4 @@
-"""K987's nine-step rolling update over real Spark tasks: whole workers of one process that share one session."""
+"""KIP-987's nine-step rolling update over real Spark tasks: whole workers of one process that share one session."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,7 +14,7 @@ from coterie.spark.settings import SparkConfig
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.processes.cluster import Feed
 from tests.processes.rolling_update import RollingUpdate
-from tests.spark.conftest import Lent, Rig
+from tests.spark.conftest import LentDriver, Rig
 from tests.worker.composed import Composed, ComposedFleet
 
 pytestmark = [
@@ -39,10 +39,10 @@ async def update(
     monkeypatch: pytest.MonkeyPatch,
     tell: Callable[[str], None],
 ) -> AsyncIterator[RollingUpdate]:
-    session = rig.spark_runtime._session
+    session = rig.spark_runtime._driver
     assert session is not None
-    monkeypatch.setattr(spark_runtime, "open_session", lambda *_, **__: Lent(session))
-    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # it is warm
+    monkeypatch.setattr(spark_runtime, "start_driver", lambda *_, **__: LentDriver(session))
+    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # the session is warm
     group, checkpoints = f"static-{uuid.uuid4().hex[:8]}", tmp_path / "checkpoints"
     feed = Feed(tmp_path / "in")
     async with AsyncExitStack() as stack:
@@ -75,7 +75,7 @@ async def update(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
-async def test_a_cluster_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
+async def test_a_rolling_update_to_static_workers_restarts_only_jobs_that_move(
     update: RollingUpdate, protocol: str
 ) -> None:
     await update.run(protocol)

@@ -1,4 +1,4 @@
-"""What the supervisor's threads wait for: one task that hangs in a sink holds up no other."""
+"""The supervisor's threads: a task that hangs in a sink does not delay other tasks."""
 
 import asyncio
 import threading
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskProgressed, TaskWaiting
+from coterie.herder.seams import TaskProgressed, TaskRetrying
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import supervisor
 from coterie.spark.checkpoint import take_over
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import RESTARTS_AT_ONCE, RESTARTS_OF_CONNECTOR, STARTS_AT_ONCE
 from tests.spark.conftest import Rig, rows_of, write_file
@@ -23,18 +23,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 def hold_commits(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Make commits of file sinks wait. The first event is set once one waits; the second one lets all continue."""
     in_commit, go_on = threading.Event(), threading.Event()
-    put_in_place = Copy.put_in_place
+    put_in_place = BatchCopy.commit
 
-    def slow(copy: Copy) -> None:
+    def slow(copy: BatchCopy) -> None:
         in_commit.set()
         assert go_on.wait(120)
         put_in_place(copy)
 
-    monkeypatch.setattr(Copy, "put_in_place", slow)
+    monkeypatch.setattr(BatchCopy, "commit", slow)
     return in_commit, go_on
 
 
-async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_and_the_others_are_watched(
+async def test_a_task_taken_during_a_commit_is_reported_at_once_and_other_tasks_are_still_supervised(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "watched")
@@ -44,27 +44,27 @@ async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_a
     try:
         await rig.wait_until(in_effect.is_set)
         monkeypatch.undo()
-        held = rig.spark_runtime.held(long.task)
+        held = rig.spark_runtime.held_checkpoint(long.task)
         assert held is not None
         take_over(held.path.parent)
         died = await rig.end_of(long.task)
-        assert not died.is_held
+        assert not died.holds_checkpoint
         write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
         async with asyncio.timeout(60):
             while not isinstance(event := await rig.runtime.next_event(), TaskProgressed) or not event.input_rows:
                 pass
         assert event.task == neighbour.task
         assert rows_of(tmp_path / "neighbour" / "out") == [7]
-        assert rows_of(tmp_path / "long" / "out") == [], "the effect was under way all the while"
+        assert rows_of(tmp_path / "long" / "out") == [], "the effect has ended too early"
     finally:
         go_on.set()
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
 
 
-async def test_a_query_that_is_being_stopped_counts_as_running_until_its_last_batch_is_committed(
+async def test_a_stopping_query_counts_as_running_until_its_last_batch_is_committed(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lag of its connector in Kafka would else be that of the batch before."""
+    """Otherwise the lag of its connector in Kafka would be that of the previous batch."""
     in_commit, go_on = hold_commits(monkeypatch)
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "stopped-late")
@@ -75,7 +75,7 @@ async def test_a_query_that_is_being_stopped_counts_as_running_until_its_last_ba
     try:
         await rig.wait_until(in_commit.is_set)
         stopping = asyncio.create_task(rig.runtime.stop(start.task, grace_ms=60_000))
-        await rig.wait_until(lambda: rig.spark_runtime.held(start.task) is None)
+        await rig.wait_until(lambda: rig.spark_runtime.held_checkpoint(start.task) is None)
         assert is_running()
     finally:
         go_on.set()
@@ -84,7 +84,7 @@ async def test_a_query_that_is_being_stopped_counts_as_running_until_its_last_ba
     assert rows_of(tmp_path / "out") == [1]
 
 
-async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connector(
+async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connectors(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[ConnectorTaskId] = []
@@ -92,31 +92,31 @@ async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connecto
     go_on = threading.Event()
     take_over_folder = FileSink.take_over
 
-    def away(sink: FileSink, lineage: TaskLineage, start: int) -> None:
+    def unreachable(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
         if lineage.task.connector != "away":
-            take_over_folder(sink, lineage, start)
+            take_over_folder(sink, lineage, start_number)
             return
         attempts.append(lineage.task)
         if attempts.count(lineage.task) > 1:
             waiting.append(lineage.task)
             assert go_on.wait(120)
-        raise UnreachableError("the server is away")
+        raise UnreachableError("the server cannot be reached")
 
-    monkeypatch.setattr(FileSink, "take_over", away)
+    monkeypatch.setattr(FileSink, "take_over", unreachable)
     count = STARTS_AT_ONCE + 2
     config = rig.config(tmp_path / "away", tasks__max=str(count), errors__retry__timeout="-1")
     tasks = [(await rig.start(config, "away", index)).task for index in range(count)]
     try:
         await rig.wait_until(lambda: len(waiting) >= STARTS_AT_ONCE)
-        said: dict[ConnectorTaskId, str] = {}
+        traces: dict[ConnectorTaskId, str] = {}
         async with asyncio.timeout(30):
-            while len(said) < count:
-                if isinstance(event := await rig.runtime.next_event(), TaskWaiting):
-                    said[event.task] = event.trace
-        assert said == dict.fromkeys(
+            while len(traces) < count:
+                if isinstance(event := await rig.runtime.next_event(), TaskRetrying):
+                    traces[event.task] = event.trace
+        assert traces == dict.fromkeys(
             tasks,
             "A server cannot be reached; the task is restarted until errors.retry.timeout is over: "
-            "The query did not start: the server is away",
+            "The query did not start: the server cannot be reached",
         )
         write_file(tmp_path / "healthy" / "in", "a.csv", [(7, 1.0, 1)])
         healthy = await asyncio.wait_for(rig.start(rig.config(tmp_path / "healthy"), "healthy"), 60)
@@ -130,38 +130,38 @@ async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connecto
 
 
 @pytest.mark.parametrize("error", [WorldError, UnreachableError])
-async def test_a_restart_that_the_herder_asks_for_is_not_held_up_by_tasks_that_wait_for_a_server(
+async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herder_requests(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[WorldError]
 ) -> None:
-    """Neither that of a task whose server is back, nor one that has to do with no server."""
+    """Neither a restart of a task whose server can be reached again, nor one of a task without a server."""
     failed: list[ConnectorTaskId] = []
     waiting: list[ConnectorTaskId] = []
     go_on = threading.Event()
     take_over_folder = FileSink.take_over
     name = f"restarted-after-{error.__name__}"
 
-    def take_over(sink: FileSink, lineage: TaskLineage, start: int) -> None:
+    def take_over(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
         if lineage.task in failed:
             if lineage.task.connector == name:
-                take_over_folder(sink, lineage, start)
+                take_over_folder(sink, lineage, start_number)
                 return
             waiting.append(lineage.task)
             assert go_on.wait(120)
         failed.append(lineage.task)
-        raise (error if lineage.task.connector == name else UnreachableError)("it fails once, or is away")
+        raise (error if lineage.task.connector == name else UnreachableError)("it fails once, or cannot be reached")
 
     monkeypatch.setattr(FileSink, "take_over", take_over)
     monkeypatch.setattr(supervisor, "RESTARTS_OF_CONNECTOR", RESTARTS_AT_ONCE)
-    away = rig.config(tmp_path / "away", tasks__max=str(RESTARTS_AT_ONCE), errors__retry__timeout="-1")
-    tasks = [(await rig.start(away, f"away-{name}", index)).task for index in range(RESTARTS_AT_ONCE)]
+    unreachable = rig.config(tmp_path / "away", tasks__max=str(RESTARTS_AT_ONCE), errors__retry__timeout="-1")
+    tasks = [(await rig.start(unreachable, f"away-{name}", index)).task for index in range(RESTARTS_AT_ONCE)]
     try:
         await rig.wait_until(lambda: len(waiting) == RESTARTS_AT_ONCE)
         write_file(tmp_path / "back" / "in", "a.csv", [(7, 1.0, 1)])
         back = await rig.start(rig.config(tmp_path / "back"), name)
-        assert (await rig.end_of(back.task)).is_held
+        assert (await rig.end_of(back.task)).holds_checkpoint
         await asyncio.wait_for(rig.runtime.restart(back.task), 30)
         await rig.wait_until(lambda: rows_of(tmp_path / "back" / "out") == [7])
-        assert len(waiting) == RESTARTS_AT_ONCE, "they wait all the while"
+        assert len(waiting) == RESTARTS_AT_ONCE, "a waiting restart has ended too early"
     finally:
         go_on.set()
     for task in [*tasks, back.task]:

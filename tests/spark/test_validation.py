@@ -1,4 +1,4 @@
-"""A bad config is told by key, before anything runs."""
+"""An invalid config is refused by key, before any task runs."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ async def test_each_wrong_key_is_named(
     assert all(sentence for sentences in errors.values() for sentence in sentences)
 
 
-async def test_a_key_that_looks_like_a_slip_is_logged(
+async def test_a_key_that_looks_like_a_typo_is_logged(
     rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {**rig.config(tmp_path), "name": "flights", "sorce.schema": "x"}
@@ -95,7 +95,7 @@ async def test_a_key_that_looks_like_a_slip_is_logged(
     assert lines == ["The key sorce.schema of connector flights is ignored; is source.schema meant?"]
 
 
-async def test_another_number_of_tasks_is_refused_where_positions_cannot_be_split_anew(rig: Rig) -> None:
+async def test_another_number_of_tasks_is_refused_if_positions_cannot_be_split_again(rig: Rig) -> None:
     config = {"connector.class": "RateSource", "tasks.max": "2", "sink.format": "noop"}
     name, incarnation = ConnectorName("rate"), Incarnation("i")
     tasks = await rig.runtime.split(name, incarnation, config, ())
@@ -119,7 +119,7 @@ async def test_another_number_of_tasks_is_refused_where_positions_cannot_be_spli
     assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
 
 
-async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
+async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path)
     tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
     out = {"sink.format": config["sink.format"], "sink.path": config["sink.path"]}
@@ -152,13 +152,13 @@ async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, t
     assert await rig.runtime.validate({**by_sink, **same, "source.class": "FileSource"}, tasks) == {}
 
 
-async def test_files_may_be_split_anew(rig: Rig, tmp_path: Path) -> None:
+async def test_files_may_be_split_again(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, tasks__max="2")
     tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
     assert await rig.runtime.validate({**config, "tasks.max": "3"}, tasks) == {}
 
 
-async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:
+async def test_the_type_of_a_connector_is_that_of_its_plug_in(rig: Rig) -> None:
     assert rig.runtime.connector_type({"connector.class": "FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "coterie.spark.sources.files.FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "RateSource"}) == "source"

@@ -1,4 +1,4 @@
-"""Functions that configs of the tests name, good ones and bad ones."""
+"""Functions for configs of the tests, valid ones and invalid ones."""
 
 import os
 import sys
@@ -41,13 +41,13 @@ def leaves(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def renames(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Not the columns that the config states."""
+    """Returns other columns than those in the config."""
     for batch in batches:
         yield pa.record_batch({"number": batch["row"]})
 
 
 def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A variable of the environment of the Python in which this runs."""
+    """A variable of the environment of the Python process that runs this function."""
     for batch in batches:
         yield pa.record_batch({"told": [os.environ.get("COTERIE_TEST_PYTHON")] * batch.num_rows})
 

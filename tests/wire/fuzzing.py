@@ -2,9 +2,9 @@
 
     python -m tests.wire.fuzzing --frames 1000000 --seed 1
 
-Whatever a peer may send is read or refused with a `WireError`; anything else, a decode of more than a second, or a
-death of the process is a finding. The decoding runs in a child process with little memory to spare: kio's parser does
-not raise when it is asked for too much, it aborts. The frame in hand stands in a file that outlives the child.
+Any bytes that a peer may send are decoded or refused with a `WireError`; another exception, a decode of more than a
+second, or the end of the process is a finding. The decoding runs in a child process with a memory limit: kio's parser
+does not raise when an allocation fails, it aborts the process. The current frame is in a file that outlives the child.
 """
 
 import argparse
@@ -26,26 +26,26 @@ from crc32c import crc32c
 
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
+from coterie.wire.batch_filter import keep_records, split_records
 from coterie.wire.batches import NewRecord, check_produced, decode_records, encode_batch
-from coterie.wire.compression import ZSTD, packed_gzip, unpacked
+from coterie.wire.compression import ZSTD, compress_gzip, decompress
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from coterie.wire.primitives import Writer
 from coterie.wire.schemas import request_schema, response_schema
-from coterie.wire.sifting import sifted, slices
 from tests.wire.samples import sample
 
 VECTORS = Path(__file__).parent / "vectors" / "connect-wire.json"
 SAMPLES_EACH = 3
 SPARE_MEMORY = 512 * 1024 * 1024
-"""Address space beyond what the process has when it begins."""
+"""Address space in addition to that of the process at its start."""
 SLOW_S = 1.0
 
 Target = Callable[[bytes], object]
 
 
 class Corpus:
-    """Frames to damage, by what decodes them."""
+    """Frames to damage, by their decoder."""
 
     def __init__(self, rng: random.Random) -> None:
         recorded = json.loads(VECTORS.read_text())
@@ -77,7 +77,7 @@ def _batches(rng: random.Random) -> Iterator[bytes]:
         ]
         plain = encode_batch(records, timestamp_ms=1_700_000_000_000)
         yield plain
-        yield with_codec(plain, 1, packed_gzip(plain[61:]))
+        yield with_codec(plain, 1, compress_gzip(plain[61:]))
         for codec in (2, 3, 4):
             yield with_codec(plain, codec, rng.randbytes(40))
     yield batch_of((2**63 - 1, 0, b"k"))
@@ -87,7 +87,7 @@ def _batches(rng: random.Random) -> Iterator[bytes]:
 
 
 def batch_of(*records: tuple[int, int, bytes], base_timestamp_ms: int = 1_700_000_000_000) -> bytes:
-    """A batch behind an honest head, whatever its records (timestamp delta, offset delta, key) tell."""
+    """A batch with a valid header and any records (timestamp delta, offset delta, key)."""
     body = Writer()
     for timestamp_delta, offset_delta, key in records:
         record = Writer()
@@ -99,17 +99,17 @@ def batch_of(*records: tuple[int, int, bytes], base_timestamp_ms: int = 1_700_00
         record.varint(0)
         body.varint_bytes(record.getvalue())
     plain = encode_batch([NewRecord(key=None, value=None)] * len(records), timestamp_ms=base_timestamp_ms)
-    return _sound(plain[:61] + body.getvalue())
+    return _with_valid_crc(plain[:61] + body.getvalue())
 
 
 def with_codec(batch: bytes, codec: int, packed: bytes) -> bytes:
     head = bytearray(batch[:61])
     head[22] |= codec
-    return _sound(bytes(head) + packed)
+    return _with_valid_crc(bytes(head) + packed)
 
 
-def _sound(batch: bytes) -> bytes:
-    """With the length and the CRC that its bytes ask for, so that the damage gets further."""
+def _with_valid_crc(batch: bytes) -> bytes:
+    """``batch`` with the right length and CRC, so that the damage is found later."""
     if len(batch) < 61:
         return batch
     length = (len(batch) - 12).to_bytes(4)
@@ -128,7 +128,7 @@ _NASTY = [
 
 
 def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    """``data`` after one to six small disasters."""
+    """``data`` after one to six kinds of damage."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         at = rng.randrange(len(found) + 1)
@@ -155,7 +155,7 @@ def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
 
 
 def frames(corpus: Corpus, rng: random.Random) -> Iterator[tuple[str, bytes, Target]]:
-    """Damaged frames without end: what kind, the bytes, what decodes them."""
+    """An endless sequence of damaged frames: kind, bytes, decoder."""
     while True:
         kind = rng.randrange(100)
         if kind < 70:
@@ -167,17 +167,17 @@ def frames(corpus: Corpus, rng: random.Random) -> Iterator[tuple[str, bytes, Tar
             yield "response", frame, partial(decode_response, header=header)
         elif kind < 95:
             frame = damaged(rng.choice(corpus.batches), rng, corpus.batches)
-            yield "batch", _sound(frame) if rng.random() < 0.8 else frame, _read_batch
+            yield "batch", _with_valid_crc(frame) if rng.random() < 0.8 else frame, _read_batch
         else:
             yield "embedded", damaged(rng.choice(corpus.embedded), rng, corpus.embedded), _read_embedded
 
 
 def _read_batch(data: bytes) -> None:
-    """As Produce takes it in, as a log of ours is read, and as a compaction packs it anew."""
+    """Decode a batch as Produce, as a reader of our logs, and as a compaction does."""
     head = check_produced(data)
     if not head.is_compressed:
         decode_records(data)
-    sifted(data, head, slices(data, head))
+    keep_records(data, head, split_records(data, head))
 
 
 def _read_embedded(data: bytes) -> None:
@@ -192,7 +192,7 @@ def _read_embedded(data: bytes) -> None:
 
 
 def run(count: int, seed: int, in_hand: mmap.mmap | None = None) -> dict[str, object]:
-    """Decode ``count`` damaged frames; what was seen, with the findings."""
+    """Decode ``count`` damaged frames; returns counts and the findings."""
     rng = random.Random(seed)
     corpus = Corpus(rng)
     _limit_memory()
@@ -209,7 +209,7 @@ def run(count: int, seed: int, in_hand: mmap.mmap | None = None) -> dict[str, ob
             seen[f"{kind} read"] += 1
         except WireError:
             seen[f"{kind} refused"] += 1
-        except Exception:  # noqa: BLE001 - what else comes is what is looked for
+        except Exception:  # noqa: BLE001 - any other exception is a finding
             findings.append(f"{number} {kind} {frame.hex()}\n{traceback.format_exc(limit=-4)}")
             if len(findings) == 20:
                 break
@@ -229,15 +229,15 @@ def run(count: int, seed: int, in_hand: mmap.mmap | None = None) -> dict[str, ob
 
 
 def _limit_memory() -> None:
-    # What pyarrow reserves when it unpacks for the first time (a GB, hardly any of it used) is there before.
-    unpacked(ZSTD, b"", size_max=1)
+    # pyarrow reserves a GB at its first decompression and uses little of it: let this happen before the limit.
+    decompress(ZSTD, b"", size_max=1)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + SPARE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def run_apart(count: int, seed: int) -> dict[str, object]:
-    """The same in a child process, whose death is one more finding."""
+def run_in_subprocess(count: int, seed: int) -> dict[str, object]:
+    """`run` in a child process, whose abnormal end is one more finding."""
     with tempfile.NamedTemporaryFile() as file:
         file.truncate(1024 * 1024)
         command = [sys.executable, "-m", "tests.wire.fuzzing", "--frames", str(count), "--seed", str(seed)]
@@ -247,7 +247,7 @@ def run_apart(count: int, seed: int) -> dict[str, object]:
             return result
         data = Path(file.name).read_bytes()
         frame = data[4 : 4 + int.from_bytes(data[:4])]
-        return {"findings": [f"the process died ({done.returncode}) of {frame.hex()}\n{done.stderr[-2000:]}"]}
+        return {"findings": [f"the process ended ({done.returncode}) of {frame.hex()}\n{done.stderr[-2000:]}"]}
 
 
 def main() -> None:
@@ -255,12 +255,12 @@ def main() -> None:
     options.add_argument("--frames", type=int, default=1_000_000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--in-hand", help=argparse.SUPPRESS)
-    asked = options.parse_args()
-    if asked.in_hand:
-        with Path(asked.in_hand).open("r+b") as file, mmap.mmap(file.fileno(), 0) as in_hand:
-            sys.stdout.write(json.dumps(run(asked.frames, asked.seed, in_hand)))
+    arguments = options.parse_args()
+    if arguments.in_hand:
+        with Path(arguments.in_hand).open("r+b") as file, mmap.mmap(file.fileno(), 0) as in_hand:
+            sys.stdout.write(json.dumps(run(arguments.frames, arguments.seed, in_hand)))
         return
-    result = run_apart(asked.frames, asked.seed)
+    result = run_in_subprocess(arguments.frames, arguments.seed)
     sys.stdout.write(json.dumps(result) + "\n")
     sys.exit(1 if result["findings"] else 0)
 

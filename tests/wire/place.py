@@ -1,4 +1,4 @@
-"""A place that a process hands on to its next life, with a value in every field."""
+"""A membership handover from a process to its successor, with a value in every field."""
 
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs

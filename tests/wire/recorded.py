@@ -1,4 +1,4 @@
-"""Reads what the recorder of a real Connect's messages (tests/wire/vectors) noted beside their bytes."""
+"""Reads the decoded form that the recorder of a real Connect's messages (tests/wire/vectors) wrote beside the bytes."""
 
 from collections.abc import Mapping
 from typing import Any

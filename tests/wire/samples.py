@@ -1,4 +1,4 @@
-"""Messages of any kind and version, made by chance from kio's schemas: for tests that need one of each."""
+"""Random messages of any kind and version, generated from kio's schemas."""
 
 import random
 import uuid
@@ -16,7 +16,7 @@ _WORDS = ("", "a", "topic", "group-1", "ünï", "x" * 40)
 
 
 def sample(schema: Any, rng: random.Random, *, nulls: float = 0.2) -> Any:
-    """An entity of kio's ``schema``; a field that may be null is so with the probability ``nulls``."""
+    """An entity of kio's ``schema``; a nullable field is null with the probability ``nulls``."""
     return schema(**{field.name: _value(field, rng, nulls) for field in fields(schema)})
 
 
@@ -26,7 +26,7 @@ def _value(field: Field[Any], rng: random.Random, nulls: float) -> Any:
         if rng.random() < nulls:
             return None
         type_ = next(arg for arg in get_args(type_) if arg is not NoneType)
-    # A tagged field is told only where it differs from its default.
+    # A tagged field is encoded only if it differs from its default.
     if "tag" in field.metadata and field.default is not MISSING and rng.random() < 0.5:
         return field.default
     if get_origin(type_) is tuple:

@@ -1,4 +1,4 @@
-"""Record batches: written and read here, compared with kio's reader, and damaged."""
+"""Record batches: encoded and decoded, compared with kio's reader, and damaged."""
 
 import pytest
 from hypothesis import given
@@ -7,13 +7,13 @@ from kio.records.readers import read_batch
 
 from coterie.nouns.errors import WireError
 from coterie.wire.batches import (
-    HEAD_SIZE,
+    BATCH_HEADER_SIZE,
     NewRecord,
     check_produced,
     decode_records,
     encode_batch,
     encode_marker,
-    iter_heads,
+    iter_batch_headers,
     with_append_time,
     with_base_offset,
 )
@@ -30,7 +30,9 @@ new_records = st.lists(
 
 
 @given(new_records, st.integers(0, 2**62), st.integers(0, 2**41))
-def test_records_survive_the_wire(records: list[NewRecord], base_offset: int, timestamp_ms: int) -> None:
+def test_records_are_unchanged_by_encoding_and_decoding(
+    records: list[NewRecord], base_offset: int, timestamp_ms: int
+) -> None:
     batch = with_base_offset(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
     check_produced(batch)
     read = decode_records(batch)
@@ -46,7 +48,7 @@ def test_another_implementation_reads_our_batches() -> None:
     assert [record.key for record in batch.records] == [b"k0", b"k1", b"k2"]
 
 
-def test_the_offset_is_put_in_without_touching_what_the_crc_covers() -> None:
+def test_setting_the_base_offset_changes_no_byte_that_the_crc_covers() -> None:
     placed = with_base_offset(THREE, 1000, leader_epoch=3)
     assert placed[21:] == THREE[21:]
     head = check_produced(placed)
@@ -65,8 +67,8 @@ def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
     assert decode_records(marker) == []
 
 
-def test_a_marker_has_the_bytes_of_kafkas() -> None:
-    # As Apache Kafka 4.3.1 wrote it.
+def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
+    # Written by Apache Kafka 4.3.1.
     kafkas = bytes.fromhex(
         "0000000000000000000000420000000002a793615c0030000000000000"
         "01a1fcecbe49000001a1fcecbe4900000000000000040004ffffffff00000001"
@@ -76,7 +78,7 @@ def test_a_marker_has_the_bytes_of_kafkas() -> None:
     assert ours == kafkas
 
 
-def test_a_log_that_gives_the_time_writes_it_in() -> None:
+def test_the_log_append_time_is_written_into_the_batch() -> None:
     head = check_produced(THREE)
     stamped, stamped_head = with_append_time(THREE, head, NOW_MS + 5)
     assert check_produced(stamped) == stamped_head
@@ -84,12 +86,12 @@ def test_a_log_that_gives_the_time_writes_it_in() -> None:
     assert [record.key for record in decode_records(stamped)] == [b"k0", b"k1", b"k2"]
 
 
-def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_out() -> None:
+def test_an_incomplete_batch_at_the_end_of_a_fetch_is_ignored() -> None:
     row = THREE + with_base_offset(THREE, 3)
-    assert [head.base_offset for _, head in iter_heads(row)] == [0, 3]
-    assert [head.base_offset for _, head in iter_heads(row[:-1])] == [0]
+    assert [head.base_offset for _, head in iter_batch_headers(row)] == [0, 3]
+    assert [head.base_offset for _, head in iter_batch_headers(row[:-1])] == [0]
     assert len(decode_records(row[:-1])) == 3
-    assert list(iter_heads(row[: HEAD_SIZE - 1])) == []
+    assert list(iter_batch_headers(row[: BATCH_HEADER_SIZE - 1])) == []
 
 
 def edited(at: int, raw: bytes) -> bytes:
@@ -97,7 +99,7 @@ def edited(at: int, raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("batch", "why"),
+    ("batch", "reason"),
     [
         (b"", "no complete header"),
         (THREE[:60], "no complete header"),
@@ -113,8 +115,8 @@ def edited(at: int, raw: bytes) -> bytes:
         (edited(57, b"\xff\xff\xff\xff"), "records"),
     ],
 )  # fmt: skip
-def test_an_unsound_batch_is_refused(batch: bytes, why: str) -> None:
-    with pytest.raises(WireError, match=why):
+def test_an_invalid_batch_is_refused(batch: bytes, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
         check_produced(batch)
 
 

@@ -27,7 +27,7 @@ URL_AND_OFFSET = "000e687474703a2f2f683a383038332f0000000000000004"
 C1_BYTES = "000000010002633100000002ffffffff00000000"
 
 
-def given_by_m1(**more: Any) -> WorkerAssignment:
+def assignment_of_leader_m1(**more: Any) -> WorkerAssignment:
     return WorkerAssignment(leader=MemberId("m1"), leader_url=URL, config_offset=FOUR, assigned=C1, **more)
 
 
@@ -42,12 +42,14 @@ def given_by_m1(**more: Any) -> WorkerAssignment:
         (ConnectProtocol.SESSIONED, WorkerMetadata(url=URL, config_offset=FOUR), "0002" + URL_AND_OFFSET + "ffffffff"),
         (
             ConnectProtocol.SESSIONED,
-            WorkerMetadata(url=URL, config_offset=FOUR, allocation=given_by_m1()),
+            WorkerMetadata(url=URL, config_offset=FOUR, allocation=assignment_of_leader_m1()),
             "0002" + URL_AND_OFFSET + "0000003c" + "0002000000026d31" + URL_AND_OFFSET + C1_BYTES + "0000000000000000",
         ),
     ],
 )
-def test_metadata_is_connects_to_the_byte(protocol: ConnectProtocol, metadata: WorkerMetadata, expected: str) -> None:
+def test_encoded_metadata_has_exactly_connects_bytes(
+    protocol: ConnectProtocol, metadata: WorkerMetadata, expected: str
+) -> None:
     assert encode_metadata(protocol, metadata).hex() == expected
     assert decode_metadata(bytes.fromhex(expected)) == (protocol, metadata)
 
@@ -55,15 +57,15 @@ def test_metadata_is_connects_to_the_byte(protocol: ConnectProtocol, metadata: W
 @pytest.mark.parametrize(
     ("protocol", "assignment", "expected"),
     [
-        (ConnectProtocol.EAGER, given_by_m1(), "0000000000026d31" + URL_AND_OFFSET + C1_BYTES),
+        (ConnectProtocol.EAGER, assignment_of_leader_m1(), "0000000000026d31" + URL_AND_OFFSET + C1_BYTES),
         (
             ConnectProtocol.SESSIONED,
-            given_by_m1(revoked=Jobs.of([ConnectorTaskId(ConnectorName("c2"), 1)]), delay_ms=300_000),
+            assignment_of_leader_m1(revoked=Jobs.of([ConnectorTaskId(ConnectorName("c2"), 1)]), delay_ms=300_000),
             "0002000000026d31" + URL_AND_OFFSET + C1_BYTES + "00000001000263320000000100000001000493e0",
         ),
     ],
 )
-def test_an_assignment_is_connects_to_the_byte(
+def test_an_encoded_assignment_has_exactly_connects_bytes(
     protocol: ConnectProtocol, assignment: WorkerAssignment, expected: str
 ) -> None:
     assert encode_assignment(protocol, assignment).hex() == expected
@@ -74,7 +76,7 @@ def test_an_assignment_is_connects_to_the_byte(
 
 
 @pytest.mark.parametrize("vector", RECORDED["metadata"], ids=lambda vector: f"{vector['when']}-{vector['protocol']}")
-def test_recorded_metadata_is_read_and_written_alike(vector: Mapping[str, Any]) -> None:
+def test_recorded_metadata_is_decoded_and_encoded_to_the_same_bytes(vector: Mapping[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     version, metadata = decode_metadata(data)
     decoded = vector["decoded"]
@@ -91,7 +93,7 @@ def test_recorded_metadata_is_read_and_written_alike(vector: Mapping[str, Any]) 
 @pytest.mark.parametrize(
     "vector", RECORDED["assignments"], ids=lambda vector: f"{vector['when']}-{vector['generation']}"
 )
-def test_recorded_assignments_are_read_and_written_alike(vector: Mapping[str, Any]) -> None:
+def test_recorded_assignments_are_decoded_and_encoded_to_the_same_bytes(vector: Mapping[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     version, assignment = decode_assignment(data)
     assert version == vector["decoded"]["version"]
@@ -102,7 +104,7 @@ def test_recorded_assignments_are_read_and_written_alike(vector: Mapping[str, An
 # -- our own v3 --------------------------------------------------------------------------------------------------------
 
 
-def ours_of(decoded: Mapping[str, Any]) -> WorkerMetadata:
+def metadata_from_vector(decoded: Mapping[str, Any]) -> WorkerMetadata:
     allocation, opaque = decoded["allocation"], decoded["opaque"]
     connectors, tasks = decoded["static_connectors"], decoded["static_tasks"]
     return WorkerMetadata(
@@ -117,15 +119,15 @@ def ours_of(decoded: Mapping[str, Any]) -> WorkerMetadata:
 
 
 @pytest.mark.parametrize("vector", OURS["metadata"], ids=lambda vector: str(vector["what"]))
-def test_static_metadata_is_as_it_is_laid_down(vector: Mapping[str, Any]) -> None:
-    data, metadata = bytes.fromhex(vector["hex"]), ours_of(vector["decoded"])
+def test_static_metadata_has_the_specified_bytes(vector: Mapping[str, Any]) -> None:
+    data, metadata = bytes.fromhex(vector["hex"]), metadata_from_vector(vector["decoded"])
     assert decode_metadata(data) == (ConnectProtocol.STATIC, metadata)
     assert encode_metadata(ConnectProtocol.STATIC, metadata) == data
 
 
 @pytest.mark.parametrize("vector", OURS["metadata"], ids=lambda vector: str(vector["what"]))
 def test_static_metadata_that_ends_early_has_defaults_or_is_refused(vector: Mapping[str, Any]) -> None:
-    data, whole = bytes.fromhex(vector["hex"]), ours_of(vector["decoded"])
+    data, whole = bytes.fromhex(vector["hex"]), metadata_from_vector(vector["decoded"])
     for size in range(len(data)):
         try:
             _, metadata = decode_metadata(data[:size])
@@ -136,13 +138,13 @@ def test_static_metadata_that_ends_early_has_defaults_or_is_refused(vector: Mapp
         assert metadata.static_tasks in (None, whole.static_tasks)
 
 
-def test_of_older_metadata_what_follows_is_not_taken_for_claims() -> None:
+def test_bytes_after_older_metadata_are_not_read_as_claims() -> None:
     for version in ("0001", "0002"):
         data = version + URL_AND_OFFSET + "ffffffff" + "00000001000161" + "ffffffff" + "01" + "ffffffff"
         assert decode_metadata(bytes.fromhex(data))[1] == WorkerMetadata(url=URL, config_offset=FOUR)
 
 
-def test_older_protocols_have_no_place_for_claims() -> None:
+def test_older_protocols_encode_no_claims() -> None:
     plain = WorkerMetadata(url=URL, config_offset=FOUR)
     claims = WorkerMetadata(
         url=URL, config_offset=FOUR, static_connectors=frozenset({ConnectorName("a")}), draining=True, opaque=b"x"
@@ -232,7 +234,7 @@ def test_malformed_jobs_are_refused(array: str) -> None:
 
 # -- any bytes, any values ---------------------------------------------------------------------------------------------
 
-# What str.isprintable allows: no letter has to be thrown away.
+# What str.isprintable allows, so that hypothesis need not discard characters.
 names = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=20)
 jobs = st.builds(
     Jobs,
@@ -267,22 +269,24 @@ cooperative = st.sampled_from([ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSI
 
 
 @given(cooperative, metadata_)
-def test_metadata_survives_the_wire(protocol: ConnectProtocol, metadata: WorkerMetadata) -> None:
+def test_metadata_is_unchanged_by_encoding_and_decoding(protocol: ConnectProtocol, metadata: WorkerMetadata) -> None:
     assert decode_metadata(encode_metadata(protocol, metadata)) == (protocol, metadata)
 
 
 @given(cooperative, assignments)
-def test_assignments_survive_the_wire(protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
+def test_assignments_are_unchanged_by_encoding_and_decoding(
+    protocol: ConnectProtocol, assignment: WorkerAssignment
+) -> None:
     assert decode_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
 
 
-def test_a_delay_longer_than_the_wire_can_tell_is_cut_and_kills_no_leader() -> None:
-    told = encode_assignment(ConnectProtocol.STATIC, given_by_m1(delay_ms=99_999_999_999))
-    assert decode_assignment(told)[1].delay_ms == 2**31 - 1
+def test_a_delay_above_the_wires_maximum_is_encoded_as_the_maximum() -> None:
+    encoded = encode_assignment(ConnectProtocol.STATIC, assignment_of_leader_m1(delay_ms=99_999_999_999))
+    assert decode_assignment(encoded)[1].delay_ms == 2**31 - 1
 
 
 @given(claims)
-def test_claims_survive_the_wire(metadata: WorkerMetadata) -> None:
+def test_claims_are_unchanged_by_encoding_and_decoding(metadata: WorkerMetadata) -> None:
     assert decode_metadata(encode_metadata(ConnectProtocol.STATIC, metadata)) == (ConnectProtocol.STATIC, metadata)
 
 

@@ -1,4 +1,4 @@
-"""Bytes that passed between an unmodified Kafka Connect worker and ours, in both directions (tests/kafka)."""
+"""Bytes exchanged between an unmodified Kafka Connect worker and ours, in both directions (tests/kafka)."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tests.wire.recorded import assignment_of
 MESSAGES = json.loads((Path(__file__).parent / "vectors" / "connect-mixed.json").read_text())
 
 
-def of(what: str) -> pytest.MarkDecorator:
+def recorded_messages(what: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "message",
         [message for message in MESSAGES if message["what"] == what],
@@ -23,8 +23,8 @@ def of(what: str) -> pytest.MarkDecorator:
     )
 
 
-@of("metadata")
-def test_metadata_that_passed_are_read_and_written_alike(message: Mapping[str, Any]) -> None:
+@recorded_messages("metadata")
+def test_exchanged_metadata_is_decoded_and_encoded_to_the_same_bytes(message: Mapping[str, Any]) -> None:
     data, decoded = bytes.fromhex(message["hex"]), message["decoded"]
     version, metadata = decode_metadata(data)
     assert metadata == WorkerMetadata(
@@ -37,8 +37,8 @@ def test_metadata_that_passed_are_read_and_written_alike(message: Mapping[str, A
     assert encode_metadata(ConnectProtocol(version), metadata) == data
 
 
-@of("assignment")
-def test_assignments_that_passed_are_read_and_written_alike(message: Mapping[str, Any]) -> None:
+@recorded_messages("assignment")
+def test_exchanged_assignments_are_decoded_and_encoded_to_the_same_bytes(message: Mapping[str, Any]) -> None:
     data, decoded = bytes.fromhex(message["hex"]), message["decoded"]
     version, assignment = decode_assignment(data)
     assert assignment == assignment_of(decoded)
@@ -46,7 +46,7 @@ def test_assignments_that_passed_are_read_and_written_alike(message: Mapping[str
     assert encode_assignment(ConnectProtocol(version), assignment) == data
 
 
-def test_each_side_wrote_both_kinds_in_each_protocol() -> None:
+def test_each_side_has_sent_metadata_and_assignments_in_each_protocol() -> None:
     kinds = {(message["by"], message["what"], message["protocol"]) for message in MESSAGES}
     assert {
         (by, what, name)

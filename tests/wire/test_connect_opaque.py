@@ -1,17 +1,17 @@
-"""What workers call themselves: shown where it can be, and never a reason to fail."""
+"""Worker names in the opaque field: shown if they can be decoded, and never a reason to fail."""
 
 import pytest
 
-from coterie.wire.connect_opaque import SIZE_MAX_BYTES, encode_opaque, name_in
+from coterie.wire.connect_opaque import SIZE_MAX_BYTES, decode_worker_name, encode_opaque
 
 
 @pytest.mark.parametrize("name", ["worker-2", "Zoë's", "127.0.0.1:8083", '"'])
-def test_a_name_is_read_as_it_was_written(name: str) -> None:
-    assert name_in(encode_opaque(name=name)) == name
+def test_a_worker_name_is_decoded_as_it_was_encoded(name: str) -> None:
+    assert decode_worker_name(encode_opaque(name=name)) == name
 
 
-def test_keys_that_nobody_knows_are_ignored() -> None:
-    assert name_in(b'{"name": "anna", "standbys": [1, 2]}') == "anna"
+def test_unknown_keys_are_ignored() -> None:
+    assert decode_worker_name(b'{"name": "anna", "standbys": [1, 2]}') == "anna"
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_keys_that_nobody_knows_are_ignored() -> None:
         b'{"name": "' + b"a" * SIZE_MAX_BYTES + b'"}',
     ],
 )
-def test_what_cannot_be_understood_is_no_name(opaque: bytes | None) -> None:
-    assert name_in(opaque) is None
+def test_undecodable_opaque_bytes_contain_no_name(opaque: bytes | None) -> None:
+    assert decode_worker_name(opaque) is None

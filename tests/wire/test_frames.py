@@ -1,4 +1,4 @@
-"""Frames against those that an unmodified Connect exchanged with an unmodified broker."""
+"""Frames compared with those that an unmodified Connect exchanged with an unmodified broker."""
 
 import json
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from coterie.wire.frames import (
     encode_response,
     framed,
 )
+from coterie.wire.kio_entities import build_request, build_response, milliseconds
 from coterie.wire.schemas import UnknownApiError
-from coterie.wire.shapes import build_request, build_response, milliseconds
 
 RECORDED: Mapping[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
 KEYS = {"FindCoordinator": 10, "JoinGroup": 11, "Heartbeat": 12, "LeaveGroup": 13, "SyncGroup": 14}
@@ -28,7 +28,7 @@ FRAMES = [(what, bytes.fromhex(frame["hex"])) for what, frames in RECORDED["raw_
 
 
 @pytest.mark.parametrize(("what", "frame"), [pair for pair in FRAMES if " req" in pair[0]])
-def test_recorded_requests_are_read_and_written_alike(what: str, frame: bytes) -> None:
+def test_recorded_requests_are_decoded_and_encoded_to_the_same_bytes(what: str, frame: bytes) -> None:
     header, request = decode_request(frame)
     api, version, *_ = what.split()
     assert (header.api_key, f"v{header.api_version}") == (KEYS[api], version)
@@ -37,14 +37,14 @@ def test_recorded_requests_are_read_and_written_alike(what: str, frame: bytes) -
 
 
 @pytest.mark.parametrize(("what", "frame"), [pair for pair in FRAMES if " resp" in pair[0]])
-def test_recorded_responses_are_read_and_written_alike(what: str, frame: bytes) -> None:
+def test_recorded_responses_are_decoded_and_encoded_to_the_same_bytes(what: str, frame: bytes) -> None:
     api, version, *_ = what.split()
     header = RequestHeader(api_key=KEYS[api], api_version=int(version[1:]), correlation_id=int.from_bytes(frame[:4]))
     response = decode_response(frame, header)
     assert encode_response(header, response) == frame
 
 
-def test_what_connect_embeds_in_a_join_is_read() -> None:
+def test_connects_metadata_in_a_join_is_decoded() -> None:
     frame = next(frame for what, frame in FRAMES if what.startswith("JoinGroup v9 req"))
     _, join = decode_request(frame)
     assert join.protocol_type == "connect"
@@ -52,7 +52,7 @@ def test_what_connect_embeds_in_a_join_is_read() -> None:
     assert decode_metadata(join.protocols[0].metadata)[1].url.startswith("http://")
 
 
-def test_api_versions_is_answered_with_a_header_that_every_client_can_read() -> None:
+def test_an_api_versions_response_has_a_header_that_every_client_can_read() -> None:
     header = RequestHeader(api_key=18, api_version=3, correlation_id=9)
     response = build_response(18, 3, {"error_code": ErrorCode.none, "api_keys": [], "throttle_time": 0})
     frame = encode_response(header, response)
@@ -60,8 +60,8 @@ def test_api_versions_is_answered_with_a_header_that_every_client_can_read() -> 
     assert decode_response(frame, header) == response
 
 
-def test_a_broker_that_does_not_know_the_version_of_api_versions_is_understood() -> None:
-    asked = RequestHeader(api_key=18, api_version=4, correlation_id=1)
+def test_an_api_versions_response_with_unsupported_version_is_decoded_as_version_0() -> None:
+    request_header = RequestHeader(api_key=18, api_version=4, correlation_id=1)
     answer = build_response(
         18,
         0,
@@ -70,7 +70,7 @@ def test_a_broker_that_does_not_know_the_version_of_api_versions_is_understood()
             "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 2}],
         },
     )
-    assert decode_response(encode_response(asked, answer), asked) == answer
+    assert decode_response(encode_response(request_header, answer), request_header) == answer
 
 
 def test_the_header_of_an_unknown_api_or_version_can_be_read() -> None:
@@ -83,19 +83,19 @@ def test_the_header_of_an_unknown_api_or_version_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00\x0b", bytes.fromhex("000b0006000000010005")])
-def test_half_a_header_is_refused(frame: bytes) -> None:
+def test_an_incomplete_header_is_refused(frame: bytes) -> None:
     with pytest.raises(WireError):
         decode_request(frame)
 
 
-def test_an_answer_to_another_request_is_refused() -> None:
+def test_a_response_to_another_request_is_refused() -> None:
     header = RequestHeader(api_key=12, api_version=4, correlation_id=1)
     frame = encode_response(header, build_response(12, 4, {"throttle_time": 0, "error_code": ErrorCode.none}))
     with pytest.raises(WireError, match="but 2 was expected"):
         decode_response(frame, RequestHeader(api_key=12, api_version=4, correlation_id=2))
 
 
-def test_values_without_version_find_their_place_in_every_version() -> None:
+def test_the_same_values_are_encoded_in_every_version() -> None:
     values = {
         "group_id": "g", "session_timeout": 6000, "rebalance_timeout": 60_000, "member_id": "m",
         "group_instance_id": None, "protocol_type": "connect", "reason": None,
@@ -108,5 +108,5 @@ def test_values_without_version_find_their_place_in_every_version() -> None:
         assert join.protocols[0].metadata == b"x"
 
 
-def test_a_frame_travels_behind_its_length() -> None:
+def test_a_frame_is_preceded_by_its_length() -> None:
     assert framed(b"abc") == b"\0\0\0\x03abc"

@@ -18,7 +18,7 @@ def test_every_served_version_has_both_schemas(api_key: int, version: int) -> No
         (request.__api_key__, request.__version__) == (response.__api_key__, response.__version__) == (api_key, version)
     )
     assert header_version(request) == (2 if request.__flexible__ else 1)
-    # A client that asks for too new an ApiVersions must be able to read the answer (KIP-511).
+    # A client that sends too new an ApiVersions request must be able to read the response (KIP-511).
     assert header_version(response) == (1 if response.__flexible__ and api_key != API_VERSIONS else 0)
 
 

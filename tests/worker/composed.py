@@ -1,7 +1,7 @@
 """Whole workers in this process, put together as ``coterie worker`` does it: broker, group and REST are real.
 
-What they run their tasks with is the test's to say. What each hears of its group, and every byte of the embedded
-protocol that passes it, is kept.
+Each test chooses the task runtime. The events that each worker receives from its group, and all bytes of the embedded
+protocol that it sends and receives, are recorded.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from coterie.cli.workers.compose import kafka_coordinator, serve_life
+from coterie.cli.workers.compose import kafka_coordinator, serve_worker
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -30,7 +30,7 @@ from coterie.member.classic.messages import (
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.ids import MemberId
-from coterie.nouns.membership import Lost, MembershipEvent, PlaceHandover
+from coterie.nouns.membership import MembershipEvent, MembershipLost, PlaceHandover
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
 from coterie.worker.membership import GroupMembership
@@ -53,23 +53,23 @@ _PROPERTIES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """One member's bytes that passed a worker of ours."""
+class CapturedBytes:
+    """One member's bytes that a worker of ours sent or received."""
 
     what: str
     """``metadata`` or ``assignment``."""
     protocol: str
-    """The name under which it was sent."""
+    """The protocol's name in the request or response."""
     member: MemberId
     data: bytes
 
 
-class Listening:
-    """`Coordinator` that hands on, and keeps the bytes of the embedded protocol."""
+class CapturingCoordinator:
+    """`Coordinator` that forwards requests and records the bytes of the embedded protocol."""
 
-    def __init__(self, coordinator: Coordinator[Request, Response], heard: list[Heard]) -> None:
+    def __init__(self, coordinator: Coordinator[Request, Response], captured: list[CapturedBytes]) -> None:
         self._coordinator = coordinator
-        self._heard = heard
+        self._captured = captured
 
     async def ask(self, request: Request) -> Response:
         response = await self._coordinator.ask(request)
@@ -90,13 +90,15 @@ class Listening:
         await self._coordinator.close()
 
     def _keep(self, what: str, protocol: str, by_member: Mapping[MemberId, bytes]) -> None:
-        self._heard += [
-            Heard(what=what, protocol=protocol, member=member, data=data) for member, data in by_member.items() if data
+        self._captured += [
+            CapturedBytes(what=what, protocol=protocol, member=member, data=data)
+            for member, data in by_member.items()
+            if data
         ]
 
 
-class KeptMembership(GroupMembership[Member, Request, Response, Timer]):
-    """Keeps the events that the herder takes."""
+class RecordingMembership(GroupMembership[Member, Request, Response, Timer]):
+    """Records the events that the herder reads."""
 
     def __init__(
         self,
@@ -125,26 +127,26 @@ class Composed:
     client: httpx.AsyncClient
     worker: Worker | None = None
     run: "asyncio.Task[Exit] | None" = None
-    heard: list[Heard] = field(default_factory=list)
+    captured: list[CapturedBytes] = field(default_factory=list)
     events: list[MembershipEvent] = field(default_factory=list)
 
-    def known(self, worker: Worker) -> None:
+    def on_started(self, worker: Worker) -> None:
         self.worker = worker
 
     def membership_of(
         self, settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
     ) -> Membership:
-        """The membership of every worker, except that the embedded protocol and the events are kept."""
-        coordinator = Listening(kafka_coordinator(settings, member, client_id), self.heard)
-        return KeptMembership(step, Member(member, place), coordinator, events=self.events)
+        """The membership that every worker has, with the embedded protocol and the events recorded."""
+        coordinator = CapturingCoordinator(kafka_coordinator(settings, member, client_id), self.captured)
+        return RecordingMembership(step, Member(member, place), coordinator, events=self.events)
 
     @property
     def losses(self) -> list[MembershipEvent]:
-        """How often it was thrown out of its group."""
-        return [event for event in self.events if isinstance(event, Lost)]
+        """One event for each time that the worker lost its membership."""
+        return [event for event in self.events if isinstance(event, MembershipLost)]
 
     async def view(self) -> Mapping[str, Any] | None:
-        """``/coterie/worker``, or None when it does not answer yet."""
+        """``/coterie/worker``, or None as long as the worker does not respond."""
         try:
             answer = await self.client.get(f"{self.url}/coterie/worker")
         except httpx.HTTPError:
@@ -153,45 +155,53 @@ class Composed:
         return body if answer.status_code == 200 else None
 
     async def stop(self) -> None:
-        """As SIGTERM does; returns when it has ended."""
-        assert self.worker is not None, f"{self.name} has not begun"
+        """Shut the worker down as SIGTERM does; returns when it has ended."""
+        assert self.worker is not None, f"{self.name} has not started"
         assert self.run is not None
-        self.worker.order_shutdown("the test says so")
+        self.worker.order_shutdown("the test stops it")
         async with asyncio.timeout(60):
             assert (await self.run).code == 0
 
 
 class ComposedFleet:
-    """Workers of one group; what they leave open is closed with ``stack``."""
+    """Workers of one group; ``stack`` closes what they leave open."""
 
     def __init__(self, properties: Mapping[str, str], stack: AsyncExitStack) -> None:
-        """``properties`` are for all of them, over what is quick in a test."""
+        """``properties`` apply to all workers; they override the short intervals of tests."""
         self.properties = {**_PROPERTIES, **properties}
         self.workers: list[Composed] = []
         self._stack = stack
 
     async def start(self, name: str, runtime: TaskRuntime, properties: Mapping[str, str]) -> Composed:
-        """One more worker; returns at once."""
+        """Start a worker; returns at once."""
         client = open_client()
         self._stack.push_async_callback(client.aclose)
         settings = WorkerSettings.from_properties({**self.properties, **properties, "worker.name": name})
         listener = self._stack.enter_context(bind(*settings.listener))
-        one = Composed(name=name, url=f"http://127.0.0.1:{listener.getsockname()[1]}", runtime=runtime, client=client)
+        composed = Composed(
+            name=name, url=f"http://127.0.0.1:{listener.getsockname()[1]}", runtime=runtime, client=client
+        )
 
         def runtime_of(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
             return runtime
 
-        one.run = asyncio.create_task(
-            serve_life(settings, listener, runtime_of, made=one.known, membership_of=one.membership_of)
+        composed.run = asyncio.create_task(
+            serve_worker(
+                settings,
+                listener,
+                runtime_of,
+                on_created=composed.on_started,
+                membership_factory=composed.membership_of,
+            )
         )
-        self.workers.append(one)
-        return one
+        self.workers.append(composed)
+        return composed
 
     async def stop(self) -> None:
-        for one in self.workers:
-            if one.worker is not None:
-                one.worker.order_shutdown("the test is over")
+        for composed in self.workers:
+            if composed.worker is not None:
+                composed.worker.order_shutdown("the test is over")
         async with asyncio.timeout(60):
-            for one in self.workers:
-                assert one.run is not None
-                await one.run
+            for composed in self.workers:
+                assert composed.run is not None
+                await composed.run

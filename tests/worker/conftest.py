@@ -1,4 +1,4 @@
-"""The worker's fixtures: every test that asks for one of them is tried under each ``connect.protocol``."""
+"""The worker's fixtures: every test that uses one of them runs with each ``connect.protocol``."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Workers with simulated tasks on a broker, over TCP: topics, group, take-over, all real but Spark."""
+"""Workers with simulated tasks on a broker, over TCP: topics, group and take-over are real, Spark is not."""
 
 import asyncio
 import uuid
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.herder.messages import Exit
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
 from coterie.herder.seams import TaskRuntime
@@ -15,13 +15,13 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.machine import step
-from coterie.member.classic.state import PARKED_GRACE_MS, Member, MemberSettings
+from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS, Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
-from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
+from tests.worker.simulated import LocalLeaderClient, RuntimeRegistry, SimulatedRuntime, until
 
 SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
 ORDERS = ConnectorName("orders")
@@ -29,8 +29,8 @@ SIMULATED: Mapping[str, str] = {"connector.class": "SimulatedSource"}
 
 
 class Link:
-    """A TCP proxy between one worker and the broker, which can be cut. It replaces the broker's address in the broker's
-    answers by its own, so the worker also reaches its coordinator through the link."""
+    """A TCP proxy between one worker and the broker, which can be cut. In the broker's responses it replaces the
+    broker's address by its own, so the worker reaches its coordinator through the proxy, too."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -51,7 +51,7 @@ class Link:
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def cut(self) -> None:
-        """Nothing passes any more, in either direction; new connections are dropped."""
+        """Close all connections and drop new ones."""
         self.is_cut = True
         self._drop()
 
@@ -76,12 +76,12 @@ class Link:
 
 
 def _address(port: int) -> bytes:
-    """The host 127.0.0.1 and ``port`` as an answer to FindCoordinator contains them."""
+    """The host 127.0.0.1 and ``port`` as a FindCoordinator response contains them."""
     return b"127.0.0.1" + port.to_bytes(4)
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, of: bytes = b"", to: bytes = b"") -> None:
-    """Pass frames of Kafka's protocol on, with the bytes ``to`` in place of the bytes ``of``."""
+    """Forward frames of Kafka's protocol, with the bytes ``of`` replaced by ``to``."""
     try:
         while True:
             size = await source.readexactly(4)
@@ -104,15 +104,15 @@ class Remote:
 
 
 class Fleet:
-    """Workers of one group on one broker; what it leaves open is closed with ``stack``."""
+    """Workers of one group on one broker; ``stack`` closes what the fleet leaves open."""
 
     def __init__(
         self, bootstrap: str, stack: AsyncExitStack, *, protocol: ConnectProtocol = ConnectProtocol.STATIC
     ) -> None:
         self.bootstrap = bootstrap
         self.protocol = protocol
-        """What its workers offer, with all older ones."""
-        self.floor = Floor()
+        """The newest protocol that its workers offer; they also offer all older ones."""
+        self.floor = RuntimeRegistry()
         self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
         self._runs: list[tuple[Worker, asyncio.Task[Exit]]] = []
@@ -130,9 +130,9 @@ class Fleet:
         claims: Jobs | None = None,
         kind: type[Worker] = Worker,
     ) -> Remote:
-        """One more worker, or worker ``number`` once more; ``port`` leads it to its coordinator by another way."""
+        """Start another worker, or worker ``number`` again; ``port`` is that of a :class:`Link` to its coordinator."""
         runtime = SimulatedRuntime()
-        self.floor.take_in(runtime)
+        self.floor.add(runtime)
         worker, run = await self.start_on(
             runtime,
             port=port,
@@ -161,10 +161,10 @@ class Fleet:
             [self.bootstrap if port is None else f"127.0.0.1:{port}"],
             client_id=f"worker-{number}",
             request_timeout_ms=SESSION_MS // 3,
-            parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_GRACE_MS,
+            parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_TIMEOUT_MARGIN_MS,
         )
         url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
-        # Topics by the straight way: what is cut in these tests is the way to the coordinator.
+        # Topics bypass the link: these tests cut only the connection to the coordinator.
         topics = Topics([self.bootstrap], client_id=f"worker-{number}")
         self._stack.push_async_callback(topics.close)
         member = MemberSettings(
@@ -174,7 +174,7 @@ class Fleet:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             heartbeat_interval_ms=500,
-            protocols=(self.protocol if protocol is None else protocol).offered,
+            protocols=(self.protocol if protocol is None else protocol).versions_to_offer,
             claims=claims,
         )
         worker = kind(
@@ -184,7 +184,7 @@ class Fleet:
                 version="1",
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                policy=Policy(max_delay_ms=self.delay_ms),
+                policy=RebalancePolicy(max_delay_ms=self.delay_ms),
             ),
             config_log=await topics.open(
                 f"{self.group_id}-configs", partitions=1, replication=1, key="config.storage.topic"
@@ -206,28 +206,28 @@ class Fleet:
             worker.order_shutdown("the test is over")
         async with asyncio.timeout(30):
             for _, run in self._runs:
-                # Not `await run`: Ctrl-C may have cancelled the worker, and with a CancelledError from a fixture pytest
-                # leaves out all fixtures that are still to be closed, the broker and the JVM among them.
+                # Not `await run`: Ctrl-C may have cancelled the worker; after a CancelledError from a fixture pytest
+                # does not close the remaining fixtures, the broker and the JVM among them.
                 await asyncio.wait({run})
                 assert not run.cancelled(), "a worker was cancelled"
                 run.result()
-        assert not self.floor.twice
+        assert not self.floor.double_starts
 
     def starts(self) -> Counter[str]:
         return Counter(str(task) for remote in self.workers for task in remote.runtime.starts)
 
     async def create(self, name: ConnectorName, tasks: int, config: Mapping[str, str] = SIMULATED) -> None:
-        """Put a connector with whoever leads."""
+        """Create a connector through the leader."""
         config = {**config, "tasks.max": str(tasks), "name": name}
         for worker, _ in self._runs:
             answer = await worker.ask(PutConnector(connector=name, config=config, replace=True))
             if isinstance(answer, ConnectorInfo):
                 return
-        raise AssertionError("nobody leads")
+        raise AssertionError("no worker leads")
 
-    async def until_running(self, asked: Remote, name: ConnectorName, tasks: int) -> None:
+    async def until_running(self, via: Remote, name: ConnectorName, tasks: int) -> None:
         async def is_so() -> bool:
-            answer = await asked.worker.ask(DescribeStatus(connector=name))
+            answer = await via.worker.ask(DescribeStatus(connector=name))
             return isinstance(answer, ConnectorStatus) and [s.state for _, s in answer.tasks] == ["RUNNING"] * tasks
 
         await until(is_so, within_s=60)

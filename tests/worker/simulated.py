@@ -1,8 +1,8 @@
-"""A world for workers without Spark and without a broker: logs in memory, tasks that only say that they run, a group.
+"""What workers need, without Spark and a broker: logs in memory, tasks that only report that they run, a group.
 
-The group is the smallest one that keeps the promises of `Membership`: rounds with everybody's metadata in the protocol
-that all offer, the first member leads, an assignment for each. Coordinators and their failures are tested where they
-are written.
+The group is the smallest one that fulfils `Membership`: rebalances with all members' metadata in the newest protocol
+that all of them offer; the first member leads; each member gets an assignment. Other tests cover coordinators and
+their failures.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.engine.lease import Lease
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
 from coterie.herder.requests import (
     Answer,
@@ -32,27 +32,27 @@ from coterie.herder.seams import (
     TaskEvent,
     TaskHalted,
     TaskProgressed,
-    TaskStart,
+    TaskSpec,
 )
-from coterie.herder.session_keys import SessionKeySettings, Signing
+from coterie.herder.session_keys import SessionKeySettings, SigningKey
 from coterie.herder.state import HerderSettings
-from coterie.member.classic.reports import assigned_to, assignments_of, report_of
+from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
-    Abandon,
-    AssignmentWanted,
-    Computed,
-    Install,
-    Lost,
+    AssignmentsRequested,
+    ComputedAssignments,
+    LeaseRenewed,
+    LeaveAndRejoin,
     MembershipEvent,
+    MembershipLost,
     MemberState,
     MemberStateChanged,
-    MustReleaseAll,
-    ProvedUntil,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
+    StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
@@ -60,40 +60,42 @@ from coterie.worker.worker import Worker
 
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
-"""Short: what a longer ``config.rebalance.window.ms`` saves is tested where it is written."""
+"""Short: other tests cover what a longer ``config.rebalance.window.ms`` saves."""
 
 
 class MemoryLog:
-    """`Log` of one partition in memory; any number may follow it."""
+    """`Log` of one partition in memory, with any number of followers."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[TopicRecord] = []
         self.broken = False
-        """Nothing can be appended."""
-        self.away = False
-        """Its end cannot be asked for."""
+        """Whether appending fails."""
+        self.unreachable = False
+        """Whether reading the end offset fails."""
         self.truncated = False
-        """Lines that its followers have read are gone."""
-        self.looks = 0
-        """How often its end was asked for."""
+        """Whether lines that followers had not read were deleted."""
+        self.end_lookups = 0
+        """How often the end offset was read."""
         self._grown = asyncio.Event()
 
-    async def append(self, lines: Sequence[NewLine]) -> int:
+    async def append(self, lines: Sequence[NewTopicRecord]) -> int:
         if self.broken:
             raise WorldError("the log is broken")
         for line in lines:
-            self.lines.append(Line(partition=0, offset=len(self.lines), timestamp_ms=0, key=line.key, value=line.value))
+            self.lines.append(
+                TopicRecord(partition=0, offset=len(self.lines), timestamp_ms=0, key=line.key, value=line.value)
+            )
         self._grown.set()
         self._grown = asyncio.Event()
         return len(self.lines)
 
     async def end_offset(self) -> int:
-        self.looks += 1
-        if self.away:
-            raise WorldError("the log is away")
+        self.end_lookups += 1
+        if self.unreachable:
+            raise WorldError("the log cannot be reached")
         return len(self.lines)
 
-    async def follow(self) -> AsyncIterator[Sequence[Line]]:
+    async def follow(self) -> AsyncIterator[Sequence[TopicRecord]]:
         read = len(self.lines)
         if read:
             yield tuple(self.lines[:read])
@@ -114,61 +116,61 @@ class MemoryLog:
         self._grown.set()
 
     def latest(self) -> dict[bytes | None, bytes | None]:
-        """What compaction would keep, tombstones included."""
+        """The records that compaction would keep, tombstones included."""
         return {line.key: line.value for line in self.lines}
 
     def keys(self) -> list[str]:
-        """Of its lines about connectors: in some protocols session keys stand between them."""
+        """The keys of the lines about connectors, without the session keys that some protocols write."""
         return [(line.key or b"").decode() for line in self.lines if line.key != b"session-key"]
 
 
-class Floor:
-    """The runtimes of one group: what runs in one of them runs in no other."""
+class RuntimeRegistry:
+    """The runtimes of one group, which detects a task that runs in two of them."""
 
     def __init__(self) -> None:
         self.runtimes: list[SimulatedRuntime] = []
-        self.twice: list[ConnectorTaskId] = []
-        """What was started while it still ran elsewhere."""
+        self.double_starts: list[ConnectorTaskId] = []
+        """Tasks that were started while they still ran in another runtime."""
 
-    def take_in(self, runtime: "SimulatedRuntime") -> None:
-        runtime.floor = self
+    def add(self, runtime: "SimulatedRuntime") -> None:
+        runtime.registry = self
         self.runtimes.append(runtime)
 
-    def look(self, starting: "SimulatedRuntime", task: ConnectorTaskId) -> None:
+    def check_start(self, starting: "SimulatedRuntime", task: ConnectorTaskId) -> None:
         if any(task in other.running for other in self.runtimes if other is not starting):
-            self.twice.append(task)
+            self.double_starts.append(task)
 
 
 class SimulatedRuntime:
     """`TaskRuntime` whose tasks run at once. A connector is split into ``tasks.max`` tasks."""
 
     def __init__(self) -> None:
-        self.running: dict[ConnectorTaskId, TaskStart] = {}
+        self.running: dict[ConnectorTaskId, TaskSpec] = {}
         self.starts: list[ConnectorTaskId] = []
         self.stops: list[ConnectorTaskId] = []
         self.restarts: list[ConnectorTaskId] = []
-        self.dead: dict[ConnectorTaskId, TaskStart] = {}
-        """Tasks whose query died, and that hold their checkpoint."""
+        self.dead: dict[ConnectorTaskId, TaskSpec] = {}
+        """Tasks whose query failed and that still hold their checkpoint."""
         self.broken: dict[ConnectorTaskId, str] = {}
         """Tasks that cannot be restarted, and why."""
         self.blocked: dict[str, asyncio.Event] = {}
-        """By ``validate``, ``split``, ``start`` or ``stop`` and a connector: held up until set."""
+        """Calls that wait for the event; a key is ``validate``, ``split``, ``start`` or ``stop`` and a connector."""
         self.at_gates: set[str] = set()
-        """The keys of ``blocked`` whose events are awaited now."""
+        """The keys of ``blocked`` at which a call waits now."""
         self.outages: dict[ConnectorName, int] = {}
-        """How often the split of a connector is still to find its server away."""
+        """How many further splits of a connector fail because its server cannot be reached."""
         self.forgotten: list[ConnectorName] = []
-        """Connectors of which the worker wants no split any more."""
+        """Connectors for which the worker called `stop_connector`."""
         self.progressing = True
         self.opened = asyncio.Event()
         self.opens = asyncio.Event()
         self.opens.set()
         self.closed = False
         self.halted_at_s: list[float] = []
-        """When everything was stopped at once, on the monotonic clock."""
+        """The times at which all tasks were halted, on the monotonic clock."""
         self.failure: str | None = None
-        """When set, opening fails with it."""
-        self.floor = Floor()
+        """The error of `open`, or None."""
+        self.registry = RuntimeRegistry()
         self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -184,7 +186,7 @@ class SimulatedRuntime:
         self.closed = True
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
         await self._pass("validate", config.get("name", ""))
         if "unjudgeable" in config:
@@ -202,7 +204,7 @@ class SimulatedRuntime:
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "sink" if "Sink" in config.get("connector.class", "") else "source"
 
-    def lacks(self) -> Mapping[str, str]:
+    def missing_jars(self) -> Mapping[str, str]:
         return {"kafka": "There are no jars for Kafka here"}
 
     async def split(
@@ -210,35 +212,37 @@ class SimulatedRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         await self._pass("split", connector)
         if "unsplittable" in config:
             raise WorldError(config["unsplittable"])
         if (outages := self.outages.get(connector, 0)) > 0:
             self.outages[connector] = outages - 1
-            raise UnreachableError(f"the server of {connector} is away")
+            raise UnreachableError(f"the server of {connector} cannot be reached")
         count = int(config.get("tasks.max", "1"))
         return [{**config, "share": f"{number} of {count}"} for number in range(count)]
 
-    def forget(self, connector: ConnectorName) -> None:
+    def stop_connector(self, connector: ConnectorName) -> None:
         self.forgotten.append(connector)
 
-    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+    async def finish_checkpoint_generation(
+        self, connector: ConnectorName, incarnation: Incarnation
+    ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("no task is closed here")
 
-    async def start(self, start: TaskStart) -> None:
-        await self._pass("start", start.task.connector)
-        if "unstartable" in start.config:
-            raise WorldError(start.config["unstartable"])
-        assert start.task not in self.running, f"{start.task} is started twice"
-        self.floor.look(self, start.task)
-        self.starts.append(start.task)
-        self.running[start.task] = start
+    async def start(self, spec: TaskSpec) -> None:
+        await self._pass("start", spec.task.connector)
+        if "unstartable" in spec.config:
+            raise WorldError(spec.config["unstartable"])
+        assert spec.task not in self.running, f"{spec.task} is started twice"
+        self.registry.check_start(self, spec.task)
+        self.starts.append(spec.task)
+        self.running[spec.task] = spec
         if self.progressing:
-            self.say(TaskProgressed(task=start.task, batch_id=0, input_rows=10))
+            self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10))
 
     async def restart(self, task: ConnectorTaskId) -> None:
         await self._pass("restart", task.connector)
@@ -256,25 +260,27 @@ class SimulatedRuntime:
         if self.running.pop(task, None) is not None:
             self.stops.append(task)
 
-    def stop_everything_now(self) -> None:
+    def halt_all_tasks(self) -> None:
         halted, self.running = self.running, {}
         self.halted_at_s.append(time.monotonic())
         if self._loop is not None:
             for task in halted:
-                self._loop.call_soon_threadsafe(self.say, TaskHalted(task=task))
+                self._loop.call_soon_threadsafe(self.emit, TaskHalted(task=task))
 
     async def next_event(self) -> TaskEvent:
         return await self._events.get()
 
-    def say(self, event: TaskEvent) -> None:
+    def emit(self, event: TaskEvent) -> None:
         self._events.put_nowait(event)
 
-    def die(self, task: ConnectorTaskId, trace: str, *, is_held: bool = True, can_restart: bool = True) -> None:
-        """The query of ``task`` dies."""
+    def fail_query(
+        self, task: ConnectorTaskId, trace: str, *, holds_checkpoint: bool = True, can_restart: bool = True
+    ) -> None:
+        """Make the query of ``task`` fail."""
         start = self.running.pop(task)
-        if is_held:
+        if holds_checkpoint:
             self.dead[task] = start
-        self.say(TaskDied(task=task, trace=trace, is_held=is_held, can_restart=can_restart))
+        self.emit(TaskDied(task=task, trace=trace, holds_checkpoint=holds_checkpoint, can_restart=can_restart))
 
     async def _pass(self, what: str, connector: str) -> None:
         key = f"{what} {connector}"
@@ -285,31 +291,31 @@ class SimulatedRuntime:
 
 
 class SimulatedGroup:
-    """A group's coordinator, and all of its members' sides."""
+    """A group's coordinator and its members."""
 
     def __init__(self) -> None:
         self.members: dict[MemberId, SimulatedMembership] = {}
         self.generation = Generation(0)
         self.rounds = 0
         self.protocol = ConnectProtocol.STATIC
-        """What the members have voted for in the last round."""
+        """The protocol that the last rebalance selected."""
         self.gathers = False
-        """A round is to begin, and waits for members that have to stop first."""
+        """Whether a rebalance waits for members that must stop their jobs first."""
         self._count = 0
 
     def join(self, url: WorkerUrl, offers: ConnectProtocol) -> "SimulatedMembership":
         self._count += 1
         return SimulatedMembership(self, MemberId(f"member-{self._count}"), url, offers)
 
-    def begin_round(self) -> None:
-        """As soon as nothing runs where it may not, everybody joins with what it said last."""
+    def begin_rebalance(self) -> None:
+        """All members join with their last metadata as soon as those that must stop their jobs first have done so."""
         self.gathers = True
         for member in self.members.values():
             member.prepare()
         self.go_on()
 
     def go_on(self) -> None:
-        """The first member leads."""
+        """Complete the rebalance; the first member leads."""
         if not self.gathers or not self.members or any(member.releases for member in self.members.values()):
             return
         self.gathers = False
@@ -317,18 +323,20 @@ class SimulatedGroup:
         self.rounds += 1
         self.protocol = min(member.offers for member in self.members.values())
         for member in self.members.values():
-            member.say(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
-            member.heard = self.protocol
+            member.emit(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
+            member.last_protocol = self.protocol
         leader = next(iter(self.members))
-        members = {id_: report_of(one.metadata(leader), None, self.protocol) for id_, one in self.members.items()}
+        members = {
+            id_: to_member_report(one.metadata(leader), None, self.protocol) for id_, one in self.members.items()
+        }
         token = RoundToken(generation=self.generation, protocol=self.protocol)
-        self.members[leader].say(AssignmentWanted(token=token, member_id=leader, members=members))
+        self.members[leader].emit(AssignmentsRequested(token=token, member_id=leader, members=members))
 
-    def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: Computed) -> None:
+    def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: ComputedAssignments) -> None:
         generation = RoundToken.of(token).generation
         if generation != self.generation:
             return
-        for id_, assignment in assignments_of(computed, leader=leader, leader_url=leader_url).items():
+        for id_, assignment in to_worker_assignments(computed, leader=leader, leader_url=leader_url).items():
             if id_ in self.members:
                 self.members[id_].receive(generation, assignment)
 
@@ -339,53 +347,53 @@ class SimulatedMembership:
     def __init__(self, group: SimulatedGroup, id_: MemberId, url: WorkerUrl, offers: ConnectProtocol) -> None:
         self.id = id_
         self.offers = offers
-        self.heard: ConnectProtocol | None = None
-        """What the group had voted for when it last joined."""
+        self.last_protocol: ConnectProtocol | None = None
+        """The protocol of the last rebalance in which this member took part."""
         self.releases = False
-        """It stops everything before it joins."""
+        """Whether the member is stopping all its jobs before it joins."""
         self.left = False
         self._group = group
         self._url = url
         self._config_offset = ConfigOffset(-1)
         self._owned: Jobs = NO_JOBS
         self._handed: Jobs = NO_JOBS
-        """Assigned, and the herder has not taken it up yet."""
+        """Assigned jobs that the herder does not own yet."""
         self._events: asyncio.Queue[MembershipEvent] = asyncio.Queue()
         self._has_begun = False
         self._rejoins_without_work = False
 
     def prepare(self) -> None:
-        if self.heard is ConnectProtocol.EAGER and (self._owned or self._handed) and not self.releases:
+        if self.last_protocol is ConnectProtocol.EAGER and (self._owned or self._handed) and not self.releases:
             self.releases = True
-            self.say(MustReleaseAll())
+            self.emit(StopAllBeforeJoin())
 
     def receive(self, generation: Generation, assignment: WorkerAssignment) -> None:
         protocol = self._group.protocol
-        _, told = decode_assignment(encode_assignment(protocol, assignment))
-        self._handed = told.assigned - self._owned
-        self.say(assigned_to(self.id, told, generation=generation, protocol=protocol))
+        _, received = decode_assignment(encode_assignment(protocol, assignment))
+        self._handed = received.assigned - self._owned
+        self.emit(to_assigned(self.id, received, generation=generation, protocol=protocol))
 
     def metadata(self, leader: MemberId) -> WorkerMetadata:
-        """What its leader reads of it."""
+        """This member's metadata as its leader decodes it."""
         allocation = WorkerAssignment(
             leader=leader,
             leader_url=self._url,
             config_offset=self._config_offset,
             assigned=self._owned | self._handed,
         )
-        said = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
-        return decode_metadata(encode_metadata(self._group.protocol, said))[1]
+        sent = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
+        return decode_metadata(encode_metadata(self._group.protocol, sent))[1]
 
-    def order(self, order: Subscribe | Rejoin | Install | Abandon) -> None:
+    def order(self, order: SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin) -> None:
         match order:
-            case Subscribe(config_offset=config_offset, owned=owned):
+            case SetWorkerState(config_offset=config_offset, owned=owned):
                 self._subscribe(config_offset, owned)
             case Rejoin():
                 if self.id in self._group.members:
-                    self._group.begin_round()
-            case Install(token=token, computed=computed):
+                    self._group.begin_rebalance()
+            case SendAssignments(token=token, computed=computed):
                 self._group.install(self.id, self._url, token, computed)
-            case Abandon(reason=reason):
+            case LeaveAndRejoin(reason=reason):
                 self.lose(reason)
 
     def _subscribe(self, config_offset: ConfigOffset, owned: Jobs) -> None:
@@ -399,10 +407,10 @@ class SimulatedMembership:
             self._has_begun, self._rejoins_without_work = True, False
             self.enter()
 
-    async def leave(self, reason: str, *, for_good: bool = False) -> None:
+    async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
         self.left = True
         self._group.members.pop(self.id, None)
-        self._group.begin_round()
+        self._group.begin_rebalance()
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -410,42 +418,42 @@ class SimulatedMembership:
     async def next_event(self) -> MembershipEvent:
         return await self._events.get()
 
-    def say(self, event: MembershipEvent) -> None:
+    def emit(self, event: MembershipEvent) -> None:
         self._events.put_nowait(event)
 
     def answer_heartbeat(self, sent_at_ms: int) -> None:
         lease = Lease(SESSION_TIMEOUT_MS)
-        self.say(ProvedUntil(until_ms=sent_at_ms + lease.proved_ms, session_timeout_ms=SESSION_TIMEOUT_MS))
+        self.emit(LeaseRenewed(lease_ends_ms=sent_at_ms + lease.duration_ms, session_timeout_ms=SESSION_TIMEOUT_MS))
 
     def lose(self, reason: str) -> None:
-        """The coordinator removes the member; it joins again as soon as it owns nothing."""
+        """The coordinator removes the member; the member rejoins as soon as it owns no job."""
         self._group.members.pop(self.id, None)
-        self.heard, self.releases = None, False
-        self.say(Lost(reason=reason))
+        self.last_protocol, self.releases = None, False
+        self.emit(MembershipLost(reason=reason))
         self._rejoins_without_work = True
-        self._group.begin_round()
+        self._group.begin_rebalance()
 
     def enter(self) -> None:
         self._group.members[self.id] = self
-        self._group.begin_round()
+        self._group.begin_rebalance()
 
-    def begin_silent_round(self) -> None:
-        """A round that nobody ends."""
-        self.say(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
+    def begin_endless_rebalance(self) -> None:
+        """Begin a rebalance that does not end."""
+        self.emit(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
 
-    def mislead(self, leader_url: str) -> None:
-        """An assignment that changes nothing, but for where the leader is said to be."""
+    def set_stale_leader_url(self, leader_url: str) -> None:
+        """Receive an assignment that changes only the leader's URL."""
         assignment = WorkerAssignment(
             leader=MemberId("elsewhere"), leader_url=WorkerUrl(leader_url), config_offset=ConfigOffset(-1)
         )
-        self.say(assigned_to(self.id, assignment, generation=self._group.generation, protocol=self._group.protocol))
+        self.emit(to_assigned(self.id, assignment, generation=self._group.generation, protocol=self._group.protocol))
 
 
-# -- workers in it ----------------------------------------------------------------------------------------------------
+# -- workers ----------------------------------------------------------------------------------------------------------
 
 
 async def until(condition: Callable[[], object | Awaitable[object]], *, within_s: float = 30.0) -> None:
-    """Wait until ``condition``, or what it returns once awaited, holds; generous, for machines are noisy."""
+    """Wait until ``condition``, or the awaitable that it returns, is true; the default suits a busy machine."""
     async with asyncio.timeout(within_s):
         while True:
             holds = condition()
@@ -465,9 +473,9 @@ class LocalLeaderClient:
         leader_url: WorkerUrl,
         connector: ConnectorName,
         configs: Sequence[Mapping[str, str]],
-        signing: Signing | None,
+        signing_key: SigningKey | None,
     ) -> None:
-        signature = signing.signature(b"as sent") if signing is not None else None
+        signature = signing_key.signature(b"as sent") if signing_key is not None else None
         request = PutTaskConfigs(connector=connector, configs=configs, signature=signature)
         answer = await self._workers[leader_url].ask(request)
         if isinstance(answer, RequestRefused):
@@ -490,14 +498,14 @@ class Cluster:
 
     def __init__(self, *, protocol: ConnectProtocol = ConnectProtocol.STATIC, rebalance_delay_max_ms: int = 0) -> None:
         self.protocol = protocol
-        """What its workers offer, with all older ones."""
+        """The newest protocol that its workers offer; they also offer all older ones."""
         self.config_log = MemoryLog()
         self.status_log = MemoryLog()
         self.session_keys = SessionKeySettings()
-        """What workers are told that start from now on."""
+        """Settings of the workers that start from now on."""
         self.group = SimulatedGroup()
         self.workers: list[Running] = []
-        self.floor = Floor()
+        self.floor = RuntimeRegistry()
         self._by_url: dict[WorkerUrl, Worker] = {}
         self._delay_max_ms = rebalance_delay_max_ms
 
@@ -510,7 +518,7 @@ class Cluster:
         for running in self.workers:
             async with asyncio.timeout(30):
                 await running.run
-        assert not self.floor.twice
+        assert not self.floor.double_starts
 
     async def start(
         self,
@@ -521,18 +529,18 @@ class Cluster:
         protocol: ConnectProtocol | None = None,
         run: Callable[[Worker], Coroutine[object, object, Exit]] = Worker.run,
     ) -> Running:
-        """A worker that does ``run``; returned when it has its first assignment, unless not to ``wait``."""
+        """Start a worker that executes ``run``; with ``wait``, return when it has its first assignment."""
         number = len(self.workers) + 1
         host = f"127.0.0.1:{port or 8082 + number}"
         url = WorkerUrl(f"http://{host}/")
         runtime = runtime or SimulatedRuntime()
-        self.floor.take_in(runtime)
+        self.floor.add(runtime)
         membership = self.group.join(url, self.protocol if protocol is None else protocol)
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
             version="0.1.0",
-            policy=Policy(max_delay_ms=self._delay_max_ms),
+            policy=RebalancePolicy(max_delay_ms=self._delay_max_ms),
             rebalance_window_ms=WINDOW_MS,
             session_keys=self.session_keys,
         )
@@ -555,7 +563,7 @@ class Cluster:
         return LocalLeaderClient(self._by_url)
 
     async def settle(self) -> None:
-        """Until all living workers are in one generation and run exactly what they have."""
+        """Wait until all running workers are in one generation and run exactly the tasks assigned to them."""
         await until(self._is_settled)
 
     async def _is_settled(self) -> bool:
@@ -571,7 +579,7 @@ class Cluster:
         )
 
     async def create(self, name: str, *, tasks: int = 1, **config: str) -> Answer:
-        """Ask the leader for a connector."""
+        """Create a connector through the leader."""
         body = {"connector.class": "SimulatedSource", "tasks.max": str(tasks), **config, "name": name}
         return await self.leader.worker.ask(
             PutConnector(connector=ConnectorName(name), config=body, replace=bool(config))
@@ -584,11 +592,11 @@ class Cluster:
 
     @property
     def stops_all(self) -> bool:
-        """Every round stops every task: whoever promises less than that promises it for the other protocols."""
+        """Whether every rebalance stops every task, as in the eager protocol."""
         return self.protocol is ConnectProtocol.EAGER
 
     def running_tasks(self) -> list[str]:
-        """All tasks that run anywhere, once for each worker that runs it."""
+        """All running tasks; a task occurs once for each worker that runs it."""
         return sorted(str(task) for one in self.workers for task in one.runtime.running)
 
     def starts(self) -> Counter[str]:

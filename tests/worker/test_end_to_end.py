@@ -1,4 +1,4 @@
-"""Workers with simulated tasks on the embedded broker, over TCP: topics, group, take-over, all real but Spark."""
+"""Workers with simulated tasks on the embedded broker, over TCP: topics, group and take-over are real, Spark is not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.server import running
+from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
 from coterie.nouns.jobs import ConnectorName
@@ -17,19 +17,19 @@ from tests.worker.simulated import until
 
 pytestmark = pytest.mark.interop
 SLOW = pytest.mark.parametrize("protocol", [ConnectProtocol.EAGER, ConnectProtocol.STATIC], ids=["eager", "static"])
-"""Sessions have to end here, and between the cooperative protocols there is no difference in that."""
+"""These tests wait for sessions to end, which does not differ between the cooperative protocols."""
 
 
 @pytest.fixture
 async def fleet(tmp_path: Path, protocol: ConnectProtocol) -> AsyncIterator[Fleet]:
-    settings = BrokerSettings(data_path=tmp_path, limits=Limits(initial_rebalance_delay_ms=300))
-    async with running(settings) as broker, AsyncExitStack() as stack:
+    settings = BrokerSettings(data_path=tmp_path, group_limits=Limits(initial_rebalance_delay_ms=300))
+    async with running_broker(settings) as broker, AsyncExitStack() as stack:
         fleet = Fleet(f"127.0.0.1:{broker.port}", stack, protocol=protocol)
         yield fleet
         await fleet.stop()
 
 
-async def test_two_workers_share_a_connector_and_one_continues_what_the_other_left(fleet: Fleet) -> None:
+async def test_a_worker_continues_the_tasks_of_a_worker_that_left(fleet: Fleet) -> None:
     one, two = await fleet.start(), await fleet.start()
     await until(lambda: one.worker.phase == two.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 4)
@@ -42,37 +42,39 @@ async def test_two_workers_share_a_connector_and_one_continues_what_the_other_le
     await fleet.until_running(one, ORDERS, 4)
     starts = {fleet.starts()[str(task)] for task in kept}
     if fleet.protocol is ConnectProtocol.EAGER:
-        assert min(starts) > 1, "eager stops everything"
+        assert min(starts) > 1, "an eager rebalance stops all tasks"
     else:
-        assert starts == {1}, "what stayed was never touched"
+        assert starts == {1}, "a task that did not move was restarted"
 
 
 @SLOW
-async def test_a_broker_that_is_soon_back_stops_nothing_and_has_forgotten_nothing(
+async def test_a_short_broker_restart_stops_no_task_and_loses_no_record(
     tmp_path: Path, protocol: ConnectProtocol
 ) -> None:
     limits = Limits(initial_rebalance_delay_ms=300)
     async with AsyncExitStack() as stack:
-        async with running(BrokerSettings(data_path=tmp_path, limits=limits)) as broker:
+        async with running_broker(BrokerSettings(data_path=tmp_path, group_limits=limits)) as broker:
             fleet = Fleet(f"127.0.0.1:{broker.port}", stack, protocol=protocol)
             one, two = await fleet.start(), await fleet.start()
             await until(lambda: one.worker.phase == two.worker.phase == "running", within_s=60)
             await fleet.create(ORDERS, 4)
             await until(lambda: len(one.runtime.running) == len(two.runtime.running) == 2, within_s=60)
             await fleet.until_running(one, ORDERS, 4)
-        async with running(BrokerSettings(data_path=tmp_path, port=broker.port, limits=limits)):
+        async with running_broker(BrokerSettings(data_path=tmp_path, port=broker.port, group_limits=limits)):
             before = fleet.starts()
             await fleet.create(ConnectorName("stock"), 1)
             await fleet.until_running(two, ConnectorName("stock"), 1)
             if protocol is ConnectProtocol.EAGER:
-                assert set((fleet.starts() - before).values()) == {2, 1}, "two rounds, for the connector and its task"
+                assert set((fleet.starts() - before).values()) == {2, 1}, (
+                    "one rebalance for the connector, one for its task"
+                )
             else:
                 assert set(fleet.starts().values()) == {1}
             await fleet.stop()
 
 
 @SLOW
-async def test_a_worker_that_is_cut_off_stops_within_its_session_and_another_continues(fleet: Fleet) -> None:
+async def test_a_disconnected_worker_stops_within_its_session_and_another_worker_continues(fleet: Fleet) -> None:
     clock = asyncio.get_running_loop().time
     one = await fleet.start()
     async with Link(int(fleet.bootstrap.rpartition(":")[2])) as link:
@@ -84,7 +86,7 @@ async def test_a_worker_that_is_cut_off_stops_within_its_session_and_another_con
         cut_s = clock()
         await until(lambda: not two.runtime.running, within_s=60)
         stopped_ms = (clock() - cut_s) * 1000
-        assert len(one.runtime.running) == 2, "nobody continues what still may run"
+        assert len(one.runtime.running) == 2, "a task was continued that may still run elsewhere"
         assert stopped_ms < SESSION_MS
         await until(lambda: len(one.runtime.running) == 4, within_s=60)
         assert not two.runtime.running

@@ -1,6 +1,6 @@
-"""Groups that change what they speak while their tasks run, on the embedded broker, over TCP.
+"""Groups that change their protocol while their tasks run, on the embedded broker, over TCP.
 
-In all of it no task is started where another worker still runs it (the fleet looks), and none is forgotten.
+The fleet checks that no worker starts a task that another worker still runs.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.server import running
+from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
 from coterie.herder.requests import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
-from coterie.member.classic.state import PARKED_GRACE_MS
+from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol
@@ -32,8 +32,8 @@ TASKS = 4
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = BrokerSettings(data_path=tmp_path, limits=Limits(initial_rebalance_delay_ms=100))
-    async with running(settings) as broker, AsyncExitStack() as stack:
+    settings = BrokerSettings(data_path=tmp_path, group_limits=Limits(initial_rebalance_delay_ms=100))
+    async with running_broker(settings) as broker, AsyncExitStack() as stack:
         fleet = Fleet(f"127.0.0.1:{broker.port}", stack)
         fleet.delay_ms = 300
         yield fleet
@@ -41,7 +41,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks: int = TASKS) -> None:
-    """They speak ``protocol``, are in one generation, and run all tasks together, each its share."""
+    """All workers use ``protocol``, are in one generation, and run all tasks, evenly distributed."""
 
     async def is_so() -> bool:
         answers = [await remote.worker.ask(DescribeWorker()) for remote in remotes]
@@ -59,13 +59,13 @@ async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks:
 
 
 async def bounce(fleet: Fleet, remote: Remote, number: int, protocol: ConnectProtocol) -> Remote:
-    """As an operator does: stop it, change its ``connect.protocol``, start it."""
+    """Restart a worker as an operator does: stop it, change its ``connect.protocol``, start it."""
     remote.worker.order_shutdown("SIGTERM")
     assert (await remote.run).code == 0
     return await fleet.start(number=number, protocol=protocol)
 
 
-async def test_one_rolling_bounce_leads_to_eager_and_another_one_to_static_while_tasks_run(
+async def test_a_rolling_restart_changes_the_group_to_eager_and_another_one_to_static(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.protocol = COMPATIBLE
@@ -80,22 +80,22 @@ async def test_one_rolling_bounce_leads_to_eager_and_another_one_to_static_while
     assert "The group uses connect.protocol eager, not compatible" in caplog.text
     for number in range(len(remotes)):
         remotes[number] = await bounce(fleet, remotes[number], number, STATIC)
-        # The one eager worker that is left holds all of them to it.
+        # One remaining eager worker keeps the whole group on eager.
         await until_all_run(remotes, EAGER if number == 0 else STATIC)
     await fleet.until_running(remotes[0], ORDERS, TASKS)
     before = fleet.starts()
     newcomer = await fleet.start(protocol=STATIC)
     await until_all_run([*remotes, newcomer], STATIC)
-    assert sum((fleet.starts() - before).values()) <= 2, "it stops no more than it has to, as ever"
+    assert sum((fleet.starts() - before).values()) <= 2, "more tasks were stopped than have to move"
 
 
-async def test_claims_hold_only_while_every_worker_speaks_static(fleet: Fleet) -> None:
+async def test_claims_apply_only_while_every_worker_uses_static(fleet: Fleet) -> None:
     claims = Jobs.of([ConnectorTaskId(ORDERS, 0)])
     remotes = [await fleet.start(), await fleet.start(claims=claims), await fleet.start(protocol=SESSIONED)]
     await until(lambda: all(remote.worker.phase == "running" for remote in remotes), within_s=60)
     await fleet.create(ORDERS, 6)
     await until_all_run(remotes, SESSIONED, 6)
-    assert len(remotes[1].runtime.running) == 2, "it takes any"
+    assert len(remotes[1].runtime.running) == 2, "claims do not apply yet"
     older = remotes.pop()
     older.worker.order_shutdown("SIGTERM")
     assert (await older.run).code == 0
@@ -103,7 +103,7 @@ async def test_claims_hold_only_while_every_worker_speaks_static(fleet: Fleet) -
     await until(lambda: len(remotes[0].runtime.running) == 5, within_s=60)
 
 
-async def test_a_member_that_says_nonsense_of_itself_gets_no_assignment_and_the_others_go_on(fleet: Fleet) -> None:
+async def test_a_member_with_undecodable_metadata_gets_no_assignment_and_the_others_continue(fleet: Fleet) -> None:
     one = await fleet.start()
     await until(lambda: one.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, TASKS)
@@ -113,19 +113,19 @@ async def test_a_member_that_says_nonsense_of_itself_gets_no_assignment_and_the_
         [fleet.bootstrap],
         client_id="stranger",
         request_timeout_ms=SESSION_MS // 3,
-        parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_GRACE_MS,
+        parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_TIMEOUT_MARGIN_MS,
     )
 
     async def join(member_id: MemberId) -> JoinResponse:
-        asked = JoinRequest(
+        request = JoinRequest(
             group_id=fleet.group_id,
             member_id=member_id,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             protocol_type=PROTOCOL_TYPE,
-            protocols=tuple((offered.wire_name, b"\x00\x03nonsense") for offered in STATIC.offered),
+            protocols=tuple((offered.wire_name, b"\x00\x03nonsense") for offered in STATIC.versions_to_offer),
         )
-        answer = await stranger.ask(asked)
+        answer = await stranger.ask(request)
         assert isinstance(answer, JoinResponse)
         return answer
 
@@ -145,7 +145,7 @@ async def test_a_member_that_says_nonsense_of_itself_gets_no_assignment_and_the_
             )
             assert synced == SyncResponse(error=ErrorCode.none, assignment=b"")
             await until_all_run([one], STATIC)
-            assert fleet.starts() == before, "nobody else's work was stopped, or is shared with it"
+            assert fleet.starts() == before, "the other worker's tasks were stopped or moved"
             await stranger.ask(LeaveRequest(group_id=fleet.group_id, member_id=joined.member_id))
     finally:
         await stranger.close()

@@ -7,11 +7,11 @@ from coterie.worker.stall import StallMeter
 from tests.worker.simulated import until
 
 
-async def test_a_loop_that_is_held_up_is_measured() -> None:
+async def test_the_stall_of_a_blocked_event_loop_is_measured() -> None:
     meter = StallMeter()
     watching = asyncio.create_task(meter.watch())
     await asyncio.sleep(0)
-    time.sleep(0.2)  # noqa: ASYNC251 - the very thing that nobody may do
+    time.sleep(0.2)  # noqa: ASYNC251 - blocks the event loop on purpose
     await until(lambda: meter.longest_ms)
     assert meter.longest_ms >= 150
     watching.cancel()

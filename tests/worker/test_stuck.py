@@ -1,4 +1,4 @@
-"""A worker whose loop stands still or whose herder does not answer: it stops its work in time and comes back."""
+"""A worker whose event loop is blocked or whose herder does not respond stops its tasks in time and rejoins."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """In a process of its own: it must not stand still with a worker's loop."""
+    """In a separate process, since the test blocks the worker's event loop."""
     broker = EmbeddedBroker(tmp_path / "data")
     broker.start()
     yield broker
@@ -34,7 +34,7 @@ async def fleet(broker: EmbeddedBroker) -> AsyncIterator[Fleet]:
         await fleet.stop()
 
 
-async def test_a_loop_that_stands_still_has_its_tasks_stopped_within_the_session_and_then_takes_part_again(
+async def test_tasks_of_a_blocked_event_loop_stop_within_the_session_and_the_worker_rejoins(
     fleet: Fleet,
 ) -> None:
     one = await fleet.start()
@@ -44,16 +44,16 @@ async def test_a_loop_that_stands_still_has_its_tasks_stopped_within_the_session
     began_s = time.monotonic()
     time.sleep(1.5 * SESSION_MS / 1000)  # noqa: ASYNC251 - this is the stall
     (halted_s,) = one.runtime.halted_at_s
-    assert halted_s < began_s + SESSION_MS / 1000, "nobody else can have been given the tasks by then"
+    assert halted_s < began_s + SESSION_MS / 1000, "another worker may own the tasks by then"
     assert not one.runtime.running
     assert set(fleet.starts().values()) == {1}
     await until(lambda: len(one.runtime.running) == 3, within_s=60)
     await fleet.until_running(one, ORDERS, 3)
-    assert set(fleet.starts().values()) == {2}, "each was started once more, in a place of its own"
+    assert set(fleet.starts().values()) == {2}, "each task was started once more, in a new membership"
     assert len(one.runtime.halted_at_s) == 1
 
 
-async def test_a_stall_shorter_than_the_lease_stops_nothing(fleet: Fleet) -> None:
+async def test_a_stall_shorter_than_the_lease_stops_no_task(fleet: Fleet) -> None:
     one = await fleet.start()
     await until(lambda: one.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 2)
@@ -67,34 +67,34 @@ async def test_a_stall_shorter_than_the_lease_stops_nothing(fleet: Fleet) -> Non
     assert not one.runtime.halted_at_s
 
 
-class HeldUp(Worker):
-    """Its herder begins a tick and does not end it as long as it is held."""
+class BlockableWorker(Worker):
+    """Its herder does not end a tick while ``unblock`` is an event that is not set."""
 
-    free: asyncio.Event | None = None
+    unblock: asyncio.Event | None = None
 
     async def _next_event(self) -> Event | asyncio.Event:
         event = await super()._next_event()
-        if self.free is not None:
-            await self.free.wait()
+        if self.unblock is not None:
+            await self.unblock.wait()
         return event
 
 
-async def test_a_herder_whose_tick_does_not_end_gives_its_place_up_and_another_worker_continues(
+async def test_a_worker_with_a_blocked_herder_loses_its_membership_and_another_continues(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stuck, other = await fleet.start(kind=HeldUp), await fleet.start()
-    assert isinstance(stuck.worker, HeldUp)
+    stuck, other = await fleet.start(kind=BlockableWorker), await fleet.start()
+    assert isinstance(stuck.worker, BlockableWorker)
     await until(lambda: stuck.worker.phase == other.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 4)
     await until(lambda: len(stuck.runtime.running) == len(other.runtime.running) == 2, within_s=60)
     await fleet.until_running(other, ORDERS, 4)
     kept = set(other.runtime.running)
-    stuck.worker.free = asyncio.Event()
+    stuck.worker.unblock = asyncio.Event()
     await until(lambda: len(other.runtime.running) == 4, within_s=90)
-    assert not stuck.runtime.running, "all has stopped, though its herder knows nothing of it yet"
+    assert not stuck.runtime.running, "a task still runs after the membership was lost"
     by_watchdogs = sum("The event loop was blocked" in record.message for record in caplog.records)
     assert len(stuck.runtime.halted_at_s) + len(other.runtime.halted_at_s) == 1 + by_watchdogs
     assert stuck.runtime.halted_at_s
-    stuck.worker.free.set()
+    stuck.worker.unblock.set()
     await until(lambda: len(stuck.runtime.running) == len(other.runtime.running) == 2, within_s=90)
     assert all(fleet.starts()[str(task)] == 1 for task in kept & set(other.runtime.running))

@@ -1,4 +1,4 @@
-"""The thread, with a lease and a loop that are only said; `test_stuck` has real ones."""
+"""The watchdog's thread with a simulated lease and event loop; `test_stuck` has real ones."""
 
 import threading
 import time
@@ -10,27 +10,30 @@ DEADLINE_S = 30
 
 
 class Loop:
-    """What the thread is told of a worker."""
+    """The worker's state as the thread reads it."""
 
     def __init__(self) -> None:
         self.lease_ends_ms: int | None = int(time.monotonic() * 1000) - 1
-        self.silent_ms = 1_000.0
-        self.looks = threading.Semaphore(0)
-        """Released by each look at the lease."""
+        self.stalled_ms = 1_000.0
+        self.lease_reads = threading.Semaphore(0)
+        """Released by each read of the lease."""
         self.stops = 0
         self.fails = False
 
     def watchdog(self) -> Watchdog:
         return Watchdog(
-            lease_ends_ms=self._look, silent_ms=lambda: self.silent_ms, silent_max_ms=500, stop_everything=self._stop
+            lease_ends_ms=self._read_lease,
+            stalled_ms=lambda: self.stalled_ms,
+            stall_threshold_ms=500,
+            halt_all_tasks=self._stop,
         )
 
-    def wait_for_looks(self, count: int = 3) -> None:
+    def wait_for_lease_reads(self, count: int = 3) -> None:
         for _ in range(count):
-            assert self.looks.acquire(timeout=DEADLINE_S)
+            assert self.lease_reads.acquire(timeout=DEADLINE_S)
 
-    def _look(self) -> int | None:
-        self.looks.release()
+    def _read_lease(self) -> int | None:
+        self.lease_reads.release()
         return self.lease_ends_ms
 
     def _stop(self) -> None:
@@ -40,38 +43,38 @@ class Loop:
 
 
 def stops(change: Callable[[Loop], None] = lambda loop: None) -> int:
-    """How often everything is stopped in some looks."""
+    """How often all tasks are stopped while the watchdog reads the lease three times."""
     loop = Loop()
     change(loop)
     with loop.watchdog():
-        loop.wait_for_looks()
+        loop.wait_for_lease_reads()
     return loop.stops
 
 
-def test_a_silent_loop_whose_lease_is_over_is_stopped_once() -> None:
+def test_tasks_of_a_blocked_loop_are_stopped_once_after_the_lease_has_ended() -> None:
     assert stops() == 1
 
 
-def test_a_loop_that_gives_signs_looks_after_its_lease_itself() -> None:
-    assert stops(lambda loop: setattr(loop, "silent_ms", 20.0)) == 0
+def test_the_watchdog_stops_no_task_while_the_loop_runs() -> None:
+    assert stops(lambda loop: setattr(loop, "stalled_ms", 20.0)) == 0
 
 
-def test_a_stall_within_the_lease_stops_nothing() -> None:
+def test_a_stall_within_the_lease_stops_no_task() -> None:
     assert stops(lambda loop: setattr(loop, "lease_ends_ms", int(time.monotonic() * 1000) + 600_000)) == 0
 
 
-def test_without_a_lease_there_is_nothing_to_stop() -> None:
+def test_without_a_lease_no_task_is_stopped() -> None:
     assert stops(lambda loop: setattr(loop, "lease_ends_ms", None)) == 0
 
 
-def test_the_next_lease_is_watched_too_also_after_a_stop_that_failed() -> None:
+def test_the_next_lease_is_watched_even_after_a_failed_stop() -> None:
     loop = Loop()
     loop.fails = True
     with loop.watchdog():
-        loop.wait_for_looks()
+        loop.wait_for_lease_reads()
         assert loop.lease_ends_ms is not None
         loop.lease_ends_ms += 1
-        loop.wait_for_looks()
+        loop.wait_for_lease_reads()
     assert loop.stops == 2
 
 

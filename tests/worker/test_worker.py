@@ -1,4 +1,4 @@
-"""Whole workers in a simulated world: from a connector's birth to its death, and whatever comes between."""
+"""Whole workers with simulated shells: from the creation of a connector to its deletion."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ ORDERS, STOCK = ConnectorName("orders"), ConnectorName("stock")
 
 
 async def states(running: Running, name: ConnectorName = ORDERS) -> tuple[str, list[str]] | None:
-    """States of the connector and of its tasks, as one worker knows them."""
+    """States of the connector and of its tasks, as one worker reports them."""
     answer = await running.worker.ask(DescribeStatus(connector=name))
     if not isinstance(answer, ConnectorStatus):
         return None
@@ -41,7 +41,7 @@ async def until_states(running: Running, connector: str, tasks: list[str], name:
     await until(is_so)
 
 
-async def test_a_connector_is_born_runs_and_dies(cluster: Cluster) -> None:
+async def test_a_connector_is_created_runs_and_is_deleted(cluster: Cluster) -> None:
     one = await cluster.start()
     created = await cluster.create("orders", tasks=2)
     assert isinstance(created, ConnectorInfo)
@@ -60,8 +60,8 @@ async def test_a_connector_is_born_runs_and_dies(cluster: Cluster) -> None:
     await until(lambda: not any(cluster.status_log.latest().values()))
 
 
-async def test_other_connectors_tasks_are_never_stopped(cluster: Cluster) -> None:
-    """Creating, changing and deleting one connector: counted in starts, on two workers."""
+async def test_changing_one_connector_stops_no_task_of_another(cluster: Cluster) -> None:
+    """Counts task starts on two workers while a connector is created, changed and deleted."""
     one = await cluster.start()
     await cluster.start()
     await cluster.create("orders", tasks=4)
@@ -129,7 +129,7 @@ async def test_a_connector_created_stopped_gets_its_tasks_when_it_is_resumed(clu
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
 
 
-async def test_a_worker_that_leaves_hands_its_tasks_over_and_nothing_runs_twice(cluster: Cluster) -> None:
+async def test_tasks_of_a_leaving_worker_move_and_none_runs_twice(cluster: Cluster) -> None:
     one = await cluster.start()
     two = await cluster.start()
     await cluster.create("orders", tasks=4)
@@ -146,7 +146,7 @@ async def test_a_worker_that_leaves_hands_its_tasks_over_and_nothing_runs_twice(
     assert {cluster.starts()[str(task)] for task in kept} == {2 if cluster.stops_all else 1}
 
 
-async def test_a_joining_worker_gets_what_the_other_has_released(cluster: Cluster) -> None:
+async def test_a_joining_worker_gets_the_tasks_that_the_other_released(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders", tasks=4)
     await until_states(one, "RUNNING", ["RUNNING"] * 4)
@@ -157,7 +157,7 @@ async def test_a_joining_worker_gets_what_the_other_has_released(cluster: Cluste
     assert len(one.runtime.stops) == (4 if cluster.stops_all else 2)
 
 
-async def test_whoever_loses_its_membership_stops_all_and_comes_back_without_work(cluster: Cluster) -> None:
+async def test_a_worker_that_loses_its_membership_stops_all_tasks_and_rejoins_without_jobs(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders", tasks=2)
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
@@ -167,18 +167,18 @@ async def test_whoever_loses_its_membership_stops_all_and_comes_back_without_wor
     assert cluster.starts() == {"orders-0": 2, "orders-1": 2}
 
 
-async def test_a_taken_task_starts_again_only_after_a_heartbeat_sent_later(cluster: Cluster) -> None:
+async def test_a_task_whose_checkpoint_was_taken_restarts_only_after_a_later_heartbeat(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
     task = ConnectorTaskId(ORDERS, 0)
     one.membership.answer_heartbeat(now_ms())
     before_ms = now_ms()
-    one.runtime.die(task, "taken", is_held=False)
+    one.runtime.fail_query(task, "taken", holds_checkpoint=False)
     await until_phase(one, "taken")
     one.membership.answer_heartbeat(before_ms - 1)
     await one.worker.ask(DescribeWorker())
-    assert one.runtime.starts == [task], "an answer from before a pause says nothing"
+    assert one.runtime.starts == [task], "a heartbeat sent before the take-over does not count"
     one.membership.answer_heartbeat(now_ms() + 1)
     await until(lambda: one.runtime.starts == [task, task])
 
@@ -191,17 +191,17 @@ async def until_phase(running: Running, phase: str) -> None:
     await until(is_so)
 
 
-async def test_a_query_that_dies_is_started_again_where_it_is(cluster: Cluster) -> None:
+async def test_a_failed_query_is_restarted_on_the_same_worker(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
     task = ConnectorTaskId(ORDERS, 0)
     one.membership.answer_heartbeat(now_ms())
-    one.runtime.die(task, "boom")
+    one.runtime.fail_query(task, "boom")
     await until(lambda: one.runtime.restarts == [task] and task in one.runtime.running)
-    assert one.runtime.starts == [task], "nothing was taken over"
+    assert one.runtime.starts == [task], "the task was started instead of restarted"
     one.runtime.broken[task] = "it does not start"
-    one.runtime.die(task, "boom")
+    one.runtime.fail_query(task, "boom")
     await until_states(one, "RUNNING", ["FAILED"])
     assert one.runtime.restarts == [task] * 3
     assert not one.runtime.dead
@@ -211,7 +211,7 @@ async def test_a_failed_task_shows_its_trace_and_stays_failed(cluster: Cluster) 
     one = await cluster.start()
     await cluster.create("orders", tasks=2)
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
-    one.runtime.die(ConnectorTaskId(ORDERS, 1), "java.lang.IllegalStateException: no", can_restart=False)
+    one.runtime.fail_query(ConnectorTaskId(ORDERS, 1), "java.lang.IllegalStateException: no", can_restart=False)
     await until_states(one, "RUNNING", ["RUNNING", "FAILED"])
     answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
     assert isinstance(answer, ConnectorStatus)
@@ -219,7 +219,7 @@ async def test_a_failed_task_shows_its_trace_and_stays_failed(cluster: Cluster) 
     assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
 
 
-async def test_a_task_that_cannot_start_fails_and_another_config_cures_it(cluster: Cluster) -> None:
+async def test_a_task_that_cannot_start_fails_until_its_config_changes(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders", unstartable="no such path")
     await until_states(one, "RUNNING", ["FAILED"])
@@ -236,7 +236,7 @@ async def test_a_connector_that_cannot_be_split_is_failed_with_the_reason(cluste
     assert answer.status.trace == "the folder /nowhere does not exist"
 
 
-async def test_a_connector_is_split_again_until_its_server_is_back(cluster: Cluster) -> None:
+async def test_splitting_is_retried_until_the_connectors_server_can_be_reached(cluster: Cluster) -> None:
     runtime = SimulatedRuntime()
     runtime.outages[ORDERS] = 2
     one = await cluster.start(runtime=runtime)
@@ -245,7 +245,7 @@ async def test_a_connector_is_split_again_until_its_server_is_back(cluster: Clus
     assert runtime.outages[ORDERS] == 0
 
 
-async def test_the_runtime_is_told_of_a_connector_that_is_deleted(cluster: Cluster) -> None:
+async def test_the_runtime_is_notified_of_a_deleted_connector(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
@@ -263,7 +263,7 @@ async def test_a_task_without_progress_is_not_shown_as_running(cluster: Cluster)
     await until_states(one, "RUNNING", ["UNASSIGNED"])
 
 
-async def test_a_blocked_plug_in_delays_other_connectors_only_where_an_eager_round_awaits_its_start(
+async def test_a_blocked_plug_in_delays_other_connectors_only_in_an_eager_rebalance(
     cluster: Cluster,
 ) -> None:
     one = await cluster.start()
@@ -276,7 +276,7 @@ async def test_a_blocked_plug_in_delays_other_connectors_only_where_an_eager_rou
     await cluster.create("orders")
     others = ["orders-0"]
     if cluster.stops_all:
-        # The round for orders begins when the start of c-0 has returned and c-0 has stopped.
+        # The rebalance for orders begins when the start of c-0 has returned and c-0 has stopped.
         await until(lambda: cluster.group.gathers)
         assert cluster.running_tasks() == []
         gates["start c"].set()
@@ -289,8 +289,8 @@ async def test_a_blocked_plug_in_delays_other_connectors_only_where_an_eager_rou
     await until(lambda: cluster.running_tasks() == ["a-0", "b-0", "c-0", "orders-0"])
 
 
-async def test_the_event_loop_comes_round_between_two_steps(cluster: Cluster) -> None:
-    """Otherwise no heartbeat leaves until all events that have gathered are dealt with."""
+async def test_other_asyncio_tasks_run_between_two_steps_of_the_herder(cluster: Cluster) -> None:
+    """Otherwise the worker sends no heartbeat until the herder has processed all queued events."""
     running = await cluster.start()
     asked = [asyncio.create_task(running.worker.ask(DescribeWorker())) for _ in range(100)]
     rounds = 0
@@ -301,17 +301,17 @@ async def test_the_event_loop_comes_round_between_two_steps(cluster: Cluster) ->
     assert rounds >= len(asked)
 
 
-async def test_a_dead_runtime_ends_the_worker_with_its_reason(cluster: Cluster) -> None:
+async def test_an_ended_runtime_ends_the_worker_with_the_reason(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
-    one.runtime.say(RuntimeDied(reason="the JVM is gone"))
+    one.runtime.emit(RuntimeDied(reason="the JVM is gone"))
     ended = await one.run
     assert (ended.code, ended.reason) == (1, "the JVM is gone")
     assert one.membership.left
 
 
-async def test_a_log_that_cannot_be_read_on_ends_the_worker_in_order_with_the_reason(cluster: Cluster) -> None:
+async def test_a_read_error_of_the_log_shuts_the_worker_down_with_the_reason(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders", tasks=1)
     await until_states(one, "RUNNING", ["RUNNING"])
@@ -335,7 +335,7 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     runtime = SimulatedRuntime()
     runtime.opens.clear()
     one = await cluster.start(runtime=runtime, wait=False)
-    await until(lambda: one.worker.stage == "starting the task runtime")
+    await until(lambda: one.worker.startup_step == "starting the task runtime")
     answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.STARTING
@@ -345,7 +345,7 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     assert one.worker.phase is WorkerPhase.RUNNING
 
 
-async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds(cluster: Cluster) -> None:
+async def test_a_failed_append_refuses_the_write_and_the_next_write_succeeds(cluster: Cluster) -> None:
     await cluster.start()
     cluster.config_log.broken = True
     refused = await cluster.create("orders")
@@ -355,25 +355,25 @@ async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds(cl
     assert isinstance(await cluster.create("orders"), ConnectorInfo)
 
 
-async def test_a_write_waits_for_a_log_that_is_soon_back(cluster: Cluster) -> None:
+async def test_a_write_waits_until_the_log_can_be_reached_again(cluster: Cluster) -> None:
     await cluster.start()
-    cluster.config_log.away = True
+    cluster.config_log.unreachable = True
     write = asyncio.create_task(cluster.create("orders"))
-    await until(lambda: cluster.config_log.looks > 1)
-    cluster.config_log.away = False
+    await until(lambda: cluster.config_log.end_lookups > 1)
+    cluster.config_log.unreachable = False
     assert isinstance(await write, ConnectorInfo)
 
 
-async def test_reads_answer_with_what_is_known_when_the_log_cannot_be_reached(cluster: Cluster) -> None:
+async def test_reads_are_served_from_memory_when_the_log_cannot_be_reached(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
-    cluster.config_log.away = True
+    cluster.config_log.unreachable = True
     assert isinstance(await one.worker.ask(DescribeConnector(connector=ORDERS)), ConnectorInfo)
-    cluster.config_log.away = False
+    cluster.config_log.unreachable = False
 
 
-async def test_every_worker_sees_a_write_as_soon_as_it_is_answered(cluster: Cluster) -> None:
+async def test_every_worker_shows_a_write_as_soon_as_it_is_acknowledged(cluster: Cluster) -> None:
     one = await cluster.start()
     two = await cluster.start()
     for number in range(20):

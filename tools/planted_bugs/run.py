@@ -1,8 +1,8 @@
-"""Are planted bugs found? Plant each of `bugs.toml` into a copy of the sources and see which seed or test finds it.
+"""Checks that planted bugs are found: plants each bug of `bugs.toml` into a copy of the sources, runs seeds or a test.
 
-A bug of the group protocols is to be found by the simulator, a bug of the data plane by a test that the bug names. The
-clean copy has to pass first. Then only a broken invariant that the bug names counts, or a failed assertion of its
-test: a crash, an import error or another invariant does not.
+The simulator must find a bug of the group protocols, and the test that a bug names must find a bug of the data plane.
+The clean copy must pass first. A bug counts as found only if an invariant that it names is broken, or an assertion of
+its test fails: a crash, an import error or another invariant does not count.
 
     python tools/planted_bugs/run.py [--seeds 1-200] [--only WORDS] [--file PREFIX]
 """
@@ -36,9 +36,9 @@ class SimulatedBug:
     search: str
     replace: str
     breaks: tuple[str, ...]
-    """The invariants of which one has to break."""
+    """The invariants of which one must break."""
     play: str = "fleet"
-    """Whose seeds are to find it."""
+    """The play whose seeds must find the bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class TestedBug:
     search: str
     replace: str
     test: str
-    """The test that has to fail, by its pytest id."""
+    """The pytest id of the test that must fail."""
 
 
 Bug = SimulatedBug | TestedBug
@@ -56,7 +56,7 @@ Bug = SimulatedBug | TestedBug
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the simulator said: ``invariant`` None with code 0 is a pass, with another code a crash."""
+    """The simulator's result: ``invariant`` None with code 0 is a pass, with another code a crash."""
 
     code: int
     seed: int | None = None
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytestRun:
-    """How pytest ended: ``assertion`` is the summary of the failed one, None when all passed or a test crashed."""
+    """Pytest's result: ``assertion`` is the summary of the failed one, None if all tests passed or one crashed."""
 
     code: int
     assertion: str | None = None
@@ -81,7 +81,7 @@ def read_bugs(path: Path = HERE / "bugs.toml") -> list[Bug]:
 
 
 def plant(bug: Bug, sources: Path) -> None:
-    """:raises ValueError: when the code is not what the bug was made for."""
+    """:raises ValueError: if the code has changed, so that the bug's search text does not occur exactly once."""
     path = sources / "coterie" / bug.file
     text = path.read_text()
     if text.count(bug.search) != 1:
@@ -109,7 +109,7 @@ def run_tests(sources: Path, tests: Sequence[str]) -> PytestRun:
 
 
 def _python(arguments: Sequence[str], sources: Path) -> "subprocess.CompletedProcess[str]":
-    # pytest cuts its summary off where a line ends.
+    # pytest truncates its summary at the width of the terminal.
     environment = {
         **os.environ,
         "PYTHONPATH": str(sources),
@@ -139,7 +139,7 @@ def a_copy(bug: Bug | None) -> Iterator[Path]:
 
 
 def try_bug(bug: Bug, seeds: str) -> tuple[bool, str]:
-    """Whether ``bug`` was found, and one line that says how."""
+    """Whether ``bug`` was found, and one line about how."""
     with a_copy(bug) as sources:
         match bug:
             case SimulatedBug():
@@ -167,7 +167,7 @@ def found_by_test(bug: TestedBug, run: PytestRun) -> tuple[bool, str]:
 
 
 def fault_of_clean_sources(bugs: Sequence[Bug], seeds: str) -> str | None:
-    """What fails without any bug, of all that is to find ``bugs``."""
+    """The first failure, without a bug, of the seeds and tests that must find ``bugs``; None if all pass."""
     with a_copy(None) as sources:
         for play in sorted({bug.play for bug in bugs if isinstance(bug, SimulatedBug)}):
             clean = simulate(sources, play, seeds)
@@ -182,9 +182,9 @@ def fault_of_clean_sources(bugs: Sequence[Bug], seeds: str) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1-200", help="default: %(default)s")
-    parser.add_argument("--clean-seeds", default="1-40", help="that the clean copy must pass; default: %(default)s")
-    parser.add_argument("--only", default="", help="only bugs whose name holds this")
-    parser.add_argument("--file", default="", help="only bugs whose file begins so, as in herder/")
+    parser.add_argument("--clean-seeds", default="1-40", help="seeds of the clean copy; default: %(default)s")
+    parser.add_argument("--only", default="", help="only bugs whose name contains this text")
+    parser.add_argument("--file", default="", help="only bugs whose file begins with this, for example herder/")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     bugs = [bug for bug in read_bugs() if options.only in bug.name and bug.file.startswith(options.file)]

@@ -7,105 +7,112 @@ no effect.
 
 A draining worker receives no other jobs and releases the jobs that another worker may run. It keeps the jobs that no
 other worker may run. It may have released a job before the last worker that could run the job began to drain: then
-the job is assigned back to it. So a drain stops a job only if another worker can run the job.
+the job is assigned back to a draining worker. So a drain stops a job only if another worker can run the job.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.assignors.members import MemberView
-from coterie.assignors.memory import union
+from coterie.assignors.assignor_state import union
+from coterie.assignors.members import MemberSpec
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Eligibility:
     """The static and wildcard workers and jobs of one round (KIP-987, steps 1 and 2), and its draining members."""
 
-    wildcard: tuple[MemberId, ...]
-    """The workers without claims, which may run any unclaimed job; sorted by id."""
-    claimed: Mapping[MemberId, Jobs]
-    """The configured jobs that each static worker claims."""
-    static: Jobs
-    """All claimed jobs."""
+    wildcard_workers: tuple[MemberId, ...]
+    """The workers that have no claims and do not drain, sorted by id. Each may run any job that no worker claims."""
+    claims_by_worker: Mapping[MemberId, Jobs]
+    """The configured jobs that each static worker claims. Draining workers are left out."""
+    static_jobs: Jobs
+    """All jobs of ``claims_by_worker``. A job that only draining workers claim is not static."""
     draining: frozenset[MemberId]
+    """The draining workers, with or without claims."""
 
     @classmethod
-    def of(cls, members: Mapping[MemberId, MemberView], configured: Jobs) -> "Places":
+    def of(cls, members: Mapping[MemberId, MemberSpec], configured: Jobs) -> "Eligibility":
+        """Return which of ``members`` may run which of the ``configured`` jobs."""
         stays = {member: view for member, view in sorted(members.items()) if not view.draining}
         claimed = {member: view.claims & configured for member, view in stays.items() if view.claims is not None}
         return cls(
-            wildcard=tuple(member for member, view in stays.items() if view.claims is None),
-            claimed=claimed,
-            static=union(claimed.values()),
+            wildcard_workers=tuple(member for member, view in stays.items() if view.claims is None),
+            claims_by_worker=claimed,
+            static_jobs=union(claimed.values()),
             draining=frozenset(members.keys() - stays.keys()),
         )
 
-    def may_run(self, member: MemberId, jobs: Jobs) -> Jobs:
-        """Return those of ``jobs`` that ``member`` may run."""
+    def eligible_jobs(self, member: MemberId, jobs: Jobs) -> Jobs:
+        """Return those of ``jobs`` that ``member`` may receive: none if it drains."""
         if member in self.draining:
             return NO_JOBS
-        if member in self.claimed:
-            return jobs & self.claimed[member]
-        return jobs - self.static if self.static else jobs
+        if member in self.claims_by_worker:
+            return jobs & self.claims_by_worker[member]
+        return jobs - self.static_jobs if self.static_jobs else jobs
 
-    def may_run_one(self, member: MemberId, job: Job) -> bool:
+    def is_eligible(self, member: MemberId, job: Job) -> bool:
+        """Whether ``member`` may receive ``job``; False if it drains."""
         if member in self.draining:
             return False
-        return job in self.claimed[member] if member in self.claimed else job not in self.static
+        return job in self.claims_by_worker[member] if member in self.claims_by_worker else job not in self.static_jobs
 
-    def placeable(self, jobs: Jobs) -> Jobs:
-        """Return those of ``jobs`` that some member may run."""
-        return jobs if self.wildcard else jobs & self.static
+    def assignable(self, jobs: Jobs) -> Jobs:
+        """Return those of ``jobs`` that at least one member may run that does not drain."""
+        return jobs if self.wildcard_workers else jobs & self.static_jobs
 
-    def unplaceable(self, jobs: Jobs) -> Jobs:
-        """Return those of ``jobs`` that no member may run."""
-        return NO_JOBS if self.wildcard else jobs - self.static
+    def unassignable(self, jobs: Jobs) -> Jobs:
+        """Return those of ``jobs`` that no member may run, not counting draining members."""
+        return NO_JOBS if self.wildcard_workers else jobs - self.static_jobs
 
-    def strays(self, held: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
-        """Return the ``held`` jobs that each member must release whatever the loads are (KIP-987, steps 3 to 5).
+    def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
+        """Return the ``owned`` jobs that each member must release because of claims and drains (KIP-987, steps 3 to 5).
 
-        Members without such jobs are left out.
+        A static member releases the jobs that it does not claim, a wildcard member the jobs that static members claim,
+        and a draining member the jobs that another member may run. Members without such jobs are left out.
         """
-        if not self.claimed and not self.draining:
+        if not self.claims_by_worker and not self.draining:
             return {}  # most groups have neither claims nor drains
-        found = {member: self._strays_of(member, jobs) for member, jobs in held.items()}
+        found = {member: self._ineligible_jobs_of(member, jobs) for member, jobs in owned.items()}
         return {member: jobs for member, jobs in found.items() if jobs}
 
-    def _strays_of(self, member: MemberId, jobs: Jobs) -> Jobs:
+    def _ineligible_jobs_of(self, member: MemberId, jobs: Jobs) -> Jobs:
+        """Return those of ``jobs``, which ``member`` owns, that it must release."""
         if member in self.draining:
-            return self.placeable(jobs)
-        if member in self.claimed:
-            return jobs - self.claimed[member]
-        return jobs & self.static if self.static else NO_JOBS
+            return self.assignable(jobs)
+        if member in self.claims_by_worker:
+            return jobs - self.claims_by_worker[member]
+        return jobs & self.static_jobs if self.static_jobs else NO_JOBS
 
-    def dealt(self, jobs: Jobs, load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
-        """Assign each of ``jobs``, which must all be static, to its least loaded claimant; ties go to the first id.
+    def assign_static_jobs(self, jobs: Jobs, load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
+        """Assign each of ``jobs``, which must all be static, to the worker with the fewest jobs that claims it.
 
-        KIP-987 (step 6) allows any claimant. ``load`` is the number of jobs that each static worker already has.
+        KIP-987 (step 6) allows any worker that claims the job. Among equals the first by id receives the job. ``load``
+        is the number of jobs that each static worker already has. Workers that receive no job are left out.
         """
-        return _dealt(jobs, self.claimed, load)
+        return _assign_least_loaded(jobs, self.claims_by_worker, load)
 
-    def left_over(
-        self, jobs: Jobs, members: Mapping[MemberId, MemberView], load: Mapping[MemberId, int]
+    def assign_back_to_draining(
+        self, jobs: Jobs, members: Mapping[MemberId, MemberSpec], load: Mapping[MemberId, int]
     ) -> dict[MemberId, Jobs]:
-        """Assign ``jobs``, which only draining members can run, each to the least loaded draining member that can.
+        """Assign ``jobs``, which only draining members can run, each to the one with the fewest jobs that can run it.
 
         A draining member can run the jobs that it claims, or any job if it has no claims. Jobs that no draining member
-        can run are left out. ``load`` is the number of jobs that each draining member already has.
+        can run are left out, and so are members that receive no job. ``load`` is the number of jobs that each draining
+        member already has.
         """
         if not jobs:
             return {}
         claims = {member: members[member].claims for member in sorted(self.draining)}
         could = {member: jobs if of_one is None else jobs & of_one for member, of_one in claims.items()}
-        return _dealt(union(could.values()), could, load)
+        return _assign_least_loaded(union(could.values()), could, load)
 
-    def why_nobody(self, job: Job, members: Mapping[MemberId, MemberView]) -> str:
-        """Return, as text for operators, the reason why no member may run ``job``."""
+    def unassigned_reason(self, job: Job, members: Mapping[MemberId, MemberSpec]) -> str:
+        """Return, as text for operators, the reason why no member may run ``job``. Only for an unassignable job."""
         if not members:
             return "the group has no workers"
-        if not self.claimed:
+        if not self.claims_by_worker:
             return "every worker is draining"
         views = [(member, members[member]) for member in sorted(self.draining)]
         leaving = [member for member, view in views if view.claims is not None and job in view.claims]
@@ -113,15 +120,21 @@ class Places:
         return f"{claimant}, and every worker that is not draining runs only the jobs that it claims"
 
 
-def _dealt(jobs: Jobs, takes: Mapping[MemberId, Jobs], load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
+def _assign_least_loaded(
+    jobs: Jobs, eligible_by_member: Mapping[MemberId, Jobs], load: Mapping[MemberId, int]
+) -> dict[MemberId, Jobs]:
+    """Assign each of ``jobs`` to the eligible member with the fewest jobs; among equals the first by id.
+
+    Every job must be in ``eligible_by_member``. ``load`` is the number of jobs that each member already has.
+    """
     takers: dict[Job, list[MemberId]] = {}
-    for member, its in takes.items() if jobs else ():
+    for member, its in eligible_by_member.items() if jobs else ():
         for job in its & jobs:
             takers.setdefault(job, []).append(member)
-    hands: dict[MemberId, list[Job]] = {}
+    jobs_by_member: dict[MemberId, list[Job]] = {}
     now = dict(load)
     for job in jobs:
         taker = min(takers[job], key=lambda member: (now[member], member))
-        hands.setdefault(taker, []).append(job)
+        jobs_by_member.setdefault(taker, []).append(job)
         now[taker] += 1
-    return {member: Jobs.of(of_member) for member, of_member in hands.items()}
+    return {member: Jobs.of(of_member) for member, of_member in jobs_by_member.items()}

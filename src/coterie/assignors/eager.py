@@ -12,7 +12,7 @@ from coterie.nouns.jobs import Job, Jobs
 
 def assign(configured: Jobs, members: Iterable[MemberId]) -> Mapping[MemberId, Jobs]:
     """Assign the jobs round-robin to the members in order of their ids; connectors first, then tasks."""
-    hands: dict[MemberId, list[Job]] = {member: [] for member in sorted(members)}
-    for job, member in zip(configured, cycle(hands), strict=False):
-        hands[member].append(job)
-    return {member: Jobs.of(jobs) for member, jobs in hands.items()}
+    jobs_by_member: dict[MemberId, list[Job]] = {member: [] for member in sorted(members)}
+    for job, member in zip(configured, cycle(jobs_by_member), strict=False):
+        jobs_by_member[member].append(job)
+    return {member: Jobs.of(jobs) for member, jobs in jobs_by_member.items()}

@@ -8,7 +8,7 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
+class MemberSpec:
     """One member, as described by the metadata in its JoinGroup request."""
 
     owned: Jobs = NO_JOBS
@@ -22,13 +22,15 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RebalancePolicy:
     """The settings that delay or limit the leader's assignments."""
 
     max_delay_ms: int = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
-    """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs wait for it; 0 means no delay."""
+    """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs stay unassigned in case the member
+    returns; 0 means that they are assigned at once."""
     moves_per_round_max: int | None = None
     """``rebalance.max.moves.per.round``: how many jobs may be revoked in one round for drains and for
     balance; None means no limit."""
     round_interval_ms: int = defaults.REBALANCE_ROUND_INTERVAL_MS
-    """``rebalance.round.interval.ms``: time between a round with such revocations and the next one."""
+    """``rebalance.round.interval.ms``: time from a round that revokes jobs for drains or for balance to the next round
+    that may revoke jobs for these reasons. No effect without ``moves_per_round_max``."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Job, Jobs
 
 
-class Why(StrEnum):
+class RevocationReason(StrEnum):
     """Why a job is revoked from a member."""
 
     DELETED = "deleted"
@@ -23,35 +23,47 @@ class Why(StrEnum):
     CLAIM = "claim"
     """Other members claim the job, or this member is static and does not claim it."""
     DRAIN = "drain"
+    """The member drains, and another member may run the job."""
     BALANCE = "balance"
+    """The member has more jobs than its quota."""
 
 
-Moves: TypeAlias = Mapping[MemberId, Jobs]
-"""The jobs that each member must release; members without such jobs are left out."""
+Revocations: TypeAlias = Mapping[MemberId, Jobs]
+"""The jobs that each member must release. A member without such jobs is missing, or has an empty set."""
 
 
-def count(moves: Moves) -> int:
-    return sum(map(len, moves.values()))
+def count_jobs(revocations: Revocations) -> int:
+    """Return the number of jobs that all members together must release."""
+    return sum(map(len, revocations.values()))
 
 
-def paced(drains: Moves, balance: Moves, *, policy: Policy, now_ms: int, next_moves_ms: int) -> tuple[Moves, Moves]:
-    """Return those of ``drains`` and ``balance`` that may be revoked at ``now_ms``: none before ``next_moves_ms``."""
+def limit_revocations(
+    drains: Revocations, balance: Revocations, *, policy: RebalancePolicy, now_ms: int, moves_allowed_at_ms: int
+) -> tuple[Revocations, Revocations]:
+    """Return those of ``drains`` and those of ``balance`` that may be revoked at ``now_ms``.
+
+    These are all if the policy has no limit of moves per round. With a limit, none may be revoked before
+    ``moves_allowed_at_ms``, and then together at most as many as the limit, ``drains`` first.
+    """
     if policy.moves_per_round_max is None:
         return drains, balance
-    at_most = policy.moves_per_round_max if now_ms >= next_moves_ms else 0
-    drains = _within(drains, at_most)
-    return drains, _within(balance, at_most - count(drains))
+    at_most = policy.moves_per_round_max if now_ms >= moves_allowed_at_ms else 0
+    drains = _limit(drains, at_most)
+    return drains, _limit(balance, at_most - count_jobs(drains))
 
 
-def _within(moves: Moves, at_most: int) -> Moves:
-    """Return ``at_most`` jobs of ``moves``, first from the members that must release most."""
-    if count(moves) <= at_most:
-        return moves
+def _limit(revocations: Revocations, at_most: int) -> Revocations:
+    """Return at most ``at_most`` jobs of ``revocations``, each time from the member that must still release most.
+
+    Among equals the first member by id comes first. Members without such jobs are left out.
+    """
+    if count_jobs(revocations) <= at_most:
+        return revocations
     ranked: list[tuple[int, MemberId, Job]] = []
-    for member, jobs in sorted(moves.items()):
+    for member, jobs in sorted(revocations.items()):
         ranked += [(nth - len(jobs), member, job) for nth, job in enumerate(jobs)]
     ranked.sort(key=lambda one: one[:2])
-    hands: dict[MemberId, list[Job]] = {}
+    jobs_by_member: dict[MemberId, list[Job]] = {}
     for _, member, job in ranked[:at_most]:
-        hands.setdefault(member, []).append(job)
-    return {member: Jobs.of(jobs) for member, jobs in hands.items()}
+        jobs_by_member.setdefault(member, []).append(job)
+    return {member: Jobs.of(jobs) for member, jobs in jobs_by_member.items()}

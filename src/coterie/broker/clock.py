@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 
 def steady_clock() -> Callable[[], int]:
-    """Return a clock in milliseconds since the epoch. It starts at the wall clock's time and then follows the event
-    loop's monotonic clock, so setting the wall clock later expires no session and no transaction."""
+    """A clock, as a function that returns milliseconds since 1970. At this call it shows the wall clock's time. From
+    then on it follows the event loop's monotonic clock, so a later change of the wall clock expires no session and no
+    transaction."""
     loop = asyncio.get_running_loop()
     wall_ms = round(time.time() * 1000 - loop.time() * 1000)
     return lambda: wall_ms + round(loop.time() * 1000)
 
 
 def wall_ms() -> int:
-    """The wall clock's time in milliseconds since the epoch, for record timestamps. The steady clock is unsuitable for
-    them: it stops while the computer sleeps, and it ignores changes of the wall clock."""
+    """The wall clock's time in milliseconds since 1970, for record timestamps. The clock of :func:`steady_clock` is
+    unsuitable for record timestamps: it stops while the computer sleeps, and it ignores changes of the wall clock."""
     return time.time_ns() // 1_000_000

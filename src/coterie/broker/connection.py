@@ -1,5 +1,8 @@
 """One client connection: authenticates the peer (TLS, SASL), then reads requests in order, handles a limited number of
-them concurrently, and writes the responses in the order of the requests."""
+requests concurrently, and writes the responses in the order of the requests.
+
+A request is in flight from when it is read until its response is written.
+"""
 
 import asyncio
 import logging
@@ -11,24 +14,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import APIS, supported_versions
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.security.budget import Budget, RequestBudget, SharedBudget
-from coterie.broker.security.principals import ANONYMOUS, of_certificate
-from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
-from coterie.broker.turns import ELEMENTS_AT_ONCE, is_long
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
+from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
+from coterie.broker.security.principals import ANONYMOUS, principal_of_certificate
+from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.blank import filled_response
+from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_header, decode_request, encode_response, framed
-from coterie.wire.guard import TooManyElementsError
+from coterie.wire.kio_entities import Values, build_response
+from coterie.wire.message_check import TooManyElementsError
 from coterie.wire.schemas import API_VERSIONS
-from coterie.wire.scram import DeniedError
-from coterie.wire.shapes import Values, build_response
+from coterie.wire.scram import AuthenticationFailedError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
-"""How often to check for a disconnected peer while the connection is not read."""
+_DISCONNECT_CHECK_INTERVAL_S = 1.0
+"""The interval between checks whether the peer has disconnected, while the connection is not read."""
 
 
 class _DecodedRequest(NamedTuple):
@@ -36,38 +39,46 @@ class _DecodedRequest(NamedTuple):
 
     header: RequestHeader
     api: KafkaApi | None
-    """None: the broker does not support this API in this version."""
+    """None: the broker does not support this API in this version; then the body is not decoded."""
     body: Any = None
-    is_long: bool = False
+    """kio's request entity."""
+    has_many_elements: bool = False
+    """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements."""
 
 
 class Connection:
-    """Serves one peer until the peer disconnects, is idle for too long, or sends malformed bytes."""
+    """Serves one peer until the peer disconnects, fails to authenticate itself, violates the protocol, or is idle or
+    reads no responses for too long."""
 
-    def __init__(self, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._broker = broker
         self._reader = reader
         self._writer = writer
-        self._room = asyncio.Semaphore(node.settings.in_flight_max)
-        self._budget = Budget(node.settings.in_flight_size_max)
+        self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
+        self._connection_budget = Budget(broker.settings.in_flight_size_max)
         self._in_flight = 0
-        self._requests = 0
-        self._answers = 0
+        """The number of requests in flight that are handled by asyncio tasks."""
+        self._request_count = 0
+        self._response_count = 0
+        """The number of requests whose responses are written, or that need none."""
         self._reads_since_s: float | None = None
+        """When the connection began to wait for the current frame, on the event loop's clock; None while it does not
+        read."""
         self._principal = ANONYMOUS
-        self._shared = SharedBudget("unauthenticated peer", node.settings.principal_in_flight_size_max)
-        """Until the peer is authenticated, a budget of this connection only."""
+        self._principal_budget = PrincipalBudget("unauthenticated peer", broker.settings.principal_in_flight_size_max)
+        """The byte budget of the principal; until the peer is authenticated, a budget for this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     async def run(self) -> None:
-        """Every error of this connection ends here with at most one log message. The caller aborts afterwards."""
+        """Authenticate the peer, then serve its requests until the connection is to be closed. The caller must then
+        call :meth:`abort`. No error is raised: each kind of error is logged here once."""
         try:
-            if await self._is_admitted():
+            if await self._authenticate():
                 await self._serve()
         except* WireError as errors:
-            self._log_fault(str(errors.exceptions[0]))
+            self._log_protocol_error(str(errors.exceptions[0]))
         except* WorldError as errors:
             logger.error("Connection %s closed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
@@ -76,122 +87,151 @@ class Connection:
             logger.exception("Bug in Coterie: connection %s closed", self.peer)
 
     def abort(self) -> None:
-        """Close the socket now. Responses were already written to it; this does not wait for a peer that reads none."""
+        """Close the socket at once, without waiting for a peer that reads nothing. Responses that the operating system
+        has not accepted yet are lost."""
         self._writer.transport.abort()
 
     # -- authentication -----------------------------------------------------------------------------------------------
 
-    async def _is_admitted(self) -> bool:
-        """Do the TLS and SASL handshakes; return False if the peer disconnects before they end."""
-        settings = self._node.settings
+    async def _authenticate(self) -> bool:
+        """Perform the TLS and SASL handshakes that the settings require. Returns whether the peer may send requests:
+        False if it has disconnected before, or SASL failed.
+
+        :raises WireError: when TLS fails, the peer violates the protocol, or the handshakes last longer than
+            ``handshake_timeout_ms``.
+        :raises WorldError: when the users cannot be read.
+        """
+        settings = self._broker.settings
         try:
             async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
-                if (tls := self._node.admission.tls) is not None:
-                    await self._secure(tls)
-                return not settings.security.protocol.has_sasl or await self._is_authenticated()
+                if (tls := self._broker.security.tls) is not None:
+                    await self._start_tls(tls)
+                return not settings.security.protocol.has_sasl or await self._authenticate_with_sasl()
         except TimeoutError:
             raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
 
-    async def _secure(self, context: ssl.SSLContext) -> None:
+    async def _start_tls(self, context: ssl.SSLContext) -> None:
+        """Perform the TLS handshake. The principal becomes the subject of the client's certificate, if it sent one.
+
+        :raises WireError: when the handshake fails.
+        """
         try:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
             raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
-        self._principal = of_certificate(self._writer.get_extra_info("peercert"))
+        self._principal = principal_of_certificate(self._writer.get_extra_info("peercert"))
 
-    async def _is_authenticated(self) -> bool:
-        """Handle requests one by one: the principal is unknown until the last token."""
-        conversation = Conversation(self._node.admission.users, refusal_delay_ms=self._node.settings.refusal_delay_ms)
-        while conversation.principal is None:
-            frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._node.settings.frame_size_max))
+    async def _authenticate_with_sasl(self) -> bool:
+        """Handle requests one by one, because the principal is unknown until the last token. Returns whether the peer
+        is authenticated: False if it has disconnected before, or authentication failed."""
+        exchange = SaslExchange(
+            self._broker.security.users,
+            failed_authentication_delay_ms=self._broker.settings.failed_authentication_delay_ms,
+        )
+        while exchange.principal is None:
+            frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._broker.settings.frame_size_max))
             if frame is None:
                 return False
-            share = self._share(len(frame))
-            answer = await self._next_in(conversation, frame, share)
+            share = self._new_request_budget(len(frame))
+            answer = await self._handle_sasl_frame(exchange, frame, share)
             if answer is not None:
                 await self._send(answer)
-                self._answers += 1
-            share.settle(0)
-            if conversation.has_failed:
-                self._tell_denial(conversation)
+                self._response_count += 1
+            share.switch_to_response(0)
+            if exchange.has_failed:
+                self._log_authentication_failure(exchange)
                 return False
-        self._principal = conversation.principal
+        self._principal = exchange.principal
         return True
 
-    def _tell_denial(self, conversation: Conversation) -> None:
+    def _log_authentication_failure(self, exchange: SaslExchange) -> None:
+        """Log the failed login as a warning, unless such messages are too frequent."""
         now_s = asyncio.get_running_loop().time()
-        denials = self._node.admission.denials
-        line = denials.line(self.peer_host, conversation.user, conversation.mechanism, now_s=now_s)
-        if line is not None:
-            logger.warning("Connection %s closed: %s", self.peer, line)
+        failures = self._broker.security.authentication_failures
+        message = failures.log_message(self.peer_host, exchange.claimed_user, exchange.mechanism, now_s=now_s)
+        if message is not None:
+            logger.warning("Connection %s closed: %s", self.peer, message)
 
-    def _log_fault(self, fault: str) -> None:
-        """Log a protocol error: for each peer address and error at most one warning a minute, the others at debug
-        level. A client may retry in a loop, for instance without a login."""
+    def _log_protocol_error(self, error: str) -> None:
+        """Log ``error``, a violation of the protocol: as a warning at most once a minute for each peer address and
+        error, else at debug level. A client may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
-        left_out = self._node.admission.faults.left_out(f"{self.peer_host} {fault}", now_s=now_s)
-        if left_out is None:
-            logger.debug("Connection %s closed: %s", self.peer, fault)
+        suppressed = self._broker.security.protocol_error_rate_limit.count_suppressed(
+            f"{self.peer_host} {error}", now_s=now_s
+        )
+        if suppressed is None:
+            logger.debug("Connection %s closed: %s", self.peer, error)
             return
-        more = f"; {left_out} more from {self.peer_host} since the last such message" if left_out else ""
-        logger.warning("Connection %s closed: %s%s", self.peer, fault, more)
+        more = f"; {suppressed} more from {self.peer_host} since the last such message" if suppressed else ""
+        logger.warning("Connection %s closed: %s%s", self.peer, error, more)
 
-    async def _next_in(self, conversation: Conversation, frame: bytes, share: RequestBudget) -> bytes | None:
-        """The response to one frame of the SASL exchange; None if the connection is closed without a response."""
-        if conversation.has_raw_tokens:
+    async def _handle_sasl_frame(
+        self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
+    ) -> bytes | None:
+        """The response to one frame of the SASL exchange: a request, or a token without a header (after SaslHandshake
+        v0). None if the connection is to be closed without a response, after an invalid token without a header.
+
+        :raises WireError: when the request is not allowed before authentication, or the frame is malformed.
+        """
+        if exchange.has_raw_tokens:
             try:
-                return await conversation.take(frame)
-            except DeniedError:
+                return await exchange.evaluate_token(frame)
+            except AuthenticationFailedError:
                 # The exchange of raw tokens has no error response, as in Kafka.
                 return None
         header = decode_header(frame)
         api = APIS.get(header.api_key)
         is_served = api is not None and header.api_version in api.versions
-        if not conversation.is_due(header, is_served=is_served):
-            return _out_of_turn(header) if is_served else _unsupported(header)
-        answer = await self._answer(await self._decoded(frame), share, conversation)
+        if not exchange.check_expected(header, is_served=is_served):
+            return _illegal_state_response(header) if is_served else _unsupported_version_response(header)
+        answer = await self._respond(await self._decode(frame), request_budget, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
+        """Serve the requests of the authenticated peer within its principal's byte budget, until it disconnects."""
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
-        shares: set[RequestBudget] = set()
-        self._shared = self._node.admission.budgets.join(name)
+        request_budgets: set[RequestBudget] = set()
+        self._principal_budget = self._broker.security.budgets.acquire(name)
         try:
-            with self._watched():
-                await self._serve_within(self._shared, shares)
+            with self._idle_timeout():
+                await self._serve_within(self._principal_budget, request_budgets)
         finally:
-            for share in shares:
-                share.end()
-            self._node.admission.budgets.leave(name)
+            for share in request_budgets:
+                share.release()
+            self._broker.security.budgets.release(name)
 
-    async def _serve_within(self, shared: SharedBudget, shares: set[RequestBudget]) -> None:
-        """``shares`` are the budgets of the requests whose responses are not written yet."""
+    async def _serve_within(self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]) -> None:
+        """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet.
+
+        ``request_budgets`` is filled here with the budgets of the requests whose responses are not written yet: the
+        caller must release those that are left.
+        """
         answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write(answers, shares))
+            writing = tasks.create_task(self._write(answers, request_budgets))
             parked: set[asyncio.Task[bytes | None]] = set()
             try:
                 # At the limit of requests in flight, the socket is not read until one request has its response.
-                while await self._room.acquire():
-                    frame = await self._read_frame(self._node.settings.frame_size_max)
+                while await self._in_flight_slots.acquire():
+                    frame = await self._read_frame(self._broker.settings.frame_size_max)
                     if frame is None:
                         break
-                    await self._wait_for_room(shared, len(frame))
-                    asked = await self._decoded(frame)
-                    share = self._share(len(frame))
+                    await self._wait_for_capacity(principal_budget, len(frame))
+                    asked = await self._decode(frame)
+                    share = self._new_request_budget(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
-                    begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
+                    begun = self._respond(asked, share) if self._in_flight else self._start_response(asked, share)
                     if isinstance(begun, bytes):
-                        shared.give_back(len(frame))
-                        share.settle(0)
-                        self._room.release()
+                        principal_budget.release(len(frame))
+                        share.switch_to_response(0)
+                        self._in_flight_slots.release()
                         await self._send(begun)
-                        self._answers += 1
-                        if self._answers % self._node.settings.in_flight_max == 0:
+                        self._response_count += 1
+                        if self._response_count % self._broker.settings.in_flight_max == 0:
                             await asyncio.sleep(
                                 0
                             )  # yield to other connections while this one has more requests buffered
@@ -199,14 +239,14 @@ class Connection:
                     self._in_flight += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)
-                    shares.add(share)
-                    answer.add_done_callback(partial(_settle, shared, len(frame), share))
+                    request_budgets.add(share)
+                    answer.add_done_callback(partial(_on_response_ready, principal_budget, len(frame), share))
                     answer.add_done_callback(parked.discard)
                     answers.put_nowait((answer, share))
-                    while asked.is_long and not (answer.done() or self._reader.at_eof()):
+                    while asked.has_many_elements and not (answer.done() or self._reader.at_eof()):
                         # This request yields to the event loop while it runs, and later requests must not overtake it.
                         # A connection may have only one request of this size in flight.
-                        await asyncio.wait([answer], timeout=_LOOK_S)
+                        await asyncio.wait([answer], timeout=_DISCONNECT_CHECK_INTERVAL_S)
             finally:
                 # Reading may end because the peer closed its side or sent malformed bytes. Earlier requests still
                 # count: every request gets one iteration of the event loop, in which a Produce is queued for the log,
@@ -215,39 +255,55 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _wait_for_room(self, shared: Budget, size: int) -> None:
-        if shared.has_room(size):
-            shared.take_anyway(size)
+    async def _wait_for_capacity(self, principal_budget: Budget, size: int) -> None:
+        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit, or
+        until the peer has disconnected."""
+        if principal_budget.has_capacity(size):
+            principal_budget.take_unchecked(size)
             return
-        logger.warning("Connection %s paused: its principal has %d bytes in flight", self.peer, shared.taken)
+        logger.warning(
+            "Connection %s is not read until responses are sent: its principal has %d bytes in flight",
+            self.peer,
+            principal_budget.bytes_in_flight,
+        )
         while True:
             try:
-                async with asyncio.timeout(_LOOK_S):
-                    await shared.take(size)
+                async with asyncio.timeout(_DISCONNECT_CHECK_INTERVAL_S):
+                    await principal_budget.take(size)
                     return
             except TimeoutError:
                 # A disconnected peer may itself occupy the bytes that this request waits for. What it sent counts:
                 # handle the request, then close the connection with everything that it has in flight.
                 if self._reader.at_eof():
-                    shared.take_anyway(size)
+                    principal_budget.take_unchecked(size)
                     return
 
-    def _share(self, size: int) -> RequestBudget:
-        """The budget of the next request, whose ``size`` bytes are already taken."""
-        number = self._requests
-        self._requests += 1
-        return RequestBudget(self._budget, self._shared, size, is_next=lambda: number == self._answers)
+    def _new_request_budget(self, size: int) -> RequestBudget:
+        """The budget of the request that was just read; its ``size`` bytes are already taken from the budgets of the
+        connection and the principal."""
+        number = self._request_count
+        self._request_count += 1
+        return RequestBudget(
+            self._connection_budget,
+            self._principal_budget,
+            size,
+            is_next_response=lambda: number == self._response_count,
+        )
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _read_frame(self, size_max: int) -> bytes | None:
-        """The next frame; None if the peer has disconnected."""
+        """The next frame without its length, after its bytes are taken from the connection's budget; None if the peer
+        has disconnected between two frames.
+
+        :raises WireError: when the frame is larger than ``size_max`` bytes, or the peer disconnects within it.
+        """
         self._reads_since_s = asyncio.get_running_loop().time()
         try:
             size = int.from_bytes(await self._reader.readexactly(LENGTH_SIZE), signed=True)
             if not 0 < size <= size_max:
                 raise WireError(f"the peer announced a frame of {size} bytes; the maximum is {size_max}")
-            await self._budget.take(size)
+            await self._connection_budget.take(size)
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             if error.partial:
@@ -259,27 +315,28 @@ class Connection:
             self._reads_since_s = None
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Stop reading when no request is in flight and no whole frame has arrived within the idle timeout.
+    def _idle_timeout(self) -> Iterator[None]:
+        """In the block, let reads fail with TimeoutError when no whole frame has arrived for ``idle_timeout_ms``,
+        counted from the start of the current read, and no request is in flight.
 
-        One timer that rechecks when the timeout may have passed: a timer for each read would cost as much as a
-        heartbeat's response.
+        There is one timer, which checks again when the timeout may have passed: a timer for each read would cost as
+        much as the response to a heartbeat.
         """
         loop = asyncio.get_running_loop()
-        idle_timeout_s = self._node.settings.idle_timeout_ms / 1000
+        idle_timeout_s = self._broker.settings.idle_timeout_ms / 1000
 
         timer: asyncio.TimerHandle
 
-        def look() -> None:
+        def check_idle() -> None:
             nonlocal timer
             now_s = loop.time()
             since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
                 self._reader.set_exception(TimeoutError())
             else:
-                timer = loop.call_at(since_s + idle_timeout_s, look)
+                timer = loop.call_at(since_s + idle_timeout_s, check_idle)
 
-        timer = loop.call_later(idle_timeout_s, look)
+        timer = loop.call_later(idle_timeout_s, check_idle)
         try:
             yield
         finally:
@@ -288,28 +345,33 @@ class Connection:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     async def _write(
-        self, answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]", shares: set[RequestBudget]
+        self,
+        answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]",
+        request_budgets: set[RequestBudget],
     ) -> None:
+        """Write the responses in the order of ``answers``, the requests' asyncio tasks, and release their budgets. Runs
+        until it is cancelled."""
         while True:
             answer, share = await answers.get()
             frame = await answer
             if frame is not None:
                 await self._send(frame)
-            self._answers += 1
-            self._budget.give_back(len(frame or b""))
-            shares.discard(share)
-            share.end()
+            self._response_count += 1
+            self._connection_budget.release(len(frame or b""))
+            request_budgets.discard(share)
+            share.release()
             self._in_flight -= 1
-            self._room.release()
+            self._in_flight_slots.release()
 
     async def _send(self, frame: bytes) -> None:
-        """Return when the peer has read enough of what was written. A peer that reads nothing for too long occupies
-        the budget that the responses of other connections need.
+        """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
+        the peer has read the response.
 
-        :raises WireError: the peer has read nothing within the timeout.
+        :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``: its
+            unread bytes occupy the principal's budget, which responses on other connections need.
         """
         self._writer.write(framed(frame))
-        transport, timeout_ms = self._writer.transport, self._node.settings.deaf_timeout_ms
+        transport, timeout_ms = self._writer.transport, self._broker.settings.stalled_read_timeout_ms
         while left := transport.get_write_buffer_size():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -323,72 +385,108 @@ class Connection:
 
     # -- handling -----------------------------------------------------------------------------------------------------
 
-    async def _decoded(self, frame: bytes) -> _DecodedRequest:
+    async def _decode(self, frame: bytes) -> _DecodedRequest:
+        """The request in ``frame``; one with many elements is decoded on a thread.
+
+        :raises WireError: when the frame is malformed.
+        """
         try:
             header = decode_header(frame)
             api = APIS.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 return _DecodedRequest(header, None)
-            return _DecodedRequest(header, api, decode_request(frame, elements_max=ELEMENTS_AT_ONCE)[1])
+            return _DecodedRequest(header, api, decode_request(frame, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)[1])
         except TooManyElementsError:
-            _, body = await self._node.aside.run(decode_request, frame)
-            return _DecodedRequest(header, api, body, is_long=True)
+            _, body = await self._broker.codec_thread.run(decode_request, frame)
+            return _DecodedRequest(header, api, body, has_many_elements=True)
 
-    async def _answer(
-        self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
+    async def _respond(
+        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
     ) -> bytes | None:
-        """The response frame; None if the request has no response."""
-        answer = self._begin(asked, share, conversation)
+        """Handle the request. Returns the encoded response without its length; None if the request has no response."""
+        answer = self._start_response(decoded, request_budget, exchange)
         return answer if isinstance(answer, bytes) else await answer
 
-    def _begin(
-        self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
-    ) -> "_Answer":
-        """The response frame if the handler finishes at once, else a coroutine that returns the frame."""
-        header, api = asked.header, asked.api
+    def _start_response(
+        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
+    ) -> "_ResponseOrCoroutine":
+        """Begin to handle the request. Returns the encoded response, without its length, if the handler finishes at
+        once; else a coroutine for it. The coroutine returns None if the request has no response.
+
+        :raises WireError: when the API or its version is not supported.
+        """
+        header, api = decoded.header, decoded.api
         if api is None:
-            return _unsupported(header)
+            return _unsupported_version_response(header)
         request = ApiRequest(
             header=header,
-            body=asked.body,
+            body=decoded.body,
             peer_host=self.peer_host,
-            reserve=share.reserve,
+            reserve_response_bytes=request_budget.reserve_response_bytes,
             principal=self._principal,
-            conversation=conversation,
+            sasl_exchange=exchange,
         )
-        values = api.answer(self._node, request)
-        return self._finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
+        values = api.respond(self._broker, request)
+        return (
+            self._finish_response(header, api, values)
+            if isinstance(values, Awaitable)
+            else _encode(header, api, values)
+        )
 
-    async def _finished(self, header: RequestHeader, api: KafkaApi, values: Awaitable[Values | None]) -> bytes | None:
+    async def _finish_response(
+        self, header: RequestHeader, api: KafkaApi, values: Awaitable[Values | None]
+    ) -> bytes | None:
+        """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
+        request has no response."""
         told = await values
         if told is None:
             return None
-        return await self._node.aside.run(_encoded, header, api, told) if is_long(told) else _encoded(header, api, told)
+        return (
+            await self._broker.codec_thread.run(_encode, header, api, told)
+            if has_many_elements(told)
+            else _encode(header, api, told)
+        )
 
 
-_Answer: TypeAlias = bytes | Coroutine[None, None, bytes | None]
+_ResponseOrCoroutine: TypeAlias = bytes | Coroutine[None, None, bytes | None]
+"""An encoded response, or a coroutine that returns it (None: the request has no response)."""
 
 
-def _settle(shared: Budget, size: int, share: RequestBudget, answer: asyncio.Task[bytes | None]) -> None:
-    shared.give_back(size)
-    is_answered = not answer.cancelled() and answer.exception() is None
-    share.settle(len(answer.result() or b"") if is_answered else 0)
+def _on_response_ready(
+    principal_budget: Budget, size: int, request_budget: RequestBudget, response: asyncio.Task[bytes | None]
+) -> None:
+    """Called when the request's asyncio task has ended, with or without a response: release the request's ``size``
+    bytes in the budgets, and take the bytes of the response in the connection's budget instead."""
+    principal_budget.release(size)
+    is_answered = not response.cancelled() and response.exception() is None
+    request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)
 
 
-def _encoded(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
+def _encode(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
+    """The encoded response with ``values``, in the version of the request's ``header``."""
     # The broker has no quotas and throttles no request.
     return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
 
 
-def _out_of_turn(header: RequestHeader) -> bytes:
-    refused = filled_response(header.api_key, header.api_version, {"error_code": ErrorCode.illegal_sasl_state})
+def _illegal_state_response(header: RequestHeader) -> bytes:
+    """The encoded response with ILLEGAL_SASL_STATE, to a request that is not allowed at this step of the SASL
+    exchange."""
+    refused = response_with_empty_values(
+        header.api_key, header.api_version, {"error_code": ErrorCode.illegal_sasl_state}
+    )
     return encode_response(header, build_response(header.api_key, header.api_version, refused))
 
 
-def _unsupported(header: RequestHeader) -> bytes:
-    """KIP-511: an ApiVersions request of an unsupported version gets a version 0 response with the supported versions.
-    Any other unsupported request has no response that the peer could decode: as in Kafka, its connection is closed."""
+def _unsupported_version_response(header: RequestHeader) -> bytes:
+    """The encoded response to an ApiVersions request of an unsupported version: of version 0, with the supported
+    versions (KIP-511).
+
+    :raises WireError: for every other API. The peer could decode no response, so the connection is closed, as in Kafka.
+    """
     if header.api_key == API_VERSIONS:
         values: Mapping[str, object] = supported_versions(ErrorCode.unsupported_version)
         return encode_response(header, build_response(API_VERSIONS, 0, values))
-    raise WireError(f"API {header.api_key} in version {header.api_version} is not supported")
+    raise WireError(
+        f"the peer sent a request of API {header.api_key} in version {header.api_version},"
+        " which this broker does not support"
+    )

@@ -1,4 +1,4 @@
-"""The whole broker: opens the log, loads the groups, listens for connections, and cleans up at shutdown."""
+"""Runs a whole broker: opens the log, loads the groups, listens for connections, and cleans up at shutdown."""
 
 import asyncio
 import errno
@@ -12,88 +12,93 @@ from contextlib import asynccontextmanager, contextmanager
 
 from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
+from coterie.broker.context import BrokerContext
 from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicGroups, ClassicMachine
 from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
-from coterie.broker.node import Node
-from coterie.broker.security.admission import Admission
+from coterie.broker.maintenance.loop import run_maintenance
+from coterie.broker.security.broker_security import BrokerSecurity
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import FREE_BYTES_MIN
 from coterie.broker.transactions.coordinator import Transactions
-from coterie.broker.upkeep.loop import keep_up
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_SIZE = 1024 * 1024
-"""Bytes of a peer that are buffered before the connection reads them."""
+"""asyncio's limit of bytes received from one peer that its connection has not read yet. When they are more than twice
+this limit, the socket is not read."""
 
 
 class Broker:
-    """A running broker. Created by :func:`running`."""
+    """A running broker. Created by :func:`running_broker`."""
 
-    def __init__(self, node: Node, gaps: HeartbeatGaps) -> None:
-        self.node = node
-        """The context of the API handlers; read and changed on the broker's event loop only."""
+    def __init__(self, context: BrokerContext, gaps: HeartbeatGaps) -> None:
+        self.context = context
+        """The context that API handlers receive. It may only be used on the broker's event loop."""
         self._gaps = gaps
-        self.host = node.host
-        self.port = node.port
+        self.host = context.host
+        self.port = context.port
 
     def stats(self) -> Mapping[str, object]:
-        """The coordinator's statistics: ``{"groups": {group: {member: {"heartbeats", "largest_gap_ms"}}}}``."""
+        """The statistics of the group coordinator: ``{"groups": {group id: {member id: {"heartbeats": number,
+        "largest_gap_ms": milliseconds}}}}`` (:class:`HeartbeatGaps`)."""
         return {"groups": self._gaps.stats()}
 
 
 async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
-    """Run a broker until this is cancelled; ``ready`` is called with host and port once the broker accepts connections.
+    """Run a broker until this call is cancelled. ``ready`` is called once, with host and port, when the broker accepts
+    connections.
 
-    :raises WorldError: the data directory cannot be used or is locked, or the port is in use.
+    :raises WorldError: as :func:`running_broker`.
     """
-    async with running(settings) as broker:
+    async with running_broker(settings) as broker:
         ready(broker.host, broker.port)
         await asyncio.get_running_loop().create_future()
 
 
 @asynccontextmanager
-async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
-    """Run a broker while the block runs.
+async def running_broker(settings: BrokerSettings) -> AsyncIterator[Broker]:
+    """Run a broker while the block runs. The broker accepts connections when the block begins. When the block ends, all
+    connections are closed, and the statistics are written if the settings have a path for them.
 
-    :raises WorldError: the data directory cannot be used or is locked, or the port is in use.
+    :raises WorldError: when a security file or the data directory cannot be used, another broker uses the directory, or
+        the broker cannot listen on its address.
     """
-    admission = Admission(settings)
+    security = BrokerSecurity(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
             now_ms = steady_clock()
             gaps = HeartbeatGaps(now_ms)
-            machine = ClassicMachine(settings.limits, log.topics, gaps)
+            machine = ClassicMachine(settings.group_limits, log.topics, gaps)
             group_log = await GroupLog.open(log, CLASSIC_TOPIC)
-            groups = Groups(machine, group_log, settings.limits.groups_max, tasks, now_ms)
+            groups = Groups(machine, group_log, settings.group_limits.groups_max, tasks, now_ms)
             await groups.load()
-            _tell_what_is_there(settings, log, groups)
+            _log_data_directory(settings, log, groups)
             transactions = await Transactions.open(log, settings.transactions, now_ms=now_ms)
-            keeping = keep_up(log, settings.log_path, settings.upkeep, now_ms=wall_ms)
+            keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
             background = [
                 tasks.create_task(transactions.run(), name="transactions"),
                 tasks.create_task(keeping, name="upkeep of the log"),
-                *(tasks.create_task(watched.watch()) for watched in admission.watched),
+                *(tasks.create_task(watched.run()) for watched in security.reloaded_files),
             ]
             connections = _Connections(settings, tasks)
-            with _port_of(settings):
-                server = await _bound(settings, connections)
+            with _describe_bind_error(settings):
+                server = await _bind(settings, connections)
                 host, port = server.sockets[0].getsockname()[:2]
-                connections.node = Node(
+                connections.context = BrokerContext(
                     settings=settings,
                     host=settings.advertised_host or host,
                     port=port,
                     log=log,
                     groups=groups,
                     transactions=transactions,
-                    admission=admission,
+                    security=security,
                 )
                 await server.start_serving()
-            broker = Broker(connections.node, gaps)
+            broker = Broker(connections.context, gaps)
             try:
                 yield broker
             finally:
@@ -102,7 +107,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                 for task in background:
                     task.cancel()
                 await _stop_listening(server)
-                await _tell_stats(settings, broker)
+                await _write_stats(settings, broker)
     except BaseExceptionGroup as failures:
         # A cancelled asyncio task raises nothing: a single exception here is the reason why the block has ended.
         if len(failures.exceptions) == 1:
@@ -111,86 +116,95 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
 
 
 class _Connections:
-    """Accepts and counts connections."""
+    """Accepts the broker's connections, up to the limits of the settings, and closes them at shutdown."""
 
     def __init__(self, settings: BrokerSettings, tasks: asyncio.TaskGroup) -> None:
-        self.node: Node | None = None
-        """Set once the port is known, and None again when the broker stops; without it no connection is accepted."""
-        self.running: set[asyncio.Task[None]] = set()
-        self._by_address: Counter[str] = Counter()
+        self.context: BrokerContext | None = None
+        """Set once the port is known, and None again when the broker stops. While it is None, each new connection is
+        closed at once."""
+        self.asyncio_tasks: set[asyncio.Task[None]] = set()
+        """One for each open connection."""
+        self._count_by_address: Counter[str] = Counter()
+        """The number of open connections by the peer's IP address."""
         self._settings = settings
         self._tasks = tasks
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.node is None:
+        """Serve a new connection in an asyncio task, or close it if a limit is reached or the broker stops."""
+        if self.context is None:
             writer.transport.abort()
             return
-        connection = Connection(self.node, reader, writer)
+        connection = Connection(self.context, reader, writer)
         if refusal := self._refusal(connection.peer_host):
             logger.warning("Connection %s refused: %s", connection.peer, refusal)
             connection.abort()
             return
-        if self.node.admission.tls is not None:
+        if self.context.security.tls is not None:
             # No byte may be read as plaintext before TLS has begun.
             assert isinstance(writer.transport, asyncio.Transport)
             writer.transport.pause_reading()
         task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
-        self.running.add(task)
-        self._by_address[connection.peer_host] += 1
-        task.add_done_callback(lambda task: self._ended(task, connection))
+        self.asyncio_tasks.add(task)
+        self._count_by_address[connection.peer_host] += 1
+        task.add_done_callback(lambda task: self._on_ended(task, connection))
 
     def close(self) -> None:
-        """End every connection; abort connections that the operating system has already accepted."""
-        self.node = None
-        for task in self.running:
+        """Cancel the asyncio tasks of all connections. Connections that the operating system accepts from now on are
+        closed at once."""
+        self.context = None
+        for task in self.asyncio_tasks:
             task.cancel()
 
     def _refusal(self, host: str) -> str | None:
-        """Why the broker refuses another connection from ``host`` now; None if it accepts it."""
-        of_address, of_address_max = self._by_address[host], self._settings.connections_per_address_max
-        if len(self.running) >= self._settings.connections_max:
-            return f"{len(self.running)} connections are open, the maximum (--connections-max)"
+        """Why the broker now refuses another connection from the IP address ``host``; None if it accepts it."""
+        of_address, of_address_max = self._count_by_address[host], self._settings.connections_per_address_max
+        if len(self.asyncio_tasks) >= self._settings.connections_max:
+            return f"{len(self.asyncio_tasks)} connections are open, the maximum (--connections-max)"
         if of_address_max is not None and of_address >= of_address_max:
             return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
         return None
 
-    def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
-        self.running.discard(task)
-        self._by_address[connection.peer_host] -= 1
-        if not self._by_address[connection.peer_host]:
-            del self._by_address[connection.peer_host]
+    def _on_ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+        """Called when the asyncio task of a connection has ended: stop counting the connection, and close its
+        socket."""
+        self.asyncio_tasks.discard(task)
+        self._count_by_address[connection.peer_host] -= 1
+        if not self._count_by_address[connection.peer_host]:
+            del self._count_by_address[connection.peer_host]
         # Not in the asyncio task itself: if it is cancelled before its first step, it runs none of its code.
         connection.abort()
 
 
-def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: ClassicGroups) -> None:
-    """Log the contents of the data directory, so that an operator notices a wrong ``--data`` at once."""
+def _log_data_directory(settings: BrokerSettings, log: BrokerLog, groups: ClassicGroups) -> None:
+    """Log the numbers of topics, records and groups in the data directory, so that an operator notices a wrong
+    ``--data`` at once; and a warning if its disk is nearly full."""
     topics = [topic for topic in log.topics.values() if topic.name != CLASSIC_TOPIC.name]
     # Offsets, because counting records would take long: compaction has removed some, and some are transaction markers.
     records = sum(part.end_offset - part.start_offset for topic in topics for part in topic.partitions)
     logger.info(
         "The data directory is %s: %s",
         settings.data_path.absolute(),
-        "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {len(groups.known())} groups",
+        "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {len(groups.ids())} groups",
     )
     free_bytes = shutil.disk_usage(settings.data_path).free
     if free_bytes < FREE_BYTES_MIN:
         logger.warning(
-            "%d MB are free in %s: the broker refuses to write while less than %d MB are free",
+            "%d MB are free in %s: the broker refuses to write while less than %d MB are free; free disk space",
             free_bytes // 1_000_000,
             settings.data_path.absolute(),
             FREE_BYTES_MIN // 1_000_000 + 1,
         )
 
 
-async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
+async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
+    """Bind the broker's address; connections are only accepted once the server is started."""
     return await asyncio.start_server(
         connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
     )
 
 
 async def _stop_listening(server: asyncio.Server) -> None:
-    """Close the server without leaking a socket that it has just accepted."""
+    """Stop listening and close the server. A connection that was just accepted is closed, too, and not leaked."""
     try:
         # A socket that was just accepted gets its transport in the event loop's next iteration. If the server were
         # closed before that, asyncio (3.11) would fail its own assertion and leave the socket open.
@@ -202,8 +216,11 @@ async def _stop_listening(server: asyncio.Server) -> None:
 
 
 @contextmanager
-def _port_of(settings: BrokerSettings) -> Iterator[None]:
-    """Add the address, the port and advice to an error of listening."""
+def _describe_bind_error(settings: BrokerSettings) -> Iterator[None]:
+    """Raise an OSError of the block as a WorldError that contains the address, the port and what to do.
+
+    :raises WorldError: when the broker cannot listen on its address.
+    """
     try:
         yield
     except OSError as error:
@@ -215,7 +232,8 @@ def _port_of(settings: BrokerSettings) -> Iterator[None]:
         ) from error
 
 
-async def _tell_stats(settings: BrokerSettings, broker: Broker) -> None:
+async def _write_stats(settings: BrokerSettings, broker: Broker) -> None:
+    """Write the statistics to ``stats_path`` of the settings, if it is set. An error is only logged."""
     if settings.stats_path is not None:
         line = json.dumps(broker.stats(), sort_keys=True)
         try:

@@ -1,4 +1,5 @@
-"""The settings of the embedded broker; a setting that Kafka also has uses Kafka's default."""
+"""The settings of the embedded broker. A setting that Kafka has, too, has Kafka's default; its docstring begins with
+Kafka's name for it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +11,7 @@ from coterie.groups.transaction_messages import TransactionLimits
 
 
 class SecurityProtocol(StrEnum):
-    """``security.protocol``: how the listener is secured."""
+    """``security.protocol``: whether the listener uses TLS (SSL), and whether clients log in (SASL)."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -19,103 +20,122 @@ class SecurityProtocol(StrEnum):
 
     @property
     def has_tls(self) -> bool:
+        """Whether connections use TLS."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def has_sasl(self) -> bool:
+        """Whether clients must log in with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """How clients are authenticated and authorized."""
+class SecuritySettings:
+    """Settings for the authentication and authorization of clients."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     certificate_path: Path | None = None
     """PEM file with the broker's certificate, followed by its intermediate CA certificates."""
     key_path: Path | None = None
+    """PEM file with the key of the broker's certificate."""
     client_ca_path: Path | None = None
-    """If set, TLS requires a client certificate from one of these CAs; its subject becomes the client's principal."""
+    """PEM file with CA certificates. If set, TLS requires a client certificate that one of these CAs has issued; its
+    subject becomes the client's principal."""
     acl_path: Path | None = None
-    """Without it, every client that can connect may do everything."""
+    """The file with the access rules. If it is not set, every client that can connect may do everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
-    """How often the log is maintained; the topic configs determine what is kept."""
+class MaintenanceSettings:
+    """When the log is maintained, and how much memory a compaction may use. Which records are kept is determined by the
+    topic configs."""
 
     retention_check_interval_ms: int = 300_000
-    """``log.retention.check.interval.ms``."""
+    """``log.retention.check.interval.ms``: the pause between two checks for records whose retention has ended."""
     cleaner_backoff_ms: int = 15_000
-    """``log.cleaner.backoff.ms``: how long the cleaner sleeps when no partition needs compaction."""
+    """``log.cleaner.backoff.ms``: the pause after each pass of compaction over the partitions."""
     initial_delay_ms: int = 30_000
-    """``log.initial.task.delay.ms``."""
+    """``log.initial.task.delay.ms``: from the start of the broker to the first retention check and the first
+    compaction."""
     dedupe_buffer_size: int = 134_217_728
-    """``log.cleaner.dedupe.buffer.size``, bytes: a partition with more keys takes several compactions."""
+    """``log.cleaner.dedupe.buffer.size``: bytes for the keys in one compaction of a partition. A partition with more
+    keys needs several compactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of one broker: its listener, its data directory, and its limits for clients."""
+    """Settings of one broker: its data directory, its listener, security, maintenance, and its limits for clients.
+    Names in ``_ms`` are durations in milliseconds, names in ``_size_max`` are numbers of bytes."""
 
     data_path: Path
-    """A directory for this broker only; created if it does not exist."""
+    """The data directory, for this broker only; created if it does not exist."""
     host: str = "127.0.0.1"
+    """The address or host name on which the broker listens."""
     port: int = 0
     """0: the operating system chooses a free port."""
     advertised_host: str | None = None
-    """The host that clients are to connect to, as sent in Metadata responses; by default ``host``."""
+    """The host to which clients connect, as Metadata responses contain it; by default the address on which the broker
+    listens."""
     auto_create_topics: bool = True
-    """``auto.create.topics.enable``."""
+    """``auto.create.topics.enable``: whether a Metadata request may create a topic that does not exist."""
     default_partitions: int = 1
-    """``num.partitions``."""
+    """``num.partitions``: the number of partitions of a new topic for which the request sets none."""
     topic_partitions_max: int = 1_000
+    """The maximum number of partitions of one topic."""
     partitions_max: int = 20_000
-    """Over all topics: each partition costs some memory, and without access rules any client may create topics."""
+    """The maximum number of partitions of all topics together: each partition takes some memory, and without access
+    rules any client may create topics."""
     batch_size_max: int = 1_048_588
-    """``message.max.bytes``."""
+    """``message.max.bytes``: the maximum size of a batch, unless a topic's configs set another."""
     fetch_size_max: int = 57_671_680
-    """``fetch.max.bytes`` of the broker."""
+    """``fetch.max.bytes`` of the broker: the maximum size of the batches in one Fetch response."""
     frame_size_max: int = defaults.FRAME_SIZE_MAX
-    """``socket.request.max.bytes``."""
+    """``socket.request.max.bytes``: the maximum size of a request. A peer that announces more is disconnected."""
     connections_max: int = defaults.CONNECTIONS_MAX
+    """The maximum number of open connections; further connections are closed at once."""
     connections_per_address_max: int | None = None
-    """``max.connections.per.ip``; by default only ``connections_max`` applies, because all clients on one machine share
-    an address."""
+    """``max.connections.per.ip``: the maximum number of open connections from one IP address. None: only
+    ``connections_max`` limits them, because all clients on one machine share an address."""
     in_flight_max: int = defaults.IN_FLIGHT_MAX
-    """Requests of one connection that may be in flight; at the limit its socket is not read."""
+    """The maximum number of requests of one connection in flight: read, but without a written response. At the limit
+    its socket is not read."""
     in_flight_size_max: int = 104_857_600
-    """Bytes of one connection's requests and responses in flight; at the limit its socket is not read."""
+    """The maximum size of one connection's requests and responses in flight; at the limit its socket is not read."""
     principal_in_flight_size_max: int = 419_430_400
-    """Bytes of requests and fetched records in flight of one principal, or of one host if clients are not
-    authenticated; at the limit the next request waits. Records may use three quarters of it, so that clients that read
-    no records do not block the heartbeats of others."""
+    """The maximum size of the requests and fetched records in flight of one principal over all its connections, or of
+    one client address if clients are not authenticated. At the limit the next request waits. Fetched records may use
+    three quarters of it, so that clients that do not read their records do not delay the heartbeats of other
+    clients."""
     handshake_timeout_ms: int = 10_000
-    """From the start of the connection to the end of TLS and SASL."""
-    refusal_delay_ms: int = 100
-    """``connection.failed.authentication.delay.ms``."""
+    """The maximum time from the start of a connection to the end of its TLS and SASL handshakes."""
+    failed_authentication_delay_ms: int = 100
+    """``connection.failed.authentication.delay.ms``: from a failed login to its error response."""
     idle_timeout_ms: int = 600_000
-    """``connections.max.idle.ms``: close a connection that has no request in flight and sends no whole request."""
-    deaf_timeout_ms: int = 60_000
-    """Close a peer that reads nothing of a response for this long: its unread bytes count against its principal's
-    budget, which other connections may wait for."""
-    security: Security = field(default_factory=Security)
-    limits: Limits = field(default_factory=Limits)
-    """Initial rebalance delay, session timeouts and size of groups."""
+    """``connections.max.idle.ms``: a connection is closed when it has had no request in flight and has sent no whole
+    request for this time."""
+    stalled_read_timeout_ms: int = 60_000
+    """A connection is closed when its peer reads nothing of a response for this time: the unread bytes occupy its
+    principal's budget, for which other connections may wait."""
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    group_limits: Limits = field(default_factory=Limits)
+    """Limits of groups: initial rebalance delay, session timeouts, sizes, numbers and retention of offsets."""
     transactions: TransactionLimits = field(default_factory=TransactionLimits)
-    """Transaction timeouts, and when the state of idle producers expires."""
-    upkeep: Upkeep = field(default_factory=Upkeep)
+    """Timeouts of transactions, and when the state of idle producers and transactional ids expires."""
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     stats_path: Path | None = None
-    """Where `stats()` is written as JSON at shutdown."""
+    """The file to which the result of :meth:`Broker.stats` is written as JSON at shutdown; None: it is not written."""
 
     @property
     def log_path(self) -> Path:
+        """The SQLite file with topics, records and groups."""
         return self.data_path / "log.sqlite"
 
     @property
     def lock_path(self) -> Path:
+        """The file that a running broker locks against other brokers."""
         return self.data_path / "lock"
 
     @property
     def users_path(self) -> Path:
+        """The file with the users who may log in and their SCRAM credentials."""
         return self.data_path / "users.json"

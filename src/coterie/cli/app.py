@@ -62,8 +62,11 @@ JarsFolder = Annotated[
 
 
 def main() -> None:
-    """The entry point: prints every expected error as one or more lines, never as a traceback."""
-    parent.end_with_it()
+    """Run the command line: the entry point. Every expected error is printed as one or more lines, not as a traceback.
+
+    The exit code is then 1, and 130 after Ctrl-C.
+    """
+    parent.exit_with_parent()
     try:
         app()
     except ConfigError as error:
@@ -78,6 +81,7 @@ def main() -> None:
 
 
 def _show_version(wanted: bool) -> None:
+    """Print the version and exit, if the option was given."""
     if wanted:
         typer.echo(f"coterie {__version__}")
         raise typer.Exit
@@ -89,7 +93,7 @@ def coterie(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of every command; the help text is the app's."""
+    """The options of `coterie` itself, before a command; the help text is that of ``app``."""
 
 
 # -- one cluster on this machine --------------------------------------------------------------------------------------
@@ -131,8 +135,8 @@ def demo(
 ) -> None:
     """Run a demo: three workers process real data, one is killed in the middle of a batch, and no row is lost.
 
-    It takes about three minutes, longer on a busy machine, and leaves no process running. Exit code 0 means that every
-    output row was compared with the input and is correct.
+    The demo takes about three minutes, longer on a busy machine, and leaves no process running. Exit code 0
+    means that every output row was compared with the input and is correct.
     """
     interrupt_on_signals()
     from coterie.cli.demo import script
@@ -160,9 +164,9 @@ def worker(
     """Run one worker of a group, or drain one.
 
     On SIGTERM the worker stops its tasks at the end of their batches and leaves the group. Its tasks stay unassigned
-    for scheduled.rebalance.max.delay.ms, in case it returns. A worker with a group.instance.id does not leave: if it
-    returns within session.timeout.ms, it gets its own tasks at once. To remove a worker permanently, use: coterie
-    worker drain ID.
+    for scheduled.rebalance.max.delay.ms, in case the worker returns. A worker with a group.instance.id does not leave
+    the group: if the worker starts again within session.timeout.ms, it gets its tasks at once. To remove a worker
+    permanently, use: coterie worker drain ID.
     """
     if context.invoked_subcommand is not None:
         if config is not None:
@@ -178,10 +182,10 @@ def worker(
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli.workers import compose
 
-    def check_anew() -> None:
+    def check_settings_again() -> None:
         compose.check_listener(settings_file.read(config)[0], running=settings)
 
-    sys.exit(compose.run_worker(settings, check_settings=check_anew))
+    sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
 
 
 # -- the workers of a group -------------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def group(
         bool, typer.Option("--json", help="Print the response of GET /coterie/group, for programs.")
     ] = False,
 ) -> None:
-    """Show a group: its workers, their states and jobs, and the jobs that move, wait or are unassigned."""
+    """Show a group: its workers, their states and jobs, and the jobs that move, are unassigned or wait for a worker."""
     from coterie.cli.workers import commands
 
     commands.show_group(url, as_json=as_json)
@@ -246,7 +250,8 @@ def restart_workers(
     Each worker stops its tasks at the ends of their batches, replaces its process, keeps its membership, and runs the
     same tasks again before the next worker restarts. No job moves if each process runs again within its
     session.timeout.ms. A worker that takes longer loses its membership, and its jobs are treated as those of a lost
-    worker. No worker restarts while another one is missing. The only worker of a group restarts only if it is named.
+    worker. No worker restarts while another worker is missing. The only worker of a group restarts only if its ID is
+    given.
     """
     from coterie.cli.workers import commands
 
@@ -344,7 +349,7 @@ def fetch_jars(
 ) -> None:
     """Fetch the missing jars and compare each with the SHA-256 of the tested jar.
 
-    Workers that start afterwards use them. The command may be interrupted, and may run twice at the same time.
+    Workers that start afterwards use these jars. The command may be interrupted, and may run twice at the same time.
     """
     from coterie.cli import jars
 
@@ -361,7 +366,7 @@ def list_jars(in_: JarsFolder = None) -> None:
 
 @jars_app.command("archive")
 def archive_classes(in_: JarsFolder = None) -> None:
-    """Archive the classes of Spark and of these jars, so that workers of this user start sooner.
+    """Archive the classes of Spark and of the workers' jars, so that workers of this user start sooner.
 
     The archive (some 170 MB) is stored in coterie/classes in the user's cache folder. Write another archive when the
     jars, PySpark or Java change: workers do not use an archive of other versions.

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.asking import ask
+from coterie.cli.rest_request import send_request
 from coterie.nouns.errors import WorldError
 
 # A trace or a name may contain the code of an emoji, such as :boom:.
@@ -20,9 +20,13 @@ _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "
 
 
 def show_all(url: str) -> None:
+    """Print all connectors with their states, workers and numbers of tasks.
+
+    :raises WorldError: see :func:`.send_request`.
+    """
     # Two requests, because `expand=status` of Connect omits connectors without a status, as just after their creation.
-    connectors: dict[str, Any] = ask(url, "GET", "/connectors?expand=info").json()
-    statuses: dict[str, Any] = ask(url, "GET", "/connectors?expand=status").json()
+    connectors: dict[str, Any] = send_request(url, "GET", "/connectors?expand=info").json()
+    statuses: dict[str, Any] = send_request(url, "GET", "/connectors?expand=status").json()
     if not connectors:
         _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
         return
@@ -40,6 +44,10 @@ def show_all(url: str) -> None:
 
 
 def create(url: str, file: Path) -> None:
+    """Send the JSON in ``file`` (``-`` is standard input) as ``POST /connectors``, and print what was created.
+
+    :raises WorldError: when ``file`` cannot be read or is not JSON, or the request fails.
+    """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:
@@ -48,13 +56,17 @@ def create(url: str, file: Path) -> None:
         body = json.loads(text)
     except ValueError as error:
         raise WorldError(f"{'Standard input' if str(file) == '-' else file} is not valid JSON: {error}") from error
-    created = ask(url, "POST", "/connectors", body=body).json()
+    created = send_request(url, "POST", "/connectors", body=body).json()
     name = escape(created["name"])
     _console.print(f"Created {name}; check it in some seconds with `coterie connectors status {name} --url {url}`.")
 
 
 def show_status(url: str, name: str) -> None:
-    status = ask(url, "GET", _path(name, "/status")).json()
+    """Print the state and trace of connector ``name`` and of each of its tasks.
+
+    :raises WorldError: see :func:`.send_request`.
+    """
+    status = send_request(url, "GET", _path(name, "/status")).json()
     connector = status["connector"]
     _console.print(f"{escape(status['name'])}: {_where(connector)}")
     if connector.get("trace"):
@@ -66,17 +78,29 @@ def show_status(url: str, name: str) -> None:
 
 
 def pause(url: str, name: str) -> None:
-    ask(url, "PUT", _path(name, "/pause"))
+    """Request that connector ``name`` is paused; does not wait until its tasks are paused.
+
+    :raises WorldError: see :func:`.send_request`.
+    """
+    send_request(url, "PUT", _path(name, "/pause"))
     _console.print(f"{escape(name)} is being paused.")
 
 
 def resume(url: str, name: str) -> None:
-    ask(url, "PUT", _path(name, "/resume"))
+    """Request that connector ``name`` is resumed; does not wait until its tasks run.
+
+    :raises WorldError: see :func:`.send_request`.
+    """
+    send_request(url, "PUT", _path(name, "/resume"))
     _console.print(f"{escape(name)} is being resumed.")
 
 
 def delete(url: str, name: str) -> None:
-    ask(url, "DELETE", _path(name))
+    """Delete connector ``name``.
+
+    :raises WorldError: see :func:`.send_request`.
+    """
+    send_request(url, "DELETE", _path(name))
     _console.print(f"{escape(name)} is deleted; its output is kept.")
 
 
@@ -84,19 +108,23 @@ def delete(url: str, name: str) -> None:
 
 
 def _path(name: str, rest: str = "") -> str:
+    """The path of connector ``name`` in the REST API, followed by ``rest``."""
     return f"/connectors/{quote(name, safe='')}{rest}"
 
 
 def _where(status: dict[str, Any]) -> str:
-    """A state, and the worker. If unassigned, ``worker_id`` is the leader, which wrote the status, and is left out."""
+    """The state in ``status``, and the worker. For UNASSIGNED, the worker is left out: ``worker_id`` is then the
+    leader, which wrote the status."""
     on = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"
     return _colored(status["state"]) + on
 
 
 def _colored(state: str) -> str:
+    """``state`` with rich's markup of its color."""
     style = _STYLES.get(state)
     return f"[{style}]{state}[/{style}]" if style else state
 
 
 def _counted(states: list[str]) -> str:
+    """How often each of ``states`` occurs, such as "1 FAILED, 2 RUNNING", with colors; "none yet" without states."""
     return ", ".join(f"{states.count(state)} {_colored(state)}" for state in sorted(set(states))) or "none yet"

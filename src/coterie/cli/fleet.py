@@ -19,12 +19,16 @@ from coterie.nouns.ids import GroupId
 
 HOST = "127.0.0.1"
 GROUP = GroupId("coterie")
-_SOON_S = 3.0
-"""A broker that ends sooner after its start counts as failed to start."""
+_START_FAILURE_WITHIN_S = 3.0
+"""A broker that ends within this time after its start counts as failed to start."""
 _QUICK_DEATHS_MAX = 3
+"""After so many ends of the broker in succession, all but the first right after a start, it is not restarted."""
 _BROKER_READY_S = 30.0
+"""How long the broker may take from its first start until it accepts connections."""
 _WORKER_GRACE_S = 12.0
+"""How long the workers may take from SIGTERM to their end; then they are killed."""
 _BROKER_GRACE_S = 5.0
+"""How long the broker may take from SIGTERM to its end; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +39,25 @@ class FleetSettings:
     broker_port: int
     rest_port: int
     worker_settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
-    """Connect's delay of five minutes is for workers that are restarted automatically; a fleet does not do that."""
+    """The workers' settings in addition to those that every fleet has. The default shortens Connect's delay of five
+    minutes, which is for workers that are restarted automatically: a fleet does not restart workers."""
     initial_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the group waits for more workers before its first round."""
 
     def rest_url(self, number: int) -> str:
+        """The REST URL of worker ``number``, counted from 0."""
         return f"http://{HOST}:{self.rest_port + number}"
 
 
 class Fleet:
-    """The broker and the numbered workers. It restarts a broker that ended unexpectedly, and never a worker."""
+    """The broker and the numbered workers. :meth:`check_children` restarts a broker that has ended, but no worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, say: Callable[[str], None]) -> None:
+        """``say`` prints a line for the operator."""
         self.settings = settings
         self.workers: dict[int, Child] = {}
-        self.gone: list[str] = []
-        """Names of workers that ended without :meth:`forget` or :meth:`close`, in order."""
+        self.ended_workers: list[str] = []
+        """Names of workers that ended without :meth:`remove_killed_worker` or :meth:`close`, in order."""
         self._children = children
         self._say = say
         self._broker: Child | None = None
@@ -62,7 +69,10 @@ class Fleet:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def check_ports(self, workers: int) -> None:
-        """:raises WorldError: names the port that is in use or needed twice, and the option that changes it."""
+        """Check that the ports of the broker and of this many ``workers`` are free.
+
+        :raises WorldError: when a port is in use, is needed twice, or is above 65535; names the option to change.
+        """
         wanted = [(self.settings.broker_port, "the broker", "--broker-port")]
         wanted += [(self.settings.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
         users: dict[int, str] = {}
@@ -77,9 +87,11 @@ class Fleet:
                 raise WorldError(f"Port {port}, which {who} needs, is in use: choose another with {option}.")
 
     def check_data(self) -> None:
-        """Check that no other broker uses the data folder: a failed start would be written to that cluster's logs.
+        """Check that no other broker uses the data folder. Without this check, this broker's failed start would be
+        written to the logs of the other cluster.
 
-        :raises WorldError: when another broker uses it.
+        :raises WorldError: when another broker uses the data folder.
+        :raises OSError: when the broker's lock file cannot be opened.
         """
         lock = self.settings.data / "broker" / "lock"
         if not lock.exists():
@@ -94,20 +106,26 @@ class Fleet:
                 ) from error
 
     def start_broker(self) -> None:
-        """Start the broker; returns when it accepts connections.
+        """Start the broker; returns when the broker accepts connections.
 
-        :raises WorldError: with the end of the broker's log, when it does not accept connections in time.
+        :raises WorldError: when the broker accepts no connections within ``_BROKER_READY_S``, or repeatedly ends right
+            after its start; the message contains the end of the broker's log.
         """
         self._broker = self._run_broker()
         deadline = time.monotonic() + _BROKER_READY_S
-        while not _answers(self.settings.broker_port):
-            self.tend()
+        while not _accepts_connections(self.settings.broker_port):
+            self.check_children()
             if time.monotonic() > deadline:
-                raise WorldError(f"The broker did not open its port within {_BROKER_READY_S:.0f} s.{self._end_of()}")
+                raise WorldError(
+                    f"The broker did not open its port within {_BROKER_READY_S:.0f} s.{self._broker_log_tail()}"
+                )
             time.sleep(0.05)
 
     def start_worker(self, number: int) -> Child:
-        """Start worker ``number``, or a replacement for it."""
+        """Start worker ``number``, or a replacement for a worker of this number that has ended.
+
+        Does not wait until the worker is ready.
+        """
         name = f"worker-{number}"
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,11 +134,14 @@ class Fleet:
         return self.workers[number]
 
     def is_ready(self, number: int) -> bool:
-        """Whether a worker has started and can run tasks."""
-        return not self.start_stage(number)
+        """Whether worker ``number`` has started and can run tasks."""
+        return not self.startup_status(number)
 
-    def start_stage(self, number: int) -> str:
-        """The current step of a worker's startup, as text; empty when it has started."""
+    def startup_status(self, number: int) -> str:
+        """The current step of the startup of worker ``number``, as text; empty when the worker has started.
+
+        A worker that does not respond, also because its process has ended, counts as one whose process is starting.
+        """
         try:
             answer = self._client.get(f"{self.settings.rest_url(number)}/health")
             if answer.is_success:
@@ -132,26 +153,28 @@ class Fleet:
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
 
-    def tend(self) -> None:
+    def check_children(self) -> None:
         """Check the children once: restart a broker that has ended, and report each worker that has ended.
 
-        :raises WorldError: when the broker repeatedly ends right after its start.
+        A worker that has ended is removed from ``workers`` and added to ``ended_workers``.
+
+        :raises WorldError: when the broker repeatedly ended right after its start; it is not restarted then.
         """
         if self._broker is not None and (code := self._broker.exit_code) is not None:
-            self._say(f"The broker ended unexpectedly ({_how(code)}); restarting it on the same port and data.")
-            self._quick_deaths = self._quick_deaths + 1 if self._broker.age_s < _SOON_S else 1
+            self._say(f"The broker ended unexpectedly ({_exit_cause(code)}); restarting it on the same port and data.")
+            self._quick_deaths = self._quick_deaths + 1 if self._broker.age_s < _START_FAILURE_WITHIN_S else 1
             if self._quick_deaths >= _QUICK_DEATHS_MAX:
-                raise WorldError(f"The broker repeatedly ended right after its start.{self._end_of()}")
+                raise WorldError(f"The broker repeatedly ended right after its start.{self._broker_log_tail()}")
             self._broker = self._run_broker()
         ended = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
         for number in ended:
             del self.workers[number]
         for child in ended.values():
-            self.gone.append(child.name)
+            self.ended_workers.append(child.name)
             self._report_end(child)
 
     def has_members(self) -> bool:
-        """Whether the group has a member, or the broker currently does not respond.
+        """Whether the group has a member. Also True while the broker does not respond.
 
         A killed worker is a member until its session ends.
         """
@@ -162,12 +185,15 @@ class Fleet:
         except WorldError:
             return True
 
-    def forget(self, number: int) -> None:
-        """Remove worker ``number``, which was killed on purpose, without a report."""
+    def remove_killed_worker(self, number: int) -> None:
+        """Remove worker ``number``, which was killed on purpose, from ``workers``, without a report."""
         del self.workers[number]
 
     def close(self) -> None:
-        """End the workers first, which stop their tasks and leave the group, then the broker."""
+        """End the workers first, which stop their tasks and leave the group, then the broker.
+
+        Processes that do not end in time are killed.
+        """
         self._children.end(list(self.workers.values()), grace_s=_WORKER_GRACE_S)
         self.workers.clear()
         if self._broker is not None:
@@ -178,6 +204,7 @@ class Fleet:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _report_end(self, child: Child) -> None:
+        """Print how a worker ended and, after an unexpected end, the command that starts it again and its log."""
         code = child.exit_code
         assert code is not None, "the child has ended"
         if code == 0:
@@ -188,17 +215,19 @@ class Fleet:
         advice = ""
         if self.workers:
             advice = (
-                f" Its jobs wait {self._delay_s:g} s for it (unless it led the group), then other workers run them."
-                f" To restart it: coterie worker -c {self._file(child.name)}"
+                f" Its jobs wait {self._delay_s:g} s for its return (not if it led the group), then other workers run"
+                f" them. To restart it: coterie worker -c {self._file(child.name)}"
             )
-        self._say(f"{child.name} ended unexpectedly ({_how(code)}).{advice}\n{why}")
+        self._say(f"{child.name} ended unexpectedly ({_exit_cause(code)}).{advice}\n{why}")
 
     def _run_broker(self) -> Child:
+        """Start the broker's process; does not wait until the broker is ready."""
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data / "broker")
         delay_ms = str(self.settings.initial_delay_ms)
         return self._run("broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms)
 
     def _run(self, name: str, *arguments: str) -> Child:
+        """Start ``coterie`` with ``arguments`` as the child ``name``."""
         # The temporary files that a killed child leaves are in the data folder, too.
         temporary = self.settings.data / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -206,16 +235,20 @@ class Fleet:
 
     @property
     def _delay_s(self) -> float:
+        """The workers' scheduled rebalance delay."""
         return int(self.settings.worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
     def _file(self, name: str) -> Path:
+        """The path of the settings file of the worker ``name``."""
         return self.settings.data / "workers" / f"{name}.properties"
 
-    def _end_of(self) -> str:
+    def _broker_log_tail(self) -> str:
+        """The end of the broker's log, as the end of an error message."""
         assert self._broker is not None
         return f" The end of {self._broker.log}:\n{self._broker.tail()}"
 
     def _properties(self, number: int, name: str) -> dict[str, str]:
+        """The settings of worker ``number``, named ``name``."""
         return {
             "bootstrap.servers": f"{HOST}:{self.settings.broker_port}",
             "group.id": GROUP,
@@ -235,7 +268,7 @@ class Fleet:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` now."""
+    """Whether a server could listen on ``port`` of 127.0.0.1 now."""
     try:
         socket.create_server((HOST, port)).close()
     except OSError:
@@ -243,7 +276,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
+    """Whether a connection to ``port`` of 127.0.0.1 is accepted within 1 s."""
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:
@@ -251,9 +285,11 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _how(code: int) -> str:
+def _exit_cause(code: int) -> str:
+    """``code``, an exit code or a negative signal number, as text."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _escaped(value: str) -> str:
+    """``value`` as written in a properties file."""
     return value.replace("\\", "\\\\")

@@ -6,9 +6,10 @@ import typer
 
 
 def folder(text: str) -> Path:
-    """Parse the name of a folder.
+    """Return the path of the folder named ``text``; the folder need not exist.
 
-    :raises typer.BadParameter: when it is empty, as of an unset shell variable: it would mean the current folder.
+    :raises typer.BadParameter: when ``text`` is empty or blank, for example from an unset shell variable: an empty path
+        would mean the current folder.
     """
     if not str(text).strip():
         raise typer.BadParameter("the folder name is empty; use . for the current folder")

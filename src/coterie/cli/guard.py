@@ -13,6 +13,7 @@ import sys
 
 
 def main() -> None:
+    """Read lines until the standard input ends, then kill the remaining groups. Ignore SIGINT, SIGTERM and SIGHUP."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     groups: set[int] = set()

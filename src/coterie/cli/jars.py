@@ -9,23 +9,27 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from coterie.config.worker import repository
-from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.config.worker import check_repository_url
+from coterie.spark.jar_fetch import fetch, has_pinned_digest
 from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_version_of, packages, session_settings
 
 
 def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
-    """Fetch the jars of the packages ``names``, or of all packages, that are missing in ``to``; print the result.
+    """Fetch those jars of the packages ``names`` that are missing or damaged in the folder ``to``; print the result.
 
-    :raises WorldError: see :func:`coterie.spark.jar_fetch.fetch`.
+    Without ``names`` these are the jars of all packages. ``to`` None is the default folder. ``mirror`` is the URL of a
+    Maven repository.
+
+    :raises typer.BadParameter: when ``mirror`` is not a URL of a repository, or a name is not that of a package.
+    :raises WorldError: when there is no default folder, or as described at :func:`coterie.spark.jar_fetch.fetch`.
     """
     try:
-        repository(mirror)
+        check_repository_url(mirror)
     except ValueError as error:
         raise typer.BadParameter(f"--mirror {error}") from None
     folder = to or default_folder(os.environ)
     jars = [jar for package in _named(names) for jar in package.jars]
-    lacking = [jar for jar in jars if not is_whole(jar, folder)]
+    lacking = [jar for jar in jars if not has_pinned_digest(jar, folder)]
     if lacking:
         size_bytes = sum(jar.size_bytes for jar in lacking)
         typer.echo(f"Fetching {len(lacking)} jars, {size_bytes / 1e6:.1f} MB, into {folder}", err=True)
@@ -44,9 +48,11 @@ def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
 
 
 def show(folder: Path | None) -> None:
-    """Print each pinned jar's state in ``folder`` and its coordinates; then the other jars in ``folder``.
+    """Print each pinned jar's state in ``folder`` (None: the default folder) and its coordinates; then the other jars.
 
-    :raises WorldError: when the folder cannot be read.
+    A folder that does not exist counts as empty.
+
+    :raises WorldError: when the folder cannot be read, or there is no default folder.
     """
     folder = folder or default_folder(os.environ)
     found = FoundJars.in_folder(folder)
@@ -69,7 +75,10 @@ def show(folder: Path | None) -> None:
 def archive(folder: Path | None) -> None:
     """Write the archive of classes for workers that use the jars in ``folder``, unless the archive exists.
 
-    :raises WorldError: see :func:`coterie.spark.warmup.write_archive`.
+    ``folder`` None is the default folder of jars.
+
+    :raises WorldError: when there is no default folder or no suitable Java, the folder cannot be read, or as described
+        at :func:`coterie.spark.warmup.write_archive`.
     """
     from coterie.spark.class_archive import archive_path
     from coterie.spark.java import find_java_home
@@ -95,7 +104,8 @@ def archive(folder: Path | None) -> None:
 
 
 def _state(jar: Jar, folder: Path, found: FoundJars) -> str:
-    match is_whole(jar, folder):
+    """The state of ``jar`` in ``folder`` as text: there, damaged, missing, or another version is used instead."""
+    match has_pinned_digest(jar, folder):
         case True:
             return "there"
         case False:
@@ -106,7 +116,10 @@ def _state(jar: Jar, folder: Path, found: FoundJars) -> str:
 
 
 def _named(names: Sequence[str]) -> list[Package]:
-    """:raises typer.BadParameter: when a name is not the name of a package."""
+    """Return the packages called ``names``; all packages if there are no names.
+
+    :raises typer.BadParameter: when a name is not the name of a package.
+    """
     for name in names:
         if name not in packages():
             raise typer.BadParameter(f"there is no package {name}; the packages are {', '.join(packages())}")

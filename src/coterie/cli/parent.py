@@ -10,22 +10,30 @@ import signal
 import threading
 
 PIPE_VARIABLE = "COTERIE_PARENT_PIPE"
+"""The environment variable with the descriptor of the pipe that a child watches."""
 
 
 _pipe: list[str] = []
-"""The descriptor that this process watches, if there is one."""
+"""The descriptor of the pipe that this process watches, as the only element; empty if there is no pipe."""
 
 
-def end_with_it() -> None:
-    """Watch the parent's pipe from a thread, if there is one. Called before anything slow is imported."""
+def exit_with_parent() -> None:
+    """Begin to watch the parent's pipe from a thread, if the environment names a pipe; otherwise do nothing.
+
+    Call this before anything slow is imported.
+    """
     descriptor = os.environ.pop(PIPE_VARIABLE, None)
     if descriptor is not None:
         _pipe.append(descriptor)
         threading.Thread(target=_watch, args=(int(descriptor),), name="parent", daemon=True).start()
 
 
-def handed_on() -> dict[str, str]:
-    """The environment variables that make the process watch the pipe after this one has replaced itself (``exec``)."""
+def inherited_environment() -> dict[str, str]:
+    """The environment variables with which this process must replace itself (``exec``), so that the new process watches
+    the parent's pipe too. Empty if this process watches no pipe.
+
+    This makes the pipe's descriptor inheritable.
+    """
     if not _pipe:
         return {}
     os.set_inheritable(int(_pipe[0]), True)
@@ -33,6 +41,7 @@ def handed_on() -> dict[str, str]:
 
 
 def _watch(descriptor: int) -> None:
+    """Wait until the pipe closes, then kill this process's group with SIGKILL; does not return."""
     os.set_inheritable(descriptor, False)
     while os.read(descriptor, 1):
         pass

@@ -1,7 +1,8 @@
 """Child processes that end with their parent. Each one leads a separate process group.
 
 A child ends itself when the parent's pipe closes (`parent`). The guard ends the groups of children that cannot notice
-that (`guard`). A group is ended before its leader is reaped, because until then no other group can get its number.
+the closed pipe (`guard`). A group is ended before its leader is reaped (``wait``), because until then no other group
+can get its number.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from coterie.cli import guard
 from coterie.cli.parent import PIPE_VARIABLE
 
 _TAIL_LINES = 15
+"""The number of lines that :meth:`Child.tail` returns at most."""
 
 
 class Child:
@@ -27,7 +29,8 @@ class Child:
     def __init__(
         self, name: str, process: "subprocess.Popen[bytes]", log: Path, *, before_reaping: Callable[[int], None]
     ) -> None:
-        """``before_reaping`` is called with the group's number while no other group can have this number yet."""
+        """``before_reaping`` is called with the group's number after the group was killed and before the process is
+        reaped. No other group can have this number yet."""
         self.name = name
         self.log = log
         self._started_at = time.monotonic()
@@ -41,7 +44,10 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; the negative number of the signal that ended it."""
+        """The exit code of the process; the negative number of the signal that ended it; None while it runs.
+
+        The first call after the end of the process kills the rest of its group and reaps the process.
+        """
         if self._process.returncode is not None:
             return self._process.returncode
         # WNOWAIT: check without reaping, so that the rest of the group can still receive a signal.
@@ -52,35 +58,39 @@ class Child:
 
     @property
     def is_running(self) -> bool:
+        """Whether the process runs or is suspended; like :attr:`exit_code`, this ends the group of an ended process."""
         return self.exit_code is None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started."""
+        """Seconds since the process was started, also after its end."""
         return time.monotonic() - self._started_at
 
     def terminate(self) -> None:
-        """Send SIGTERM to the leader, which ends its group."""
+        """Send SIGTERM to the process itself, which ends the others of its group."""
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
 
-    def stop(self) -> None:
-        """SIGSTOP for the whole group."""
+    def suspend(self) -> None:
+        """Send SIGSTOP to the whole group, if the process runs; does not wait until the group is stopped."""
         if self.is_running:
             self._signal_group(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """SIGCONT for the whole group."""
+    def resume(self) -> None:
+        """Send SIGCONT to the whole group, if the process runs."""
         if self.is_running:
             self._signal_group(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL for the whole group, the JVM included; returns when the leader is reaped."""
+        """Send SIGKILL to the whole group, the JVM included; returns when the process itself is reaped.
+
+        Other processes of the group may end a moment later.
+        """
         if self.is_running:
             self._end_group()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended, for ``timeout_s`` at most; returns whether it has."""
+        """Wait until the process has ended, for ``timeout_s`` at most; returns whether it has ended."""
         deadline = time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() >= deadline:
@@ -89,12 +99,13 @@ class Child:
         return True
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """The last lines of the log; empty if there is no log."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def _end_group(self) -> int:
+        """Kill the whole group, reap the process, and return its exit code."""
         self._signal_group(signal.SIGKILL)
         self._before_reaping(self.pid)
         return self._process.wait()
@@ -105,9 +116,10 @@ class Child:
 
 
 class Children:
-    """All children of this process; as a context manager it ends them on exit."""
+    """All children of this process, and the guard; as a context manager this ends the children on exit."""
 
     def __init__(self, logs: Path) -> None:
+        """``logs`` is the folder of the children's log files."""
         self._logs = logs
         self._all: list[Child] = []
         self._read_end, self._write_end = os.pipe()
@@ -128,7 +140,10 @@ class Children:
         self.close()
 
     def start(self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Child:
-        """Run ``python`` with ``arguments``; its output goes to ``<logs>/<name>.log``."""
+        """Start ``python`` with ``arguments`` as a child; its output is appended to ``<logs>/<name>.log``.
+
+        ``environment`` is added to the variables of this process.
+        """
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
@@ -147,7 +162,10 @@ class Children:
         return child
 
     def end(self, children: Sequence[Child], *, grace_s: float) -> None:
-        """SIGTERM for each, and SIGKILL for the groups of those that have not ended in time."""
+        """Send SIGTERM to each of ``children``, and SIGKILL to the groups of those that run ``grace_s`` later.
+
+        Returns when all have ended.
+        """
         for child in children:
             child.terminate()
         deadline = time.monotonic() + grace_s
@@ -159,7 +177,10 @@ class Children:
                 self._all.remove(child)
 
     def close(self) -> None:
-        """End the remaining children at once. A second Ctrl-C does not prevent that: the pipe closes in any case."""
+        """Kill the remaining children at once, and end the guard.
+
+        A second Ctrl-C does not prevent this: the pipe closes in any case, which ends the children.
+        """
         try:
             self.end(list(self._all), grace_s=0.0)
         finally:
@@ -172,6 +193,7 @@ class Children:
             self._guard.wait()
 
     def _tell_guard(self, line: str) -> None:
+        """Send ``line``, ``+<group>`` or ``-<group>``, to the guard; do nothing if the guard has ended."""
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             print(line, file=self._guard.stdin, flush=True)

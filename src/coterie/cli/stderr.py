@@ -6,11 +6,13 @@ import typer
 
 
 def complain(*sentences: str) -> None:
+    """Print each of ``sentences`` to standard error, on a line that begins with "coterie: "."""
     for sentence in sentences:
         typer.echo(f"coterie: {sentence}", err=True)
 
 
 def log_to_stderr(level: str) -> None:
+    """Send log messages of ``level`` and above to standard error, without known noise of libraries."""
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for chatty in ("httpx", "httpcore", "py4j", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

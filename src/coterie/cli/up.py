@@ -11,9 +11,10 @@ from coterie.nouns.errors import WorldError
 
 
 def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
-    """Run the cluster until Ctrl-C; returns the exit code.
+    """Run a broker and ``workers`` workers until Ctrl-C; then end them and return the exit code 0.
 
-    :raises WorldError: when a port or the data folder cannot be used, the broker does not start, or no worker is left.
+    :raises WorldError: when a port or the data folder cannot be used, the broker does not start, or all workers have
+        ended and the group has no other member.
     """
     settings = FleetSettings(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
     try:
@@ -29,7 +30,7 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
             try:
                 for number in range(workers):
                     fleet.start_worker(number)
-                _tend_until_group_is_empty(fleet)
+                _run_until_group_is_empty(fleet)
                 raise WorldError("No worker is left.")
             finally:
                 typer.echo("Stopping: the workers finish their batches, then the broker ends")
@@ -40,11 +41,14 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
         raise WorldError(f"The data folder {settings.data} cannot be used: {error.strerror}.") from error
 
 
-def _tend_until_group_is_empty(fleet: Fleet) -> None:
-    """Return once all workers of ``fleet`` have ended and the group has no other member either."""
+def _run_until_group_is_empty(fleet: Fleet) -> None:
+    """Print which workers are up; return once all workers of ``fleet`` have ended and the group has no other member.
+
+    :raises WorldError: when the broker repeatedly ends right after its start.
+    """
     starting = set(fleet.workers)
     while fleet.workers:
-        fleet.tend()
+        fleet.check_children()
         for number in sorted(starting & fleet.workers.keys()):
             if fleet.is_ready(number):
                 starting.discard(number)
@@ -58,5 +62,5 @@ def _tend_until_group_is_empty(fleet: Fleet) -> None:
             "a killed worker is a member until its session ends. Ctrl-C stops the broker."
         )
     while fleet.has_members():
-        fleet.tend()
+        fleet.check_children()
         time.sleep(1)

@@ -1,4 +1,5 @@
-"""Defaults of settings that several rooms need, each stated once. Durations are milliseconds, sizes bytes.
+"""Defaults of settings that several packages need, each stated once. Durations are milliseconds, sizes bytes. A
+constant for a worker has the name of its config key: SESSION_TIMEOUT_MS is the default of ``session.timeout.ms``.
 
 A worker's defaults are Kafka Connect's where Connect has the setting; the embedded broker's are Kafka's where Kafka has
 the setting.
@@ -18,15 +19,23 @@ TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS = 5_000
 OFFSET_FLUSH_INTERVAL_MS = 60_000
 INTER_WORKER_KEY_TTL_MS = 3_600_000
 INTER_WORKER_ALGORITHM = "HmacSHA256"
-"""The MAC algorithm of the session key and of signatures, and the only one accepted in requests (KIP-507)."""
+"""The default MAC algorithm of the session key and of signatures, and by default the only one accepted in requests
+(KIP-507)."""
 _MAVEN_CENTRAL_HOST = "repo1.maven.org"
 MAVEN_CENTRAL = f"https://{_MAVEN_CENTRAL_HOST}/maven2"
+"""The URL of Maven's central repository."""
 
 # -- the embedded broker (`broker.settings`) ---------------------------------------------------------------------------
 
 INITIAL_REBALANCE_DELAY_MS = 3_000
+"""The default of ``group.initial.rebalance.delay.ms``."""
 GROUPS_MAX = 10_000
+"""The maximum number of groups of the broker."""
 GROUP_SIZE_MAX = 2**31 - 1
+"""The maximum number of members of one group."""
 FRAME_SIZE_MAX = 104_857_600
+"""The maximum size of one request, in bytes."""
 CONNECTIONS_MAX = 2_000
+"""The maximum number of connections to the broker."""
 IN_FLIGHT_MAX = 32
+"""The maximum number of requests of one connection whose responses are not sent yet."""

@@ -26,6 +26,8 @@ class Type(StrEnum):
 
 
 class Importance(StrEnum):
+    """The importance of a key, with Connect's names."""
+
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
     LOW = "LOW"
@@ -51,29 +53,35 @@ class Secret:
 
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret
-"""A value by its type: LIST is a tuple, PASSWORD a :class:`Secret`; STRING and CLASS stay text."""
+"""The parsed value of a key, by the key's type: a LIST is a tuple, a PASSWORD a :class:`Secret`; STRING and CLASS stay
+text."""
 
-Check = Callable[[str], str | None]
-"""Checks a value that is present, well-typed and trimmed; returns one sentence when the value is invalid, else None."""
+Validator = Callable[[str], str | None]
+"""Checks a value that is present, of the right type and trimmed. Returns one sentence when the value is invalid, else
+None."""
 
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+"""The number of bits of the whole-number types."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
-"""At most 40 digits: more than any valid number has, and far below 4,300 digits, Python's limit for ``int(text)``."""
+"""A whole number of at most 40 digits: more than any valid number has, and far below 4,300 digits, Python's limit for
+``int(text)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class ConfigKey:
     """One key of a config, with the fields of Connect's ConfigDef. A key without a ``default`` is required unless it is
-    ``optional``. The fields from ``group`` on are for forms; a key that is in no form has the defaults of these
-    fields."""
+    ``optional``. The fields from ``group`` to ``dependents`` are for forms; a key that is in no form has the defaults
+    of these fields."""
 
     name: str
     type: Type
     documentation: str
     default: str | None = None
+    """The text of the default; None: there is none."""
     optional: bool = False
     importance: Importance = Importance.MEDIUM
-    check: Check | None = None
+    validator: Validator | None = None
+    """The check of a value of the right type; None: every such value is valid."""
     group: str | None = None
     """The heading under which a form shows the key."""
     order: int = -1
@@ -82,89 +90,108 @@ class Key:
     display_name: str = ""
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
-    """Keys whose values are valid or invalid depending on this key's value."""
-    essence: Callable[[str], str] | None = None
+    """The keys whose values may be valid or invalid depending on this key's value."""
+    normalizer: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
     its own canonical text."""
     may_hold_password: bool = False
-    """Whether errors hide the value although its type is not PASSWORD, because it may contain a password (a URL)."""
+    """Whether error messages hide the value although its type is not PASSWORD, because the value may contain a
+    password, as a URL may."""
 
     @property
     def required(self) -> bool:
+        """Whether a config must contain the key."""
         return self.default is None and not self.optional
 
     @property
     def recommended_values(self) -> tuple[str, ...]:
         """The only valid values, sorted; empty when the key has no such list."""
-        return self.check.values if isinstance(self.check, OneOf) else ()
+        return self.validator.values if isinstance(self.validator, OneOf) else ()
 
-    def essential(self, value: str) -> str:
-        """The canonical text of ``value``, so that two spellings of the same value compare equal. It is computed from
-        the text alone, without a request to any server."""
+    def normalized(self, value: str) -> str:
+        """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
+        text alone, without a request to any server. An invalid value is only trimmed, except that the items of a LIST
+        are always normalized."""
         if self.type is Type.LIST:
             return ",".join(as_list(value))
-        if self.essence is None or self.error(value) is not None:
+        if self.normalizer is None or self.error(value) is not None:
             return value.strip()
-        return self.essence(value.strip())
+        return self.normalizer(value.strip())
 
     def error(self, value: str | None) -> str | None:
-        """One sentence when ``value`` (None: neither given nor defaulted) is not valid for this key."""
+        """An error message when ``value`` is not valid for this key, else None. ``value`` None means that the config
+        does not contain the key and that it has no default."""
         if value is None:
             missing = f'Missing required configuration "{self.name}" which has no default value.'
             return missing if self.required else None
-        sentence = mistyped(self.type, value) or (self.check(value.strip()) if self.check else None)
+        sentence = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
         shown = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
         return None if sentence is None else f"Invalid value {shown} for configuration {self.name}: {sentence}"
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ConfigDef:
     """The keys of one configurable object (for example a connector class), in the order of the form."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[ConfigKey, ...]
 
-    def __add__(self, other: "Definition") -> "Definition":
-        return Definition(self.keys + other.keys)
+    def __add__(self, other: "ConfigDef") -> "ConfigDef":
+        """The keys of both definitions."""
+        return ConfigDef(self.keys + other.keys)
 
-    def __getitem__(self, name: str) -> Key:
-        """:raises KeyError: when no key has this name."""
+    def __getitem__(self, name: str) -> ConfigKey:
+        """The key ``name``; the first one if there are several.
+
+        :raises KeyError: when no key has this name.
+        """
         for key in self.keys:
             if key.name == name:
                 return key
         raise KeyError(name)
 
     def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """The errors of ``config`` by key, for the keys of this definition; keys of other definitions are ignored."""
+        """The errors of ``config`` by key, for the keys of this definition; valid keys are missing. Keys of ``config``
+        that are not in this definition are ignored."""
         found = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
         return {name: [sentence] for name, sentence in found.items() if sentence is not None}
 
     def value(self, config: Mapping[str, str], name: str) -> str | None:
-        """The text of key ``name``, or its default."""
+        """The text of key ``name`` in ``config``, or the key's default, which may be None.
+
+        :raises KeyError: when no key has this name.
+        """
         return config.get(name, self[name].default)
 
     def find(self, config: Mapping[str, str], name: str, type_: type[T]) -> T | None:
-        """The value of key ``name``, or its default, as a ``type_``; None for an optional key that is not set.
+        """The value of key ``name`` in ``config``, or the key's default, as a ``type_``; None for an optional key that
+        is not set.
 
-        :raises ConfigError: when the value is not valid, or a required one is missing.
+        :raises ConfigError: when the value is not valid, or a required value is missing.
+        :raises KeyError: when no key has this name.
         """
         key, text = self[name], self.value(config, name)
         if (sentence := key.error(text)) is not None:
             raise ConfigError({name: [sentence]})
         if text is None:
             return None
-        value = parsed(key.type, text)
+        value = parse_value(key.type, text)
         assert isinstance(value, type_), f"{name} is of type {key.type}"
         return value
 
     def read(self, config: Mapping[str, str], name: str, type_: type[T]) -> T:
-        """Like :meth:`find`, for a key that always has a value, because it is required or has a default."""
+        """The value of key ``name``, like :meth:`find`, for a key that always has a value because it is required or has
+        a default.
+
+        :raises ConfigError: when the value is not valid or missing.
+        :raises KeyError: when no key has this name.
+        """
         value = self.find(config, name, type_)
         assert value is not None, f"{name} is optional"
         return value
 
 
-def mistyped(type_: Type, value: str) -> str | None:
-    """One sentence when ``value`` is not of ``type_``."""
+def type_error(type_: Type, value: str) -> str | None:
+    """One sentence when ``value`` is not of ``type_``, else None."""
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
             bound = 1 << (_BITS[type_] - 1)
@@ -179,8 +206,11 @@ def mistyped(type_: Type, value: str) -> str | None:
             return None
 
 
-def parsed(type_: Type, text: str) -> Value:
-    """``text`` as a value of ``type_``; the caller has checked ``text`` with :func:`mistyped`."""
+def parse_value(type_: Type, text: str) -> Value:
+    """``text`` as a value of ``type_``. The caller has checked ``text`` with :func:`type_error`.
+
+    :raises ValueError: when ``type_`` is a type of numbers and ``text`` is not a number.
+    """
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
             return int(text)
@@ -197,19 +227,21 @@ def parsed(type_: Type, text: str) -> Value:
 
 
 def as_list(value: str) -> list[str]:
-    """A LIST value: items between commas, trimmed; blank means none."""
+    """The items of a LIST value: the texts between commas, trimmed. A blank value has no items; an item may be
+    empty."""
     return [item.strip() for item in value.split(",")] if value.strip() else []
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-def at_least(minimum: int) -> Check:
+def at_least(minimum: int) -> Validator:
+    """A check that accepts numbers from ``minimum`` on."""
     return lambda value: None if float(value) >= minimum else f"Value must be at least {minimum}"
 
 
-def between(minimum: int, maximum: int) -> Check:
-    """The value must be at least ``minimum`` and at most ``maximum``."""
+def between(minimum: int, maximum: int) -> Validator:
+    """A check that accepts numbers from ``minimum`` to ``maximum``, both included."""
     return lambda value: (
         at_least(minimum)(value) or (None if float(value) <= maximum else f"Value must be no more than {maximum}")
     )
@@ -221,20 +253,24 @@ class OneOf:
 
     values: tuple[str, ...]
     refusal: str
+    """The beginning of the error message, before the list of the values."""
 
     def __call__(self, value: str) -> str | None:
         return None if value in self.values else f"{self.refusal}: {', '.join(self.values)}"
 
 
 def one_of(values: Iterable[str], refusal: str = "String must be one of") -> OneOf:
+    """A check that accepts only ``values``. An error message is ``refusal`` and the list of the values."""
     return OneOf(tuple(sorted(values)), refusal)
 
 
 def not_blank(value: str) -> str | None:
+    """A check that accepts every text that is not blank."""
     return None if value.strip() else "String must be non-empty"
 
 
 def _parses(number: Callable[[str], object], value: str) -> bool:
+    """Whether ``number`` can convert ``value``."""
     try:
         number(value)
     except ValueError:

@@ -6,22 +6,23 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from coterie.config import defaults
 from coterie.config.definition import as_list
-from coterie.nouns import macs
+from coterie.nouns import signature_algorithms
 
 KEY_SIZE_MIN_BITS = 40
-"""Java's minimum."""
+"""The smallest size of a session key, in bits: Java's minimum."""
 KEY_SIZE_MAX_BITS = 2**16
-"""A longer key does not make a better MAC, and every key is written to a record and kept in memory."""
+"""The greatest size of a session key, in bits. A longer key does not make a better MAC, and every session key is
+written to a record and kept in memory."""
 
 
 class InterWorkerSettings(BaseModel):
-    """The ``inter.worker.…`` keys; part of `worker.WorkerSettings`."""
+    """The settings with the ``inter.worker.…`` keys; part of `worker.WorkerSettings`."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     inter_worker_key_ttl_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = defaults.INTER_WORKER_KEY_TTL_MS
-    """The longest time that the leader uses one session key, with which workers sign their requests to the leader,
-    before it makes a new key; 0 means no limit. Only the leader's setting has an effect."""
+    """The time after which the leader makes a new session key, with which workers sign their requests to the leader; 0:
+    the leader never replaces the key. Only the leader's setting has an effect."""
     inter_worker_key_generation_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm for which the leader makes the session key."""
     inter_worker_key_size: Annotated[int, Field(ge=KEY_SIZE_MIN_BITS, le=KEY_SIZE_MAX_BITS)] | None = None
@@ -35,31 +36,45 @@ class InterWorkerSettings(BaseModel):
 
     @property
     def inter_worker_key_size_bytes(self) -> int:
-        bits = self.inter_worker_key_size or macs.key_size_bits(self.inter_worker_key_generation_algorithm)
+        """The size of the session key in bytes, rounded up."""
+        bits = self.inter_worker_key_size or signature_algorithms.key_size_bits(
+            self.inter_worker_key_generation_algorithm
+        )
         return (bits + 7) // 8
 
     @field_validator("inter_worker_key_generation_algorithm")
     @classmethod
     def _is_canonical(cls, algorithm: str) -> str:
         """The canonical name of ``algorithm``: it is compared with the name in the config topic, which Java writes in
-        this spelling."""
+        this spelling.
+
+        :raises ValueError: when the algorithm is unknown.
+        """
         return _known(algorithm)
 
     @field_validator("inter_worker_signature_algorithm")
     @classmethod
     def _is_known(cls, algorithm: str) -> str:
+        """``algorithm``, after a check.
+
+        :raises ValueError: when it is unknown.
+        """
         _known(algorithm)
         return algorithm  # Requests contain this spelling, and the verification list must contain it too.
 
     @field_validator("inter_worker_verification_algorithms")
     @classmethod
     def _are_known(cls, algorithms: tuple[str, ...]) -> tuple[str, ...]:
+        """``algorithms``, after a check.
+
+        :raises ValueError: when one is unknown.
+        """
         for algorithm in algorithms:
             _known(algorithm)
         return algorithms
 
     def signature_errors(self) -> dict[str, list[str]]:
-        """Errors between these keys, by key: a worker must accept the algorithm with which it signs."""
+        """The error, by key, if this worker does not accept the algorithm with which it signs; else empty."""
         mine, taken = self.inter_worker_signature_algorithm, self.inter_worker_verification_algorithms
         if mine in taken:
             return {}
@@ -69,7 +84,13 @@ class InterWorkerSettings(BaseModel):
 
 
 def _known(algorithm: str) -> str:
-    canonical = macs.canonical(algorithm)
+    """The canonical name of the MAC algorithm ``algorithm``.
+
+    :raises ValueError: when the algorithm is unknown.
+    """
+    canonical = signature_algorithms.canonical_algorithm_name(algorithm)
     if canonical is None:
-        raise ValueError(f"{algorithm or chr(39) * 2} is not one of {', '.join(macs.HASHES)}")
+        raise ValueError(
+            f"{algorithm or chr(39) * 2} is not one of {', '.join(signature_algorithms.HASH_BY_ALGORITHM)}"
+        )
     return canonical

@@ -27,5 +27,5 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _without_lone_surrogates(text: str) -> str:
-    """Replace half of a surrogate pair by U+FFFD, because no encoder accepts it."""
+    """Replace each half of a surrogate pair that stands alone by U+FFFD, because no encoder accepts it."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

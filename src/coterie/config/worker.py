@@ -13,7 +13,7 @@ from coterie.config.definition import as_list
 from coterie.config.inter_worker import InterWorkerSettings
 from coterie.config.security import KEYS as SECURITY_KEYS
 from coterie.config.security import KafkaSecurity
-from coterie.config.sentences import sentences
+from coterie.config.validation_messages import messages_by_key
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
@@ -23,22 +23,26 @@ INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
 INT_MAX = 2**31 - 1
 """The greatest value of Kafka's INT, the type of times, counts and task numbers on the wire."""
 REPLICAS_MAX = 2**15 - 1
+"""The greatest replication factor, an int16 on the wire."""
 JARS_OF_USER = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Spark's settings with which a user chooses the jars; when one of them is set, the worker adds and fetches no jars."""
 Name = Annotated[str, Field(min_length=1)]
+"""A text that is not empty."""
 Milliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
+"""A duration of at least 1 ms."""
 MillisecondsOrZero = Annotated[int, Field(ge=0, le=INT_MAX)]
+"""A duration of at least 0 ms."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 _AsList = BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)
 Names = Annotated[tuple[Name, ...], _AsList]
-"""A LIST value: items between commas."""
-Claims = Annotated[tuple[str, ...], _AsList]
-"""A LIST value that is checked as a whole, so that an error message contains the complete value."""
+"""A LIST value: items between commas, none of them empty."""
+UncheckedNames = Annotated[tuple[str, ...], _AsList]
+"""A LIST value whose items are checked together later, so that an error message contains the complete value."""
 
 
 class Listener(NamedTuple):
-    """The address of the REST API. An empty ``host`` means every interface; port 0 means that the operating system
-    chooses the port."""
+    """The address at which a REST API listens or is reached. For listening, an empty ``host`` means every interface,
+    and port 0 means that the operating system chooses the port."""
 
     host: str
     port: int
@@ -47,7 +51,7 @@ class Listener(NamedTuple):
 class WorkerSettings(InterWorkerSettings):
     """The settings of one worker, read at its start. A field's config key is its name with dots for underscores.
 
-    Create it only with :meth:`from_properties`, which reports every error by its key.
+    Create this object only with :meth:`from_properties`, which reports every error by its key.
     """
 
     model_config = ConfigDict(
@@ -61,7 +65,7 @@ class WorkerSettings(InterWorkerSettings):
     # -- the group --------------------------------------------------------------------------------------------------
 
     bootstrap_servers: Annotated[Names, Field(min_length=1)] = ("localhost:9092",)
-    """The brokers of the first connection, each as `host:port`."""
+    """The brokers to which this worker connects first, each as `host:port`."""
     group_id: Annotated[GroupId, Field(min_length=1)]
     """The id of the group of workers that share the work; it is the same for all workers of the group."""
     group_instance_id: Name | None = None
@@ -72,39 +76,41 @@ class WorkerSettings(InterWorkerSettings):
     client_id: str = ""
     """The name of this worker in the brokers' logs."""
     heartbeat_interval_ms: Milliseconds = defaults.HEARTBEAT_INTERVAL_MS
+    """The time between two heartbeats of this worker to the group's coordinator."""
     session_timeout_ms: Milliseconds = defaults.SESSION_TIMEOUT_MS
-    """The group removes a worker whose heartbeats the coordinator has not received for this time."""
+    """The group removes a worker from which the coordinator has received no heartbeat for this time."""
     rebalance_heartbeat_interval_ms: Milliseconds = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
-    """The heartbeat interval after a rebalance that a second rebalance may follow soon, until the revoked jobs have had
-    the time to stop. All workers then learn of the second rebalance at once, and jobs that move are stopped for a
-    shorter time. When `heartbeat.interval.ms` is shorter, that interval is used. (Coterie's own key.)"""
+    """The heartbeat interval after a rebalance, as long as a second rebalance may follow soon: until the revoked jobs
+    have had the time to stop. All workers then learn of the second rebalance at once, and jobs that move are stopped
+    for a shorter time. When `heartbeat.interval.ms` is shorter, that interval is used. (Coterie's own key.)"""
     rebalance_timeout_ms: Milliseconds = defaults.REBALANCE_TIMEOUT_MS
-    """How long a rebalance waits for a worker to rejoin."""
+    """How long a rebalance waits for this worker to rejoin; after that the group removes the worker."""
     worker_sync_timeout_ms: Milliseconds = defaults.WORKER_SYNC_TIMEOUT_MS
-    """How long to wait until the config topic is read to its end. If the leader has then still read less than a member,
-    the rebalance assigns no new jobs, and another rebalance follows when the leader has caught up. A GET request then
-    returns what this worker has read so far."""
+    """How long a rebalance and a GET request wait until this worker has read the config topic to its end. If the leader
+    of a rebalance has then still read less than a member, the rebalance assigns no new jobs, and another rebalance
+    follows when the leader has caught up. A GET request then returns what this worker has read so far."""
     config_rebalance_window_ms: MillisecondsOrZero = defaults.CONFIG_REBALANCE_WINDOW_MS
-    """Creations and deletions of connectors and tasks within this time cause one rebalance; 0: each change causes a
-    rebalance of its own. (Coterie's own key.)"""
+    """Creations and deletions of connectors and tasks within this time after the first of them cause one rebalance; 0:
+    each change causes a separate rebalance. (Coterie's own key.)"""
     scheduled_rebalance_max_delay_ms: MillisecondsOrZero = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
-    """How long the jobs of a lost worker wait for it to rejoin before other workers get them; 0: they do not wait."""
+    """How long the jobs of a worker that has left the group wait for it to rejoin before other workers get them; 0:
+    they do not wait."""
     rebalance_max_moves_per_round: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
-    """The greatest number of jobs that one rebalance revokes from workers for balance or a drain; without it, a
+    """The greatest number of jobs that one rebalance revokes from workers for balance or a drain; without this key, a
     rebalance revokes all jobs that have to move. (Coterie's own key.)"""
     rebalance_round_interval_ms: MillisecondsOrZero = defaults.REBALANCE_ROUND_INTERVAL_MS
-    """The time between a rebalance that revoked `rebalance.max.moves.per.round` jobs and the next such rebalance.
+    """The time from a rebalance that revoked `rebalance.max.moves.per.round` jobs to the next such rebalance.
     (Coterie's own key.)"""
     connect_protocol: str = "static"
     """The newest protocol that this worker offers to its group: eager, compatible, sessioned or static. The worker also
     offers all older protocols. The group uses the newest protocol that all its workers offer. With eager, every
     rebalance stops every task."""
-    static_connectors: Claims | None = None
+    static_connectors: UncheckedNames | None = None
     """The connectors that this worker may run (KIP-987). A worker that sets this key or `static.tasks` runs only the
     jobs that the two keys list; an empty list means: run nothing. Ignored while a worker of the group does not offer
     protocol static."""
-    static_tasks: Claims | None = None
-    """The tasks that this worker may run, each as `<connector>-<number>` (KIP-987)."""
+    static_tasks: UncheckedNames | None = None
+    """The tasks that this worker may run, each as `<connector>-<number>` (KIP-987); see `static.connectors`."""
 
     # -- the topics -------------------------------------------------------------------------------------------------
 
@@ -112,29 +118,37 @@ class WorkerSettings(InterWorkerSettings):
     """The topic of the configs of the group's connectors. The worker creates this topic, the offset topic and the
     status topic when they do not exist."""
     config_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
+    """The number of replicas with which the config topic is created; -1: the brokers' default."""
     offset_storage_topic: Name
     """The topic of the group's offsets."""
     offset_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
+    """The number of replicas with which the offset topic is created; -1: the brokers' default."""
     offset_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 25
+    """The number of partitions with which the offset topic is created; -1: the brokers' default."""
     status_storage_topic: Name
     """The topic of the states of the group's connectors and tasks."""
     status_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
+    """The number of replicas with which the status topic is created; -1: the brokers' default."""
     status_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 5
+    """The number of partitions with which the status topic is created; -1: the brokers' default."""
 
     # -- REST -------------------------------------------------------------------------------------------------------
 
     listeners: Annotated[Names, Field(min_length=1)] = ("http://:8083",)
-    """One `http://host:port`."""
+    """The address of this worker's REST API: one `http://host:port`."""
     rest_advertised_host_name: Name | None = None
+    """The host with which other workers and clients reach this worker; by default the host of the listener, or this
+    machine's host name when the listener's host is empty, 0.0.0.0 or ::."""
     rest_advertised_port: Port | None = None
+    """The port with which other workers and clients reach this worker; by default the port of the listener."""
     rest_advertised_listener: str | None = None
-    """The URL scheme with which other workers and clients reach this worker."""
+    """The URL scheme with which other workers and clients reach this worker; only http is valid."""
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
     task_shutdown_graceful_timeout_ms: MillisecondsOrZero = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
-    """The time that all tasks of this worker together have to stop. After it the tasks are interrupted, and their last
-    batch is replayed when they start again."""
+    """The time, from the order to stop, in which all tasks of this worker together must have stopped. After it the
+    tasks are interrupted, and their last batch is replayed when they start again."""
     offset_flush_interval_ms: Milliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
     """How often the Kafka offsets up to which tasks have read are committed to group `connect-<connector>`, so that
     Kafka's tools show the lag. Tasks never read these committed offsets."""
@@ -153,7 +167,7 @@ class WorkerSettings(InterWorkerSettings):
     """Whether the worker, before it starts, fetches the jars that are missing in `jars.dir`. (Coterie's own key.)"""
     jars_mirror: Annotated[str, Field(repr=False)] = defaults.MAVEN_CENTRAL
     """The Maven repository from which jars are fetched. (Coterie's own key.)"""
-    pipeline_modules: Claims = ()
+    pipeline_modules: UncheckedNames = ()
     """The Python modules, and packages with all their modules, from which connectors may run functions; by default
     none. A client that may write connector configs can run any function of these modules. (Coterie's own key.)"""
     python_executable: Name | None = None
@@ -166,9 +180,9 @@ class WorkerSettings(InterWorkerSettings):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Settings from the keys and values of a worker file; unknown keys are ignored.
+        """The settings from the keys and values of a worker file; unknown keys are ignored.
 
-        :raises ConfigError: lists each invalid key, with its value and the reason.
+        :raises ConfigError: lists each invalid or missing key, with its value and the reason.
         """
         spark = {key: value for key, value in properties.items() if key.startswith("spark.")}
         known = {key: value for key, value in properties.items() if key in _keys(cls)}
@@ -181,7 +195,7 @@ class WorkerSettings(InterWorkerSettings):
         try:
             settings = cls.model_validate({**known, "spark": spark, "security": security})
         except ValidationError as error:
-            raise ConfigError(sentences(error, cls) | wrong) from None
+            raise ConfigError(messages_by_key(error, cls) | wrong) from None
         if wrong:
             raise ConfigError(wrong)
         if errors := settings._errors_between_keys():
@@ -190,12 +204,13 @@ class WorkerSettings(InterWorkerSettings):
 
     @classmethod
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
-        """Keys that no setting of a worker has, sorted. Like Connect, Coterie ignores these keys with a warning."""
+        """The keys of ``properties`` that no setting of a worker has, sorted. Like Connect, a worker ignores these keys
+        with a warning."""
         known = _keys(cls) | SECURITY_KEYS
         return sorted(key for key in properties if key not in known and not key.startswith("spark."))
 
-    def idle_keys(self) -> Mapping[str, str]:
-        """Keys that are set but have no effect with the other settings, each with the reason."""
+    def ineffective_keys(self) -> Mapping[str, str]:
+        """The keys that are set but have no effect because of the other settings, each with the reason."""
         given = {key for name in self.model_fields_set if (key := type(self).model_fields[name].alias) is not None}
         idle: dict[str, str] = {}
         if self.connect_protocol != "static":
@@ -204,7 +219,7 @@ class WorkerSettings(InterWorkerSettings):
         if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
             idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round one rebalance makes all moves"
         if chosen := [key for key in JARS_OF_USER if self.spark.get(key)]:
-            why = f"with {chosen[0]} a worker adds no jars of its own"
+            why = f"with {chosen[0]} a worker adds no jars itself"
             idle |= dict.fromkeys(sorted(given & {"jars.dir", "jars.fetch", "jars.mirror"}), why)
         elif "jars.mirror" in given and not self.jars_fetch:
             idle["jars.mirror"] = "without jars.fetch=true a worker fetches no jars"
@@ -212,7 +227,7 @@ class WorkerSettings(InterWorkerSettings):
 
     @property
     def claims(self) -> Jobs | None:
-        """The only jobs that this worker may run, possibly none; None when it may run any job."""
+        """The only jobs that this worker may run (KIP-987), possibly none; None when it may run any job."""
         if self.static_connectors is None and self.static_tasks is None:
             return None
         return Jobs(
@@ -222,12 +237,14 @@ class WorkerSettings(InterWorkerSettings):
 
     @property
     def listener(self) -> Listener:
+        """The address at which this worker's REST API listens."""
         return _listener(self.listeners[0])
 
     def advertised(self, *, bound_port: int | None = None) -> Listener:
-        """Host and port with which other workers and clients reach this worker.
+        """The host and port with which other workers and clients reach this worker.
 
-        ``bound_port`` is the port that the operating system chose when the listener's port is 0.
+        ``bound_port`` is the port that the operating system chose when the listener's port is 0; None when it is not
+        known, and then the port may be 0.
         """
         listener = self.listener
         host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
@@ -235,16 +252,20 @@ class WorkerSettings(InterWorkerSettings):
         return Listener(self.rest_advertised_host_name or host, port)
 
     def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
-        """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses."""
+        """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses. ``bound_port`` is as
+        in :meth:`advertised`."""
         host, port = self.advertised(bound_port=bound_port)
         return WorkerId(f"{host}:{port}")
 
     def url(self, *, bound_port: int | None = None) -> WorkerUrl:
-        """The URL of this worker's REST API that it reports to its group, with a slash at the end."""
+        """The URL of this worker's REST API that it reports to its group, with a slash at the end. ``bound_port`` is as
+        in :meth:`advertised`."""
         host, port = self.advertised(bound_port=bound_port)
         return WorkerUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
     def name(self, *, bound_port: int | None = None) -> str:
+        """The name of this worker in messages: ``worker.name``, by default its id. ``bound_port`` is as in
+        :meth:`advertised`."""
         return self.worker_name or self.worker_id(bound_port=bound_port)
 
     # -- checks of one key --------------------------------------------------------------------------------------------
@@ -252,6 +273,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("bootstrap_servers")
     @classmethod
     def _are_hosts_and_ports(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that each of ``servers`` is `host:port`, and return them."""
         for server in servers:
             host, _, port = server.rpartition(":")
             if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -261,6 +283,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("group_instance_id")
     @classmethod
     def _is_a_name_to_kafka(cls, instance_id: str | None) -> str | None:
+        """Check that Kafka accepts ``instance_id``, and return it."""
         if instance_id is not None and (instance_id in (".", "..") or not re.fullmatch(INSTANCE_ID, instance_id)):
             raise ValueError("must be 1 to 249 letters, digits, dots, underscores or hyphens, not . or ..")
         return instance_id
@@ -268,6 +291,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("listeners")
     @classmethod
     def _is_one_http_listener(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that there is exactly one `http://host:port`, and return ``listeners``."""
         if len(listeners) != 1:
             raise ValueError("a worker listens at one address; set exactly one")
         _listener(listeners[0])
@@ -276,6 +300,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("rest_advertised_listener")
     @classmethod
     def _is_http(cls, scheme: str | None) -> str | None:
+        """Check that ``scheme`` is http or not set, and return it."""
         if scheme not in (None, "", "http"):
             raise ValueError("a worker serves only http")
         return scheme
@@ -283,6 +308,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("connect_protocol")
     @classmethod
     def _is_a_protocol(cls, protocol: str) -> str:
+        """Check that ``protocol`` is one of Connect's protocols, and return it in lower case."""
         if protocol.lower() not in ("eager", "compatible", "sessioned", "static"):
             raise ValueError("must be one of eager, compatible, sessioned, static")
         return protocol.lower()
@@ -290,13 +316,15 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("static_connectors", "static_tasks")
     @classmethod
     def _are_names(cls, claims: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return claims if claims is None else claimed(claims)
+        """Check that no name in ``claims`` is empty, and return ``claims``."""
+        return claims if claims is None else check_static_names(claims)
 
     @field_validator("static_tasks")
     @classmethod
     def _are_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Check that each of ``tasks`` is the id of a task, and return them."""
         for text in tasks or ():
-            claimed_task(text)
+            parse_static_task(text)
         return tasks
 
     @field_validator(
@@ -308,6 +336,7 @@ class WorkerSettings(InterWorkerSettings):
     )
     @classmethod
     def _is_positive_or_the_brokers_default(cls, count: int) -> int:
+        """Check that ``count`` is at least 1 or is -1, and return it."""
         if count != -1 and count < 1:
             raise ValueError("must be at least 1, or -1 for the broker's own default")
         return count
@@ -315,6 +344,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("log_level")
     @classmethod
     def _is_a_level(cls, level: str) -> str:
+        """Check that ``level`` is a log level, and return it in upper case."""
         if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError("must be one of DEBUG, INFO, WARNING, ERROR")
         return level.upper()
@@ -322,6 +352,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("jars_dir")
     @classmethod
     def _fits_into_a_class_path(cls, folder: str | None) -> str | None:
+        """Check that ``folder`` contains no character that has a meaning in a Java class path, and return it."""
         if folder is not None and any(letter in folder for letter in ":,*"):
             raise ValueError("Java cannot load jars from a folder with : , or * in its name")
         return folder
@@ -329,6 +360,8 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("pipeline_modules")
     @classmethod
     def _are_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that each of ``modules`` is the name of a Python module, and return them. The modules need not
+        exist."""
         for module in modules:
             if not all(part.isidentifier() for part in module.split(".")):
                 raise ValueError(f"{module!r} is not the name of a Python module")
@@ -337,6 +370,7 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("python_executable")
     @classmethod
     def _is_a_program(cls, executable: str | None) -> str | None:
+        """Check that ``executable`` is an absolute path, and return it. The file need not exist."""
         if executable is not None and not executable.startswith("/"):
             raise ValueError("must be an absolute path")
         return executable
@@ -344,11 +378,13 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("jars_mirror")
     @classmethod
     def _is_a_repository(cls, url: str) -> str:
-        return repository(url)
+        """Check that ``url`` is the URL of a Maven repository, and return it."""
+        return check_repository_url(url)
 
     # -- checks between keys ------------------------------------------------------------------------------------------
 
     def _errors_between_keys(self) -> dict[str, list[str]]:
+        """The errors, by key, of values that are valid but contradict each other."""
         errors = self.signature_errors()
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             errors["heartbeat.interval.ms"] = [
@@ -369,11 +405,11 @@ class WorkerSettings(InterWorkerSettings):
 # -- where jars come from ---------------------------------------------------------------------------------------------
 
 
-def repository(url: str) -> str:
-    """``url``, after a check.
+def check_repository_url(url: str) -> str:
+    """Return ``url`` if it is the URL of a Maven repository.
 
-    :raises ValueError: when ``url`` is not the http or https URL of a Maven repository. The message does not quote
-        ``url``, which may contain a password.
+    :raises ValueError: when ``url`` is not an http or https URL with a host. The message does not quote ``url``, which
+        may contain a password.
     """
     try:
         parts = urlsplit(url)
@@ -388,25 +424,27 @@ def repository(url: str) -> str:
 # -- static.connectors and static.tasks -------------------------------------------------------------------------------
 
 
-def claimed(names: tuple[str, ...]) -> tuple[str, ...]:
-    """``names``, after a check.
+def check_static_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``names`` if none of them is empty.
 
     :raises ValueError: when one of ``names`` is empty.
     """
     if "" in names:
-        raise ValueError("a name is missing between two commas, or after the last comma")
+        raise ValueError("a name is missing before or after a comma")
     return names
 
 
-def claimed_task(text: str) -> ConnectorTaskId:
-    """The task id ``text``, written as ``<connector>-<number>``.
+def parse_static_task(text: str) -> ConnectorTaskId:
+    """The task id that ``text`` states as ``<connector>-<number>``.
 
-    :raises ValueError: when ``text`` is not a task id.
+    :raises ValueError: when ``text`` is not a task id, or its number has leading zeros or is above :data:`INT_MAX`.
     """
     number_size_max = len(str(INT_MAX))
     task = ConnectorTaskId.parse(text) if len(text.rpartition("-")[2]) <= number_size_max else None
     if task is None or str(task) != text or task.task > INT_MAX:
-        raise ValueError(f"{text!r} is not a task id: its number is 0 to {INT_MAX}, without leading zeros")
+        raise ValueError(
+            f"{text!r} is not a task id <connector>-<number> with a number from 0 to {INT_MAX}, without leading zeros"
+        )
     return task
 
 
@@ -414,16 +452,16 @@ def claimed_task(text: str) -> ConnectorTaskId:
 
 
 _GATHERED = ("spark", "security")
-"""Fields that each hold several keys, whose names differ from the field's."""
+"""The fields that each hold several keys, whose names differ from the field's."""
 
 
 def _keys(settings: type[BaseModel]) -> frozenset[str]:
-    """The keys of a worker file for which ``settings`` has a field of the same name."""
+    """The config keys that belong to exactly one field of ``settings``."""
     return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name not in _GATHERED)
 
 
 def _listener(text: str) -> Listener:
-    """``text``, written as ``http://host:port``, parsed.
+    """The host and port of ``text``, written as ``http://host:port``; an empty host means every interface.
 
     :raises ValueError: when ``text`` has another form.
     """

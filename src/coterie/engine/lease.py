@@ -1,44 +1,49 @@
-"""How one session timeout is divided: the lease, in which a worker may run its jobs, and the time left to stop them."""
+"""How a session timeout is divided into the lease, in which a worker may run its jobs, and the time left to stop
+them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The parts of a session timeout. When this worker's session ends, its jobs are assigned to other workers, so all
-    jobs here must stop before that. These durations control when the member considers itself removed, how the herder
-    stops tasks, and when the watchdog considers the event loop stalled."""
+    """The parts of a session timeout. When the coordinator ends this worker's session, the group's leader assigns this
+    worker's jobs to other workers, so all jobs here must stop before that. From these durations follow when the member
+    considers its membership lost, how long the herder lets tasks stop, and when the watchdog stops all tasks of a
+    blocked event loop."""
 
     session_timeout_ms: int
 
     def __post_init__(self) -> None:
-        assert self.proved_ms + self.stop_grace_ms + self.silence_ms <= self.session_timeout_ms, "a lease is too long"
+        assert self.duration_ms + self.stop_grace_ms + self.stall_threshold_ms <= self.session_timeout_ms, (
+            "the parts of a session timeout are longer than the session timeout"
+        )
 
     @property
-    def proved_ms(self) -> int:
-        """The length of the lease that a response grants, counted from the *sending* of its request: for this long the
-        coordinator surely counts this worker as a member."""
+    def duration_ms(self) -> int:
+        """The duration of the lease that a response grants, counted from the *sending* of its request (2/3 of the
+        session timeout). During this time the coordinator certainly counts this worker as a member."""
         return self.session_timeout_ms * 2 // 3
 
     @property
     def request_timeout_ms(self) -> int:
-        """Time limit of a request to which a broker responds immediately. If a broken connection loses one request,
-        there is time for another one before the lease ends."""
+        """The time limit of a request to which a broker responds immediately (1/3 of the session timeout). If one
+        request is lost with its connection, another request can be answered before the lease ends."""
         return self.session_timeout_ms // 3
 
     @property
-    def heartbeat_patience_ms(self) -> int:
-        """How long the response to a heartbeat is awaited before the next heartbeat is sent, which still arrives before
-        the lease ends."""
-        return self.proved_ms // 2
+    def heartbeat_timeout_ms(self) -> int:
+        """How long the member waits for the response to a heartbeat, from its sending, before it sends another
+        heartbeat: half of the lease, so that the second heartbeat still arrives before the lease ends."""
+        return self.duration_ms // 2
 
     @property
     def stop_grace_ms(self) -> int:
-        """Grace period for stopping tasks when the lease has ended. Stopping takes longer in total than this period."""
+        """The grace period of stops that begin when the lease has ended (1/5 of the session timeout). A task that still
+        runs at the end of this period is interrupted, which takes additional time."""
         return self.session_timeout_ms // 5
 
     @property
-    def silence_ms(self) -> int:
-        """An event loop that, at the end of the lease, has not run for longer than this counts as stalled: the watchdog
-        stops all tasks. Longer than a short pause of a busy host."""
+    def stall_threshold_ms(self) -> int:
+        """If the lease has ended and the event loop has not run for longer than this, the watchdog stops all tasks
+        (1/12 of the session timeout). Longer than a short pause of a busy host."""
         return self.session_timeout_ms // 12

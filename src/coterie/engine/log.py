@@ -9,8 +9,8 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One record as read from a log. ``value`` None is a tombstone."""
+class TopicRecord:
+    """One record that was read from a log. ``value`` None is a tombstone."""
 
     partition: int
     offset: int
@@ -20,24 +20,26 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewLine:
-    """One record to append to a log."""
+class NewTopicRecord:
+    """One record to append to a log. ``value`` None is a tombstone."""
 
     key: bytes
     value: bytes | None = field(repr=False)
 
 
 class Log(Protocol):
-    """Append records and wait until they are durable; read all records from the beginning, then new ones as they come.
+    """A log to which records are appended, and from which all records are read: first the existing records, then the
+    new ones.
 
-    Only in a log of one partition are all records ordered. The config topic has one partition. The status topic may
-    have several, and all records of one key are in one partition.
+    Records are ordered within one partition only. The config topic has one partition. The status topic may have
+    several; all records of one key are in the same partition.
     """
 
-    async def append(self, lines: Sequence[NewLine]) -> int:
-        """Append ``lines`` and wait until all of them are durable; return the offset after the last one.
+    async def append(self, lines: Sequence[NewTopicRecord]) -> int:
+        """Append ``lines`` and wait until all of them are durable; return the offset after the last one (with several
+        partitions: the greatest of these offsets). A record may be appended twice, if the first response was lost.
 
-        :raises WorldError: when the records could not be written, or when it is unknown whether they were.
+        :raises WorldError: when a record could not be written, or when it is unknown whether it was written.
         """
         ...
 
@@ -48,12 +50,12 @@ class Log(Protocol):
         """
         ...
 
-    def follow(self) -> AsyncIterator[Sequence[Line]]:
-        """Yield every record from the beginning, then every new record as it comes, without end.
+    def follow(self) -> AsyncIterator[Sequence[TopicRecord]]:
+        """Yield every record from the beginning, in batches, then every new record when it is written. Does not end.
 
-        Yields an empty sequence once, when all records that existed at the call have been yielded ("read to end").
-        Temporary failures (an unreachable broker) are logged and retried.
+        Yields one empty sequence, when all records that existed when the iteration began have been yielded: the log is
+        "read to its end". Temporary failures (an unreachable broker) are logged and retried.
 
-        :raises WorldError: when it cannot continue, because the records after those already read were deleted.
+        :raises WorldError: when records were deleted before they were read, or when the log was closed.
         """
         ...

@@ -11,17 +11,18 @@ EffectT = TypeVar("EffectT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output(Generic[RecordT, EffectT]):
-    """Append ``records``; once they are durable, perform ``effects`` in order."""
+    """The result of one step of a machine: ``records`` to append to its log, and ``effects`` to perform in order once
+    these records are durable."""
 
     records: tuple[RecordT, ...] = ()
     effects: tuple[EffectT, ...] = ()
 
 
 class Outbox(Generic[EffectT]):
-    """Holds the effects of each step back until its records, and those of all steps before it, are durable.
+    """Keeps the effects of each step until the step's records, and the records of all steps before it, are durable.
 
-    A machine may take further steps while its log is being written. A response could show state that is not yet
-    durable and that a crash loses. So *every* effect waits, even that of a step that wrote no record.
+    A machine may take further steps while its log is being written. A response could show state that is not yet durable
+    and that a crash loses. So *every* effect waits, also an effect of a step that wrote no record.
     """
 
     def __init__(self) -> None:
@@ -30,17 +31,19 @@ class Outbox(Generic[EffectT]):
         self._durable = 0
 
     def put(self, output: Output[RecordT, EffectT]) -> None:
+        """Add the effects of a step. ``output.records`` are appended to the log after those of all earlier steps."""
         self._written += len(output.records)
         if output.effects:
             self._held.append((self._written, output.effects))
 
-    def durable(self, records: int) -> None:
-        """``records`` more records are durable."""
-        self._durable += records
+    def mark_durable(self, count: int) -> None:
+        """Record that the next ``count`` records, in the order of the steps, are durable."""
+        self._durable += count
         assert self._durable <= self._written, "more records durable than were written"
 
     def release(self) -> Sequence[EffectT]:
-        """Remove and return, in order, the effects whose records are durable."""
+        """Remove and return, in order, the effects whose records, and all earlier records, are durable. May be
+        empty."""
         released: list[EffectT] = []
         while self._held and self._held[0][0] <= self._durable:
             released.extend(self._held.popleft()[1])

@@ -8,7 +8,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Timers(Generic[KeyT]):
-    """One deadline a key; setting a key again moves its deadline. A moved or cancelled deadline is never returned."""
+    """Deadlines in ms, at most one for each key. A deadline that was moved or cancelled is never returned."""
 
     def __init__(self) -> None:
         self._at_ms: dict[KeyT, tuple[int, int]] = {}
@@ -16,6 +16,7 @@ class Timers(Generic[KeyT]):
         self._count = 0
 
     def set(self, key: KeyT, at_ms: int) -> None:
+        """Set the deadline of ``key``, or move it to ``at_ms``."""
         self._count += 1
         self._at_ms[key] = (at_ms, self._count)
         heapq.heappush(self._heap, (at_ms, self._count, key))
@@ -25,10 +26,11 @@ class Timers(Generic[KeyT]):
             heapq.heapify(self._heap)
 
     def cancel(self, key: KeyT) -> None:
+        """Remove the deadline of ``key``, if there is one."""
         self._at_ms.pop(key, None)
 
     def next_at_ms(self) -> int | None:
-        """When the next deadline is due; None when there is none."""
+        """The earliest deadline, which may already have passed; None when no deadline is set."""
         while self._heap:
             at_ms, count, key = self._heap[0]
             if self._at_ms.get(key) == (at_ms, count):
@@ -37,8 +39,8 @@ class Timers(Generic[KeyT]):
         return None
 
     def pop_due(self, now_ms: int) -> KeyT | None:
-        """Remove and return one key whose deadline has passed: the earliest deadline first, then in the order in which
-        they were set. None when no deadline has passed."""
+        """Remove the earliest deadline that is ``now_ms`` or earlier, and return its key; among equal deadlines, the
+        one that was set first. None when there is no such deadline."""
         at_ms = self.next_at_ms()
         if at_ms is None or at_ms > now_ms:
             return None

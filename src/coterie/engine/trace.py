@@ -4,16 +4,17 @@ from collections import deque
 
 
 class Trace:
-    """The last ``lines_max`` entries, oldest first. Entries are formatted only when :meth:`story` is called. Memory is
-    bounded only if each entry is small."""
+    """The last ``entries_max`` entries, oldest first. An entry is formatted only when :meth:`recent_text` is called.
+    The number of entries is limited, but not their size: each entry should be small."""
 
-    def __init__(self, lines_max: int = 400) -> None:
-        self._happenings: deque[tuple[int, object]] = deque(maxlen=lines_max)
+    def __init__(self, entries_max: int = 400) -> None:
+        self._entries: deque[tuple[int, object]] = deque(maxlen=entries_max)
 
-    def add(self, now_ms: int, happening: object) -> None:
-        """``happening``: a text, or an immutable object whose ``str`` describes it."""
-        self._happenings.append((now_ms, happening))
+    def add(self, now_ms: int, entry: object) -> None:
+        """Add ``entry``, a text or an immutable object whose ``str`` describes it, with the time ``now_ms``."""
+        self._entries.append((now_ms, entry))
 
-    def story(self, last: int = 15) -> str:
-        """The last entries as one text, one entry a line."""
-        return "\n".join(f"{now_ms:>9} {happening}" for now_ms, happening in list(self._happenings)[-last:])
+    def recent_text(self, last: int = 15) -> str:
+        """The newest ``last`` entries as one text, oldest first; each line contains the time and the text of one
+        entry."""
+        return "\n".join(f"{now_ms:>9} {happening}" for now_ms, happening in list(self._entries)[-last:])

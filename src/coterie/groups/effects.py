@@ -1,5 +1,5 @@
-"""The orders that any group's machine sends to its host, and the events of deadlines that passed; the same for each
-group protocol."""
+"""The effects of the machines of groups, for every group protocol: responses and timers. And the event of a timer that
+has fired."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -12,20 +12,23 @@ ResponseT = TypeVar("ResponseT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Generic[KeyT]):
-    """A deadline passed. The timer may have been moved or cancelled meanwhile: the machine checks the deadline."""
+    """The time of a timer came. The timer may have been moved or cancelled meanwhile, so the machine checks the
+    deadline."""
 
     key: KeyT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply(Generic[ResponseT]):
+    """Send ``response`` to the request ``to``."""
+
     to: ReplyTo
     response: ResponseT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer(Generic[KeyT]):
-    """Fire ``key`` at ``at_ms``; if it is set already, move it."""
+    """Send `TimerFired` with ``key`` at ``at_ms``; if the timer is set already, move it."""
 
     key: KeyT
     at_ms: int
@@ -33,6 +36,8 @@ class SetTimer(Generic[KeyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer(Generic[KeyT]):
+    """Cancel the timer ``key``."""
+
     key: KeyT
 
 

@@ -1,8 +1,9 @@
 """The messages of the coordinator of one transactional id: its events, records and effects.
 
-Independent of API versions, as `messages` is. A transaction's coordinator and its partitions are on one disk here, so
-the decision and the markers that publish it to readers are one output and become durable together. So Kafka's states
-between Ongoing and Complete, in which markers are being sent, do not exist here.
+The messages are independent of API versions, as `classic.messages` are. A transaction's coordinator and its partitions
+are on one disk here, so the decision to commit or abort and the markers that publish it to readers are one output and
+become durable together. So Kafka's states between Ongoing and Complete, in which markers are being sent, do not exist
+here.
 """
 
 from dataclasses import dataclass
@@ -17,36 +18,42 @@ EPOCH_MAX = 2**15 - 2
 """The greatest epoch that a producer gets: the next one is reserved for the markers that fence the producer."""
 
 
-class Identity(NamedTuple):
-    """A producer id and epoch; of one producer id only the greatest epoch may write."""
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer id and an epoch. With one producer id, only the producer with the greatest epoch may write."""
 
     producer_id: int
     epoch: int
 
 
-NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+"""In a response without a producer id, and in a record without a previous producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLimits:
-    """The coordinator's settings; defaults are Kafka's."""
+    """The settings of transactions; the defaults are Kafka's."""
 
     timeout_max_ms: int = 900_000
-    """``transaction.max.timeout.ms``."""
+    """``transaction.max.timeout.ms``: the greatest transaction timeout that a producer may request."""
     transactional_id_expiration_ms: int = 604_800_000
-    """``transactional.id.expiration.ms``: after this time an id without an open transaction is removed."""
+    """``transactional.id.expiration.ms``: this long after its last record, a transactional id without an open
+    transaction is removed."""
     producer_id_expiration_ms: int = 86_400_000
-    """``producer.id.expiration.ms``: this long after a producer's last write, its sequence numbers are removed from a
-    partition."""
+    """``producer.id.expiration.ms``: this long after a producer's last write to a partition, its sequence numbers are
+    removed from this partition."""
 
 
 class TransactionState(StrEnum):
-    """Kafka's names, as in ListTransactions responses."""
+    """The state of a transactional id, by Kafka's names, as in ListTransactions responses."""
 
     EMPTY = "Empty"
+    """The producer has begun no transaction since it requested its producer id."""
     ONGOING = "Ongoing"
+    """A transaction is open."""
     COMPLETE_COMMIT = "CompleteCommit"
+    """The last transaction was committed."""
     COMPLETE_ABORT = "CompleteAbort"
+    """The last transaction was aborted."""
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -54,42 +61,55 @@ class TransactionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId:
+    """A producer requests a producer id and epoch, at its start or after an error."""
+
     timeout_ms: int
+    """The transaction timeout that the producer requests."""
     timeout_max_ms: int
-    expected: Identity | None
-    """The producer id and epoch that the producer sent (KIP-360); None: it has just started."""
+    """`TransactionLimits.timeout_max_ms`: a longer timeout is refused."""
+    expected_producer: ProducerIdAndEpoch | None
+    """The producer id and epoch that the producer had until now (KIP-360); None: the producer has just started."""
     fresh_producer_id: int
-    """Used when the transactional id is new, or when its producer id has no epoch left."""
+    """An unused producer id, which the producer gets if the transactional id is new, or if its present producer id has
+    no epoch left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    producer: Identity
+    """Adds partitions to the producer's transaction, and begins a transaction if none is open."""
+
+    producer: ProducerIdAndEpoch
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Checks whether each partition is in the producer's open transaction (KIP-890)."""
+    """Asks which partitions are in the producer's open transaction (KIP-890)."""
 
-    producer: Identity
+    producer: ProducerIdAndEpoch
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    producer: Identity
+    """Commits or aborts the producer's transaction."""
+
+    producer: ProducerIdAndEpoch
     is_commit: bool
     bumps_epoch: bool
-    """EndTxn v5 and later: each transaction has its own epoch, so that no late batch can enter the next transaction."""
+    """True for EndTxn v5 and later: each transaction has its own epoch, so that no late batch can enter the next
+    transaction."""
     fresh_producer_id: int
+    """An unused producer id, used if the present one has no epoch left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutPassed:
-    """The deadline passed. The transaction may have ended and another begun: the machine checks the deadline."""
+    """The time of the transaction's timer came. The transaction may have ended meanwhile and another one begun, so the
+    machine checks the deadline."""
 
     fresh_producer_id: int
+    """As in `EndTransaction`."""
 
 
 Request: TypeAlias = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction
@@ -100,24 +120,27 @@ Event: TypeAlias = Request | TimeoutPassed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """The markers that end a transaction, one in each of its partitions."""
+    """The markers that end a transaction: one commit marker or abort marker in each of ``partitions``, with the
+    producer id and epoch of ``producer``."""
 
-    producer: Identity
+    producer: ProducerIdAndEpoch
     is_commit: bool
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWritten:
-    """The whole state of a transactional id; replaces the record before it."""
+    """The whole state of a transactional id; replaces its previous record."""
 
-    producer: Identity
-    previous: Identity
-    """The producer before the last bump of its epoch: it may not have received that response, and may retry."""
+    producer: ProducerIdAndEpoch
+    previous: ProducerIdAndEpoch
+    """The producer id and epoch before the last change: the producer may not have received the response with the new
+    ones, and may repeat its request. `NO_PRODUCER` if a newly started producer caused the change."""
     timeout_ms: int
+    """The transaction timeout: an open transaction is aborted this long after its begin."""
     state: TransactionState
     partitions: frozenset[TopicPartition]
-    """The partitions of the open transaction."""
+    """The partitions of the open transaction; empty without one."""
     started_at_ms: int
     """When the open transaction began; -1 without an open transaction."""
     written_at_ms: int
@@ -130,10 +153,11 @@ Record: TypeAlias = MarkersWritten | TransactionWritten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The response to the request; with the fields of the newest API version."""
+    """The response to the request. The broker sends those fields that the request's API version has."""
 
     error: ErrorCode = ErrorCode.none
-    producer: Identity = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
+    """The producer id and epoch that the producer uses from now on; `NO_PRODUCER` if the response has none."""
     missing: frozenset[TopicPartition] = frozenset()
     """In response to `VerifyPartitions`: the partitions that are not in the transaction."""
 
@@ -147,6 +171,8 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
+    """Cancel the timer of `TimeoutPassed`."""
+
     pass
 
 

@@ -1,24 +1,25 @@
 """The coordinator of one transactional id (KIP-98, KIP-360, KIP-890): its producer id and epoch, and the partitions of
 its open transaction. `step` decides; `apply` is the only writer of the hard state; there is no soft state.
 
-A producer that starts with the transactional id gets a greater epoch. This fences the previous producer, and aborts the
-transaction that it left open. A transaction is also aborted when its timeout has passed. The step that ends a
-transaction also writes its markers. So after a crash of the broker the transaction has either ended completely or not
-at all; if not, its producer retries or its timer fires.
+A producer that starts with the transactional id gets a greater epoch. This fences the previous producer: its requests
+and batches are refused. A transaction that it left open is aborted. A transaction is also aborted when its timeout has
+passed. The step that ends a transaction also writes the transaction's markers. So after a crash of the broker a
+transaction has either ended completely or is still open; an open one is ended by its producer's repeated request or by
+its timer.
 """
 
 from coterie.engine.output import Output
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
-    NOBODY,
+    NO_PRODUCER,
     AddPartitions,
     CancelTimer,
     Effect,
     EndTransaction,
     Event,
-    Identity,
     InitProducerId,
     MarkersWritten,
+    ProducerIdAndEpoch,
     Record,
     Reply,
     SetTimer,
@@ -31,21 +32,23 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class Transaction:
-    """The state of one transactional id; ``written`` is None until its first producer has started."""
+    """The state of one transactional id. ``last_record`` is None until its first producer has requested a producer
+    id."""
 
-    def __init__(self, written: TransactionWritten | None = None) -> None:
-        self.written = written
+    def __init__(self, last_record: TransactionWritten | None = None) -> None:
+        self.last_record = last_record
 
 
 def apply(transaction: Transaction, record: Record) -> None:
-    """The only writer of the state, live and at replay."""
+    """Change the state as ``record`` says. The state is changed by this function only, live and at replay. Markers
+    change nothing here: they belong to the partitions."""
     if isinstance(record, TransactionWritten):
-        transaction.written = record
+        transaction.last_record = record
 
 
 def check(transaction: Transaction) -> None:
-    """Assert the invariants."""
-    written = transaction.written
+    """Assert the invariants. Called after each step."""
+    written = transaction.last_record
     if written is not None:
         is_ongoing = written.state is TransactionState.ONGOING
         assert bool(written.partitions) == is_ongoing, "only an open transaction has partitions"
@@ -54,7 +57,11 @@ def check(transaction: Transaction) -> None:
 
 
 def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Record, Effect]:
-    """Process one event. The caller writes the records atomically and performs the effects once they are durable."""
+    """Process one event: change the state and return the records and effects. The caller writes the records atomically
+    and performs the effects once they are durable.
+
+    A refused request changes nothing; its effect is a `Reply` with the error code.
+    """
     turn = _Turn(transaction, now_ms)
     try:
         match event:
@@ -76,7 +83,7 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
 
 
 class _Turn:
-    """The working set of one step: the state, the time, and the records and effects so far."""
+    """The working set of one step: the state, the time, and the records and effects of the step so far."""
 
     def __init__(self, transaction: Transaction, now_ms: int) -> None:
         self.transaction = transaction
@@ -85,10 +92,12 @@ class _Turn:
         self.effects: list[Effect] = []
 
     def write(self, record: Record) -> None:
+        """Add a record to the step's output and apply it to the state at once."""
         apply(self.transaction, record)
         self.records.append(record)
 
-    def reply(self, error: ErrorCode = ErrorCode.none, producer: Identity = NOBODY) -> None:
+    def reply(self, error: ErrorCode = ErrorCode.none, producer: ProducerIdAndEpoch = NO_PRODUCER) -> None:
+        """Add a response without ``missing`` partitions."""
         self.effects.append(Reply(error=error, producer=producer))
 
 
@@ -96,25 +105,32 @@ class _Turn:
 
 
 def on_init(turn: _Turn, request: InitProducerId) -> None:
+    """Give a producer its producer id and epoch, and abort an open transaction. A producer that has just started gets a
+    greater epoch than its predecessor; one that names its present epoch gets the next one (KIP-360). A repeated request
+    gets the same response again.
+
+    :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED, when the producer names a producer id and epoch
+        that are not the present ones, and the request is no repeated one.
+    """
     if not 0 < request.timeout_ms <= request.timeout_max_ms:
         raise KafkaRefusal(ErrorCode.invalid_transaction_timeout)
-    written = turn.transaction.written
+    written = turn.transaction.last_record
     if written is None:
-        producer, previous = Identity(request.fresh_producer_id, 0), NOBODY
+        producer, previous = ProducerIdAndEpoch(request.fresh_producer_id, 0), NO_PRODUCER
     else:
         is_ongoing = written.state is TransactionState.ONGOING
-        if request.expected == written.previous and not is_ongoing:
+        if request.expected_producer == written.previous and not is_ongoing:
             # A retry of the same producer, which did not receive the response to its previous request.
             turn.reply(producer=written.producer)
             return
-        if request.expected not in (None, written.producer):
+        if request.expected_producer not in (None, written.producer):
             raise KafkaRefusal(ErrorCode.producer_fenced)
         # A producer that has just started has no previous epoch. Keeping one would let a fenced producer pass for a
         # retry.
-        previous = NOBODY if request.expected is None else written.producer
+        previous = NO_PRODUCER if request.expected_producer is None else written.producer
         producer = _abort(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
         # The markers of an abort use the next epoch. The producer whose transaction was aborted may continue with it.
-        if not is_ongoing or request.expected is None:
+        if not is_ongoing or request.expected_producer is None:
             producer = _bumped(producer, request.fresh_producer_id)
     turn.write(
         TransactionWritten(
@@ -131,6 +147,10 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
 
 
 def on_add(turn: _Turn, request: AddPartitions) -> None:
+    """Add partitions to the transaction. The first ones begin it, and set its timer.
+
+    :raises KafkaRefusal: see `check_producer`.
+    """
     written = check_producer(turn.transaction, request.producer)
     if request.partitions <= written.partitions:
         turn.reply()
@@ -154,12 +174,21 @@ def on_add(turn: _Turn, request: AddPartitions) -> None:
 
 
 def on_verify(turn: _Turn, request: VerifyPartitions) -> None:
+    """Reply with those of the request's partitions that are not in the open transaction.
+
+    :raises KafkaRefusal: see `check_producer`.
+    """
     written = check_producer(turn.transaction, request.producer)
     turn.effects.append(Reply(missing=request.partitions - written.partitions))
 
 
 def on_end(turn: _Turn, request: EndTransaction) -> None:
-    written = turn.transaction.written
+    """Commit or abort the transaction. A repeated request gets the same response again.
+
+    :raises KafkaRefusal: INVALID_TXN_STATE, when no transaction is open and the request is neither a repeated one nor
+        an abort with ``bumps_epoch``; otherwise see `check_producer`.
+    """
+    written = turn.transaction.last_record
     complete = TransactionState.COMPLETE_COMMIT if request.is_commit else TransactionState.COMPLETE_ABORT
     if (
         request.bumps_epoch
@@ -194,7 +223,9 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
 
 
 def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
-    written = turn.transaction.written
+    """Abort the open transaction if its timeout has passed; if not, set the timer to its deadline again. Nothing
+    happens without an open transaction."""
+    written = turn.transaction.last_record
     due_ms = None if written is None else deadline_ms(written)
     if written is None or due_ms is None:
         return
@@ -207,8 +238,8 @@ def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
 
 
 def deadline_ms(written: TransactionWritten) -> int | None:
-    """When the open transaction will be aborted; None without an open transaction. A shell that has restarted uses this
-    to set its timer."""
+    """The time, in ms, at which the open transaction of ``written`` is aborted; None if none is open. A shell that has
+    restarted uses this to set its timer."""
     if written.state is not TransactionState.ONGOING:
         return None
     return written.started_at_ms + written.timeout_ms
@@ -217,8 +248,13 @@ def deadline_ms(written: TransactionWritten) -> int | None:
 # -- guards -----------------------------------------------------------------------------------------------------------
 
 
-def check_producer(transaction: Transaction, producer: Identity) -> TransactionWritten:
-    written = transaction.written
+def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> TransactionWritten:
+    """The state of the transactional id, if ``producer`` is its present producer.
+
+    :raises KafkaRefusal: INVALID_PRODUCER_ID_MAPPING, when the producer id is another or there is none;
+        PRODUCER_FENCED, when the epoch is another.
+    """
+    written = transaction.last_record
     if written is None or written.producer.producer_id != producer.producer_id:
         raise KafkaRefusal(ErrorCode.invalid_producer_id_mapping)
     if written.producer.epoch != producer.epoch:
@@ -229,16 +265,24 @@ def check_producer(transaction: Transaction, producer: Identity) -> TransactionW
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _abort(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> Identity:
-    """Abort an open transaction without a request of its producer; return the producer id and epoch of the next one."""
+def _abort(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> ProducerIdAndEpoch:
+    """Abort the open transaction without a request of its producer. Returns the producer id and epoch that the
+    transactional id has then."""
     marker, producer = _next_epoch(written.producer), _bumped(written.producer, fresh_producer_id)
     _end(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
     return producer
 
 
 def _end(
-    turn: _Turn, written: TransactionWritten, state: TransactionState, *, marker: Identity, producer: Identity
+    turn: _Turn,
+    written: TransactionWritten,
+    state: TransactionState,
+    *,
+    marker: ProducerIdAndEpoch,
+    producer: ProducerIdAndEpoch,
 ) -> None:
+    """Write the markers of the open transaction, with the producer id and epoch ``marker``, then the state in which
+    ``producer`` is the present producer; cancel the timer."""
     turn.write(
         MarkersWritten(
             producer=marker,
@@ -250,7 +294,10 @@ def _end(
     turn.effects.append(CancelTimer())
 
 
-def _complete(turn: _Turn, written: TransactionWritten, state: TransactionState, *, producer: Identity) -> None:
+def _complete(
+    turn: _Turn, written: TransactionWritten, state: TransactionState, *, producer: ProducerIdAndEpoch
+) -> None:
+    """Write ``state`` without an open transaction; ``producer`` is the present producer from now on."""
     turn.write(
         TransactionWritten(
             producer=producer,
@@ -264,9 +311,11 @@ def _complete(turn: _Turn, written: TransactionWritten, state: TransactionState,
     )
 
 
-def _next_epoch(producer: Identity) -> Identity:
-    return Identity(producer.producer_id, producer.epoch + 1)
+def _next_epoch(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    """The same producer id with the next epoch, which may be the one reserved for markers."""
+    return ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
 
 
-def _bumped(producer: Identity, fresh_producer_id: int) -> Identity:
-    return _next_epoch(producer) if producer.epoch < EPOCH_MAX else Identity(fresh_producer_id, 0)
+def _bumped(producer: ProducerIdAndEpoch, fresh_producer_id: int) -> ProducerIdAndEpoch:
+    """The same producer id with the next epoch; ``fresh_producer_id`` with epoch 0 if no epoch is left."""
+    return _next_epoch(producer) if producer.epoch < EPOCH_MAX else ProducerIdAndEpoch(fresh_producer_id, 0)

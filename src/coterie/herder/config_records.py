@@ -1,4 +1,4 @@
-"""The lines of the config topic: the same bytes as Kafka Connect's, plus an incarnation, which Connect ignores."""
+"""The lines of the config topic. The bytes are those of Kafka Connect, plus an incarnation, which Connect ignores."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.herder.session_keys import SessionKey, decode_base64
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -17,17 +17,17 @@ from coterie.nouns.states import TargetState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorWritten:
-    """``connector-<name>``: a new or updated config; None means deleted."""
+    """``connector-<name>``: a new or changed config; None when the connector was deleted."""
 
     connector: ConnectorName
     config: Mapping[str, str] | None
     incarnation: Incarnation | None = None
-    """None when Connect's own tools wrote the line."""
+    """None when the line contains none, because Connect's own tools wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWritten:
-    """``task-<name>-<i>``: one task's config, which takes effect with the next commit."""
+class TaskConfigWritten:
+    """``task-<name>-<number>``: one task's config, which takes effect with the next commit."""
 
     task: ConnectorTaskId
     config: Mapping[str, str]
@@ -35,15 +35,15 @@ class TaskWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksCommitted:
-    """``commit-<name>``: the configs of the tasks 0 … ``tasks`` - 1 take effect together."""
+    """``commit-<name>``: the configs of the tasks 0 … ``task_count`` - 1 take effect together."""
 
     connector: ConnectorName
-    tasks: int
+    task_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStateWritten:
-    """``target-state-<name>``; None means removed, which reads as STARTED."""
+    """``target-state-<name>``: the new target state; None when the line was removed, which means STARTED."""
 
     connector: ConnectorName
     target_state: TargetState | None
@@ -51,37 +51,39 @@ class TargetStateWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeyWritten:
-    """``session-key``: the new key with which all workers sign (KIP-507)."""
+    """``session-key``: the new key with which all workers sign requests (KIP-507)."""
 
     session_key: SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotForUs:
-    """A line that is ignored. With a ``remark``, the line is unexpected and the remark is logged. Without a remark, the
-    line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
+class IgnoredLine:
+    """A line that is ignored. With a ``log_message``, the line is unexpected and the message is logged. Without a
+    message, the line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
 
-    remark: str | None = None
+    log_message: str | None = None
 
 
 ConfigRecord: TypeAlias = (
-    ConnectorWritten | TaskWritten | TasksCommitted | TargetStateWritten | SessionKeyWritten | NotForUs
+    ConnectorWritten | TaskConfigWritten | TasksCommitted | TargetStateWritten | SessionKeyWritten | IgnoredLine
 )
 
 _SESSION_KEY = "session-key"
-_OTHERS_KEYS = ("restart-connector-", "tasks-fencing-", "logger-cluster-")
-"""Prefixes of Connect's keys that Coterie does not support; they are matched last, as in Connect."""
+"""The key of the line with the session key."""
+_UNSUPPORTED_KEY_PREFIXES = ("restart-connector-", "tasks-fencing-", "logger-cluster-")
+"""Prefixes of keys that Connect uses and Coterie does not support; they are tried last, as in Connect."""
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
-    """One line of the config topic, parsed. Prefixes are tried in Connect's order. No line raises an exception."""
+    """Parse one line of the config topic; invalid and unknown lines become :class:`IgnoredLine`. The prefixes of keys
+    are tried in Connect's order. No line raises an exception."""
     name = key.decode(errors="replace") if key is not None else ""
     body = _object(value)
     if value is not None and body is None:
-        return NotForUs(remark=f"Ignoring the value of config key {name!r}: it is not a JSON object")
+        return IgnoredLine(log_message=f"Ignoring the value of config key {name!r}: it is not a JSON object")
     if name.startswith("target-state-"):
         return _target_state(ConnectorName(name.removeprefix("target-state-")), body)
     if name.startswith("connector-"):
@@ -92,9 +94,9 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _commit(ConnectorName(name.removeprefix("commit-")), body)
     if name == _SESSION_KEY:
         return _session_key(body)
-    if name.startswith(_OTHERS_KEYS):
-        return NotForUs()
-    return NotForUs(remark=f"Ignoring unknown key {name!r} in the config topic")
+    if name.startswith(_UNSUPPORTED_KEY_PREFIXES):
+        return IgnoredLine()
+    return IgnoredLine(log_message=f"Ignoring unknown key {name!r} in the config topic")
 
 
 def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -104,7 +106,9 @@ def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -
     for field in ("state.v2", "state"):
         if (state := body.get(field)) in (*TargetState,):
             return TargetStateWritten(connector=connector, target_state=TargetState(str(state)))
-    return NotForUs(remark=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains none")
+    return IgnoredLine(
+        log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no target state"
+    )
 
 
 def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -112,7 +116,9 @@ def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> C
         return ConnectorWritten(connector=connector, config=None)
     config = _strings(body.get("properties"))
     if config is None:
-        return NotForUs(remark=f"Ignoring the config of connector {connector}: its properties are not strings")
+        return IgnoredLine(
+            log_message=f"Ignoring the config of connector {connector}: its properties are missing or are not strings"
+        )
     incarnation = body.get("incarnation")
     known = Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
     return ConnectorWritten(connector=connector, config=config, incarnation=known)
@@ -122,66 +128,76 @@ def _task(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
     try:
         task = ConnectorTaskId.parse(name)
     except ValueError as error:
-        return NotForUs(remark=f"Ignoring a task's config: {error}")
+        return IgnoredLine(log_message=f"Ignoring a task's config: {error}")
     if body is None:
-        return NotForUs()
+        return IgnoredLine()
     config = _strings(body.get("properties"))
     if config is None:
-        return NotForUs(remark=f"Ignoring the config of task {task}: its properties are not strings")
-    return TaskWritten(task=task, config=config)
+        return IgnoredLine(
+            log_message=f"Ignoring the config of task {task}: its properties are missing or are not strings"
+        )
+    return TaskConfigWritten(task=task, config=config)
 
 
 def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
-        return NotForUs()
+        return IgnoredLine()
     tasks = body.get("tasks")
     if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 0:
-        return NotForUs(remark=f"Ignoring a commit of connector {connector}: {tasks!r} is not a number of tasks")
-    return TasksCommitted(connector=connector, tasks=tasks)
+        return IgnoredLine(
+            log_message=f"Ignoring a commit of connector {connector}: {tasks!r} is not a number of tasks"
+        )
+    return TasksCommitted(connector=connector, task_count=tasks)
 
 
 def _session_key(body: Mapping[str, object] | None) -> ConfigRecord:
-    """The remark of an invalid key quotes no part of it."""
+    """Parse the value of the session key. The message about an invalid key quotes no part of it."""
     fields = body or {}
     key, algorithm, created_at_ms = (fields.get(name) for name in ("key", "algorithm", "creation-timestamp"))
     if not (isinstance(key, str) and isinstance(algorithm, str) and type(created_at_ms) is int):
-        return NotForUs(remark="Ignoring a session key: a key, an algorithm or a creation-timestamp is missing")
+        return IgnoredLine(
+            log_message="Ignoring a session key: its key, algorithm or creation-timestamp is missing or invalid"
+        )
     try:
         decoded = decode_base64(key)
     except ValueError as error:
-        return NotForUs(remark=f"Ignoring a session key: {error}")
+        return IgnoredLine(log_message=f"Ignoring a session key: {error}")
     if not decoded:
-        return NotForUs(remark="Ignoring a session key: it is empty")
+        return IgnoredLine(log_message="Ignoring a session key: the key is empty")
     return SessionKeyWritten(session_key=SessionKey(key=decoded, algorithm=algorithm, created_at_ms=created_at_ms))
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnation: Incarnation) -> NewLine:
+def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnation: Incarnation) -> NewTopicRecord:
+    """The line with a connector's config."""
     return _line(f"connector-{connector}", {"properties": dict(config), "incarnation": incarnation})
 
 
-def deletion_lines(connector: ConnectorName) -> tuple[NewLine, ...]:
-    """The tombstone of the config, then the tombstone of the target state: Connect's order."""
+def deletion_lines(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
+    """The lines that delete a connector: the tombstone of its config, then the tombstone of its target state, which is
+    Connect's order."""
     return (_line(f"connector-{connector}", None), _line(f"target-state-{connector}", None))
 
 
-def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewLine, ...]:
-    """Each task's config, then the commit with which the configs take effect."""
+def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewTopicRecord, ...]:
+    """The line with each task's config, then the commit line with which these configs take effect."""
     tasks = (
         _line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)}) for i, config in enumerate(configs)
     )
     return (*tasks, _line(f"commit-{connector}", {"tasks": len(configs)}))
 
 
-def target_state_line(connector: ConnectorName, target_state: TargetState) -> NewLine:
+def target_state_line(connector: ConnectorName, target_state: TargetState) -> NewTopicRecord:
+    """The line with a connector's target state."""
     # Workers before KIP-875 do not support STOPPED: they read PAUSED instead.
     older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
     return _line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
 
 
-def session_key_line(session_key: SessionKey) -> NewLine:
+def session_key_line(session_key: SessionKey) -> NewTopicRecord:
+    """The line with the session key, as Connect writes it."""
     fields = {
         "key": base64.b64encode(session_key.key).decode(),
         "algorithm": session_key.algorithm,
@@ -193,16 +209,19 @@ def session_key_line(session_key: SessionKey) -> NewLine:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _line(key: str, value: Mapping[str, object] | None) -> NewLine:
-    return NewLine(key=key.encode(), value=None if value is None else dump(value))
+def _line(key: str, value: Mapping[str, object] | None) -> NewTopicRecord:
+    """A line of the config topic; a tombstone when ``value`` is None."""
+    return NewTopicRecord(key=key.encode(), value=None if value is None else dump(value))
 
 
 def dump(value: object) -> bytes:
-    """JSON as Connect's JsonConverter writes it: without blanks, non-ASCII characters unescaped."""
+    """``value`` as JSON, in the form in which Connect's JsonConverter writes it: without blanks, non-ASCII characters
+    unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _object(value: bytes | None) -> Mapping[str, object] | None:
+    """The JSON object in ``value``; None for a tombstone, and when ``value`` is no JSON object."""
     if value is None:
         return None
     try:
@@ -213,6 +232,7 @@ def _object(value: bytes | None) -> Mapping[str, object] | None:
 
 
 def _strings(value: object) -> Mapping[str, str] | None:
+    """``value`` if it is a mapping whose values are strings, else None."""
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         return None
     return value

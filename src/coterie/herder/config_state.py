@@ -1,17 +1,17 @@
-"""The state of the config topic: all configured connectors and tasks, up to the line that was read last."""
+"""The state of the config topic: all connectors and tasks that are configured by the lines read so far."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from coterie.engine.log import Line
+from coterie.engine.log import TopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import (
     ConnectorWritten,
-    NotForUs,
+    IgnoredLine,
     SessionKeyWritten,
     TargetStateWritten,
+    TaskConfigWritten,
     TasksCommitted,
-    TaskWritten,
 )
 from coterie.herder.session_keys import SessionKey
 from coterie.nouns.ids import ConfigOffset, Incarnation
@@ -19,6 +19,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
 UNREAD = ConfigOffset(-1)
+"""The config offset of a worker that has read no line yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +28,26 @@ class Connector:
 
     config: Mapping[str, str]
     incarnation: Incarnation
-    written_at: int
-    """Offset of the line that contains ``config``: it distinguishes two writes of the same config."""
+    config_line_offset: int
+    """Offset of the line that contains ``config``. It distinguishes two writes of the same config."""
     task_configs: tuple[Mapping[str, str], ...] = ()
-    """The task configs of the last commit; empty before the first commit, and while ``inconsistent``."""
-    checkpointed: tuple[Mapping[str, str], ...] = ()
+    """The task configs of the last commit, by task number; empty before the first commit, and while
+    ``inconsistent``."""
+    checkpointed_task_configs: tuple[Mapping[str, str], ...] = ()
     """Configs of the tasks that may have checkpoints: those of the last commit that was not empty. A stop, whose commit
-    is empty, keeps them, and so does a new config; only a new incarnation starts without them."""
+    is empty, does not change them, and neither does a new config; only a new incarnation begins without them."""
     inconsistent: bool = False
-    """Whether the last commit refers to tasks whose configs are not in the log."""
-    committed_at: int | None = None
-    """Offset of the line of the last commit; a higher offset later means that the task configs were written again. None
-    before the first commit."""
+    """Whether the last commit contains more tasks than the log has configs for, for example after compaction."""
+    commit_line_offset: int | None = None
+    """Offset of the line of the last commit, which shows whether the task configs were committed again. None before the
+    first commit."""
     applied_config: Mapping[str, str] | None = None
     """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
 
 
 class ConfigState:
-    """The configs by connector. Only :meth:`apply` changes them, line by line, both at the start and later."""
+    """The configured connectors, their target states and the session key. Only :meth:`apply` changes them, line by
+    line, at the start of the worker and later."""
 
     def __init__(self) -> None:
         self.offset = UNREAD
@@ -53,22 +56,23 @@ class ConfigState:
         """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
-        self._deferred: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
+        self._uncommitted_task_configs: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
-    def apply(self, line: Line) -> str | None:
-        """Apply one line; returns a remark for the log when the line is unexpected. No line raises an exception."""
+    def apply(self, line: TopicRecord) -> str | None:
+        """Apply one line. Returns a message for the log when the line is unexpected, else None. No line raises an
+        exception."""
         self.offset = ConfigOffset(line.offset + 1)
         self._jobs = None
         match config_records.parse(line.key, line.value):
-            case NotForUs(remark=remark):
+            case IgnoredLine(log_message=remark):
                 return remark
             case ConnectorWritten() as written:
                 self._on_connector(written, line.offset)
-            case TaskWritten(task=task, config=config):
-                self._deferred.setdefault(task.connector, {})[task.task] = config
-            case TasksCommitted(connector=name, tasks=tasks):
+            case TaskConfigWritten(task=task, config=config):
+                self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
+            case TasksCommitted(connector=name, task_count=tasks):
                 return self._on_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state):
                 if target_state is None:
@@ -80,22 +84,25 @@ class ConfigState:
         return None
 
     def _on_connector(self, written: ConnectorWritten, offset: int) -> None:
+        """Apply a new, changed or deleted config."""
         name = written.connector
         if written.config is None:
             self._connectors.pop(name, None)
             self._target_states.pop(name, None)
-            self._deferred.pop(name, None)
+            self._uncommitted_task_configs.pop(name, None)
             return
         known = self._connectors.get(name)
         # A line of Connect's own tools contains no incarnation: the current incarnation continues, or a new connector
         # gets the line's offset as its incarnation.
         incarnation = written.incarnation or (known.incarnation if known else Incarnation(f"at-{offset}"))
         if known is None or known.incarnation != incarnation:
-            known = Connector(config=written.config, incarnation=incarnation, written_at=offset)
-        self._connectors[name] = replace(known, config=written.config, written_at=offset)
+            known = Connector(config=written.config, incarnation=incarnation, config_line_offset=offset)
+        self._connectors[name] = replace(known, config=written.config, config_line_offset=offset)
 
     def _on_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
-        deferred = self._deferred.pop(name, {})
+        """Apply a commit of ``tasks`` tasks. Returns a message when the connector is not configured, or the config of a
+        task is missing: the connector then has no tasks."""
+        deferred = self._uncommitted_task_configs.pop(name, {})
         known = self._connectors.get(name)
         if known is None:
             # The connector was deleted, and its tombstone was removed by compaction (KAFKA-16838).
@@ -107,9 +114,9 @@ class ConfigState:
         self._connectors[name] = replace(
             known,
             task_configs=configs,
-            checkpointed=configs or stopped or known.checkpointed,
+            checkpointed_task_configs=configs or stopped or known.checkpointed_task_configs,
             inconsistent=not complete,
-            committed_at=offset,
+            commit_line_offset=offset,
             applied_config=known.config,
         )
         if complete:
@@ -120,33 +127,39 @@ class ConfigState:
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def names(self) -> list[ConnectorName]:
+        """The names of all connectors, sorted."""
         return sorted(self._connectors)
 
     def connector(self, name: ConnectorName) -> Connector | None:
+        """The connector of that name; None when it is not configured."""
         return self._connectors.get(name)
 
     def target_state(self, name: ConnectorName) -> TargetState:
+        """The connector's target state; STARTED when none was written."""
         return self._target_states.get(name, TargetState.STARTED)
 
     def task_config(self, task: ConnectorTaskId) -> Mapping[str, str] | None:
+        """The task's committed config; None when the task is not committed."""
         connector = self._connectors.get(task.connector)
         if connector is None or task.task >= len(connector.task_configs):
             return None
         return connector.task_configs[task.task]
 
     def tasks(self, name: ConnectorName) -> tuple[ConnectorTaskId, ...]:
+        """The connector's committed tasks, by number; empty for an unknown connector."""
         connector = self._connectors.get(name)
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
-    def unsplit(self) -> Iterator[ConnectorName]:
-        """The connectors with target state STARTED whose current config has no committed task configs."""
+    def connectors_to_split(self) -> Iterator[ConnectorName]:
+        """The connectors with target state STARTED whose present config has no valid task configs: no commit followed
+        this config, or the last commit is inconsistent."""
         for name, connector in self._connectors.items():
             is_split = not connector.inconsistent and connector.applied_config == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:
                 yield name
 
     def jobs(self) -> Jobs:
-        """All jobs that can be assigned: every connector, and every committed task."""
+        """All jobs that can be assigned: every connector, and every committed task, in any target state."""
         if self._jobs is None:
             tasks = (task for name in self._connectors for task in self.tasks(name))
             self._jobs = Jobs(frozenset(self._connectors), frozenset(tasks))

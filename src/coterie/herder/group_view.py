@@ -1,6 +1,6 @@
 """The leader's view of its group: the members, their jobs, the deferred jobs, and the jobs without a worker.
 
-The view shows the last computed round (:class:`Dealt`): the metadata that members sent when they joined, their
+The view shows the last computed round (:class:`RoundSnapshot`): the metadata that members sent when they joined, their
 assignments, and the members of earlier rounds that have left and whose jobs still wait for them.
 """
 
@@ -9,68 +9,74 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from coterie.assignors.claims import Places
-from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Waiting
+from coterie.assignors.assignor_state import Deferral
+from coterie.assignors.claims import Eligibility
+from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
+from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport
 
-IN_PORTIONS = "rebalance.max.moves.per.round is reached; more jobs move later"
+MOVES_LIMITED_REASON = "rebalance.max.moves.per.round is reached; more jobs move later"
+"""Why a drain waits although other workers may run the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departed:
-    """A member that has left, with the jobs that it ran."""
+    """A member that has left the group, with the jobs that it owned after its last round."""
 
     name: str
+    """``worker.name``, else ``host:port``."""
     instance_id: InstanceId | None
     jobs: Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class RoundSnapshot:
     """The last round that this worker computed as its group's leader."""
 
     generation: Generation
     protocol: str
-    """As ``connect.protocol`` names it."""
+    """The group's protocol, as a value of ``connect.protocol``."""
     leader: MemberId
     members: tuple[MemberInfo, ...]
-    """By name, then by id."""
+    """The members, sorted by name, then by id."""
     unassigned: Mapping[Job, str]
-    """Each job that no worker gets, with the reason; including the jobs that wait for a member that has left."""
+    """Each configured job that this round assigns to no worker, with the reason; also the jobs that wait for a member
+    that has left."""
     departed: tuple[Departed, ...]
+    """The members of earlier rounds that have left and whose jobs are still unassigned; the one that left last comes
+    last."""
 
 
-def deal(
-    former: Dealt | None,
-    wanted: AssignmentWanted,
-    views: Mapping[MemberId, MemberView],
-    assignments: Mapping[MemberId, MemberAssignment],
+def snapshot_round(
+    previous: RoundSnapshot | None,
+    request: AssignmentsRequested,
+    views: Mapping[MemberId, MemberSpec],
+    assignments: Mapping[MemberId, AssignmentChange],
     *,
     generation: Generation,
     protocol: str,
-    places: Places,
+    eligibility: Eligibility,
     configured: Jobs,
     unassigned: Mapping[Job, str],
-) -> Dealt:
-    """The computed round, with the members of the round before (``former``) that have left."""
+) -> RoundSnapshot:
+    """The snapshot of a computed round. It contains the departed members of the ``previous`` round, and the members of
+    that round that have left since then, as far as their jobs are still unassigned."""
     departed: tuple[Departed, ...] = ()
-    if former is not None and unassigned:
+    if previous is not None and unassigned:
         left = Jobs.of(unassigned)
-        gone = (info for info in former.members if info.member_id not in wanted.members)
-        had = [*former.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
+        gone = (info for info in previous.members if info.member_id not in request.members)
+        had = [*previous.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
         departed = tuple(one for one in had if one.jobs & left)
     infos = (
-        _info(member, wanted.members[member], views, one, one.revoked & configured, places)
+        _info(member, request.members[member], views, one, one.revoked & configured, eligibility)
         for member, one in assignments.items()
     )
-    return Dealt(
+    return RoundSnapshot(
         generation=generation,
         protocol=protocol,
-        leader=wanted.member_id,
+        leader=request.member_id,
         members=tuple(sorted(infos, key=lambda info: (info.name, info.member_id))),
         unassigned=unassigned,
         departed=departed,
@@ -78,27 +84,28 @@ def deal(
 
 
 def view(
-    dealt: Dealt,
-    waiting: Sequence[Waiting],
+    last_round: RoundSnapshot,
+    deferrals: Sequence[Deferral],
     *,
     configured: Jobs,
-    policy: Policy,
+    policy: RebalancePolicy,
     next_round_ms: int | None,
     now_ms: int,
 ) -> GroupView:
-    """The view of the group after round ``dealt``, at ``now_ms``."""
-    deferred = Jobs.of(job for one in waiting for job in one.jobs)
+    """The view of the group at ``now_ms``, after ``last_round``. ``deferrals`` are the jobs that wait for departed
+    members."""
+    deferred = Jobs.of(job for one in deferrals for job in one.jobs)
     return GroupView(
-        generation=dealt.generation,
-        protocol=dealt.protocol,
-        leader=dealt.leader,
-        config_offset=max(info.config_offset for info in dealt.members),
+        generation=last_round.generation,
+        protocol=last_round.protocol,
+        leader=last_round.leader,
+        config_offset=max(info.config_offset for info in last_round.members),
         configured=configured,
-        members=dealt.members,
-        deferred=tuple(part for one in waiting for part in _whose(one, dealt.departed, now_ms)),
+        members=last_round.members,
+        deferred=tuple(part for one in deferrals for part in _deferred_by_member(one, last_round.departed, now_ms)),
         unassigned=tuple(
             (job, reason)
-            for job, reason in sorted(dealt.unassigned.items(), key=lambda item: str(item[0]))
+            for job, reason in sorted(last_round.unassigned.items(), key=lambda item: str(item[0]))
             if job not in deferred
         ),
         policy=policy,
@@ -106,24 +113,25 @@ def view(
     )
 
 
-def reasons(dealt: Dealt, waiting: Sequence[Waiting]) -> Mapping[Job, str]:
-    """Why no worker runs each unassigned job. The text stays the same as long as the reason does."""
-    told = dict(dealt.unassigned)
-    for one in waiting:
-        for part in _whose(one, dealt.departed, 0):
+def unassigned_reasons(last_round: RoundSnapshot, deferrals: Sequence[Deferral]) -> Mapping[Job, str]:
+    """Why no worker runs each unassigned job, by job. The text contains no times: it stays the same as long as the
+    reason does."""
+    reason_by_job = dict(last_round.unassigned)
+    for one in deferrals:
+        for part in _deferred_by_member(one, last_round.departed, 0):
             whose = part.worker or part.instance_id or "its worker"
             reason = f"{whose} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
-            told.update(dict.fromkeys(part.jobs, reason))
-    return told
+            reason_by_job.update(dict.fromkeys(part.jobs, reason))
+    return reason_by_job
 
 
 def names_of(info: MemberInfo) -> Sequence[str]:
-    """The names with which an operator can select the worker."""
+    """The names by which an operator can select the worker: name, ``host:port``, and instance id if there is one."""
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
 
 
-class Named(Protocol):
-    """The names with which an operator can select a worker."""
+class NamedWorker(Protocol):
+    """A worker that an operator can select by its name, by its ``host:port`` (``worker_id``) or by its instance id."""
 
     @property
     def name(self) -> str: ...
@@ -133,17 +141,17 @@ class Named(Protocol):
     def instance_id(self) -> str | None: ...
 
 
-_Named = TypeVar("_Named", bound=Named)
+_NamedWorkerT = TypeVar("_NamedWorkerT", bound=NamedWorker)
 
 
-def called(members: Iterable[_Named], called: str) -> list[_Named]:
-    """The members that ``called`` selects: by ``host:port``, otherwise by name, otherwise by instance id. Several
-    workers may have the same name."""
+def find_members(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
+    """The members that ``name`` selects: those with this ``host:port``, else those with this worker name, else those
+    with this instance id. Empty when there is none; several workers may have the same name."""
     known = list(members)
     for found in (
-        [info for info in known if info.worker_id == called],
-        [info for info in known if info.name == called],
-        [info for info in known if info.instance_id == called],
+        [info for info in known if info.worker_id == name],
+        [info for info in known if info.name == name],
+        [info for info in known if info.instance_id == name],
     ):
         if found:
             return found
@@ -151,7 +159,7 @@ def called(members: Iterable[_Named], called: str) -> list[_Named]:
 
 
 def worker_id_in(url: WorkerUrl) -> WorkerId:
-    """``host:port`` of a worker's REST API, which is Connect's worker id. A URL without an address is returned
+    """``host:port`` of the URL of a worker's REST API, which is Connect's worker id. A URL without a host is returned
     unchanged."""
     try:
         return WorkerId(urlsplit(url).netloc or url)
@@ -165,17 +173,21 @@ def worker_id_in(url: WorkerUrl) -> WorkerId:
 def _info(
     member: MemberId,
     report: MemberReport,
-    views: Mapping[MemberId, MemberView],
-    assignment: MemberAssignment,
-    gives_back: Jobs,
-    places: Places,
+    views: Mapping[MemberId, MemberSpec],
+    assignment: AssignmentChange,
+    revoked: Jobs,
+    eligibility: Eligibility,
 ) -> MemberInfo:
+    """A member's metadata, and the result of the round for it. ``revoked`` are its revoked jobs that are still
+    configured."""
     seen, worker_id = views[member], worker_id_in(report.url)
     owned = (seen.owned - assignment.revoked) | assignment.assigned
-    waits = None
-    if seen.draining and owned and not gives_back:
+    wait_reason = None
+    if seen.draining and owned and not revoked:
         kept = next(iter(owned))
-        waits = IN_PORTIONS if places.placeable(owned) else places.why_nobody(kept, views)
+        wait_reason = (
+            MOVES_LIMITED_REASON if eligibility.assignable(owned) else eligibility.unassigned_reason(kept, views)
+        )
     return MemberInfo(
         member_id=member,
         worker_id=worker_id,
@@ -186,17 +198,17 @@ def _info(
         draining=seen.draining,
         config_offset=report.config_offset,
         owned=owned,
-        revoked=gives_back,
-        waits=waits,
+        revoked=revoked,
+        drain_wait_reason=wait_reason,
     )
 
 
-def _whose(waiting: Waiting, departed: Sequence[Departed], now_ms: int) -> Iterable[DeferredJobs]:
-    """The jobs of ``waiting``, grouped by the last worker that ran them."""
-    left, left_ms = waiting.jobs, max(waiting.deadline_ms - now_ms, 0)
+def _deferred_by_member(deferrals: Deferral, departed: Sequence[Departed], now_ms: int) -> Iterable[DeferredJobs]:
+    """The jobs of one deferral, grouped by the member that ran them last. Jobs without a known member come last."""
+    left, left_ms = deferrals.jobs, max(deferrals.deadline_ms - now_ms, 0)
     for one in reversed(departed):
         if jobs := one.jobs & left:
             left -= jobs
             yield DeferredJobs(jobs=jobs, left_ms=left_ms, worker=one.name, instance_id=one.instance_id)
     if left:
-        yield DeferredJobs(jobs=left, left_ms=left_ms, worker=None, instance_id=waiting.instance_id)
+        yield DeferredJobs(jobs=left, left_ms=left_ms, worker=None, instance_id=deferrals.instance_id)

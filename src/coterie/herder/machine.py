@@ -2,7 +2,7 @@
 
     config log ──┐                       ┌─► start and stop tasks, split connectors
     status log ──┤                       ├─► append to the two logs
-    membership ──┼──► step(herder, …) ───┼─► subscribe, rejoin, install, leave
+    membership ──┼──► step(herder, …) ───┼─► orders to the member: worker state, rejoin, assignments, leave
     tasks ───────┤                       ├─► replies
     REST, timers ┘                       └─► timers
 
@@ -16,10 +16,10 @@ connector, never a step.
 """
 
 from coterie.herder import (
-    closed,
+    closed_checkpoints,
     connectors,
     draining,
-    ending,
+    lifecycle,
     orders,
     place,
     reads,
@@ -29,6 +29,7 @@ from coterie.herder import (
     writes,
 )
 from coterie.herder.messages import (
+    CheckpointGenerationFinished,
     ConfigAppended,
     ConfigAppendFailed,
     ConfigEndFound,
@@ -42,13 +43,11 @@ from coterie.herder.messages import (
     ForRound,
     ForSessionKey,
     ForWrite,
-    GenerationFinished,
     GroupLeft,
     Reply,
     RequestArrived,
     RuntimeClosed,
     RuntimeOpened,
-    Say,
     SessionKeyMade,
     ShutdownOrdered,
     SplitFailed,
@@ -59,6 +58,7 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
     TimerFired,
+    WriteLogMessage,
 )
 from coterie.herder.requests import (
     DeleteConnector,
@@ -73,15 +73,15 @@ from coterie.herder.requests import (
     SetTargetState,
     UncordonWorker,
 )
-from coterie.herder.rounds import asking, bursts, following, leading
+from coterie.herder.rounds import following, leading, rebalance_window, rejoin
 from coterie.herder.seams import (
-    PartsChanged,
     RuntimeDied,
-    TaskClosed,
+    SourcePartsChanged,
+    TaskCheckpointClosed,
     TaskDied,
     TaskHalted,
     TaskProgressed,
-    TaskWaiting,
+    TaskRetrying,
 )
 from coterie.herder.state import (
     Herder,
@@ -89,34 +89,42 @@ from coterie.herder.state import (
     InRound,
     LostPlace,
     NeverJoined,
-    ReleasesBeforeJoin,
     RoundCompleted,
     RoundFailed,
+    StoppingBeforeJoin,
     Turn,
 )
-from coterie.herder.timers import ClosedDue, LookDue, RequestDue, RestartDue, RetryDue, Timer
+from coterie.herder.timers import (
+    ConnectorRetryDue,
+    EndLookupDue,
+    FinishCheckDue,
+    RequestTimeoutDue,
+    TaskRestartDue,
+    Timer,
+)
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentWanted,
-    Lost,
+    AssignmentsRequested,
+    LeaseRenewed,
+    MembershipLost,
     MembershipRefused,
     MemberState,
     MemberStateChanged,
-    MustReleaseAll,
-    ProvedUntil,
+    StopAllBeforeJoin,
 )
 
 RUNTIME_DIED_GRACE_MS = 1_000
-"""The grace is short because no task can run any more."""
+"""The grace period of a shutdown after the runtime died. It is short, because no task can run any more."""
 
 
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
+    """Process one event: change the herder, and return the effects. A herder's step writes no records."""
     turn = Turn(herder, now_ms)
     match event:
-        case TaskProgressed() | TaskWaiting() | ProvedUntil() | StatusLinesRead() | StatusesAppended():
+        case TaskProgressed() | TaskRetrying() | LeaseRenewed() | StatusLinesRead() | StatusesAppended():
             # The frequent events; each changes the state of at most one task, and needs no full reconciliation.
-            _on_news(turn, event)
+            _on_frequent_event(turn, event)
         case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
             _on_request(turn, event)
             _advance_requests(turn)
@@ -125,13 +133,26 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _reconcile(turn)
         case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
             place.begin_round(turn, state)
-        case MemberStateChanged() | MustReleaseAll() | AssignmentWanted() | Assigned() | Lost() | MembershipRefused():
+        case (
+            MemberStateChanged()
+            | StopAllBeforeJoin()
+            | AssignmentsRequested()
+            | Assigned()
+            | MembershipLost()
+            | MembershipRefused()
+        ):
             _on_membership(turn, event)
             _reconcile(turn)
-        case TaskDied() | TaskHalted() | TaskClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
-        case ConnectorSplit() | SplitFailed() | PartsChanged() | GenerationFinished() | TaskConfigsPublished():
+        case (
+            ConnectorSplit()
+            | SplitFailed()
+            | SourcePartsChanged()
+            | CheckpointGenerationFinished()
+            | TaskConfigsPublished()
+        ):
             _on_connector(turn, event)
             _reconcile(turn)
         case SessionKeyMade():
@@ -141,34 +162,36 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_timer(turn, timer)
             _reconcile(turn)
         case RuntimeOpened() | RuntimeDied() | RuntimeClosed() | ShutdownOrdered() | GroupLeft():
-            _on_life(turn, event)
+            _on_lifecycle(turn, event)
             _reconcile(turn)
     statuses.flush(turn)
-    ending.advance(turn)
+    lifecycle.advance(turn)
     check(herder)
     return turn.output()
 
 
 def _reconcile(turn: Turn) -> None:
-    """Compare the whole actual state with the target state."""
+    """Compare the whole actual state with the target state, and emit the effects that remove the differences."""
     tasks.reconcile(turn)
     leading.advance(turn)
     connectors.reconcile(turn)
     _advance_requests(turn)
     place.advance(turn)
-    asking.advance(turn)
+    rejoin.advance(turn)
     signing.advance(turn)
-    bursts.advance(turn)
+    rebalance_window.advance(turn)
     draining.advance(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
+    """Advance the pending reads and writes. The result of a write that this leader submitted itself continues the
+    publication of the connector's task configs."""
     writes.advance(turn)
-    while turn.own_answers:
+    while turn.leader_write_answers:
         # The leader published a split as its own write; its response continues the connector's publication.
-        request, answer = turn.own_answers.pop(0)
+        request, answer = turn.leader_write_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
-        connectors.on_own_answer(turn, request, answer)
+        connectors.on_leader_write_answer(turn, request, answer)
         connectors.reconcile(turn)
         writes.advance(turn)
     reads.advance(turn)
@@ -177,17 +200,18 @@ def _advance_requests(turn: Turn) -> None:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _on_news(
-    turn: Turn, event: TaskProgressed | TaskWaiting | ProvedUntil | StatusLinesRead | StatusesAppended
+def _on_frequent_event(
+    turn: Turn, event: TaskProgressed | TaskRetrying | LeaseRenewed | StatusLinesRead | StatusesAppended
 ) -> None:
+    """Process an event after which a full reconciliation is not needed."""
     match event:
         case TaskProgressed():
             tasks.on_progress(turn, event)
-        case TaskWaiting():
-            tasks.on_waiting(turn, event)
-        case ProvedUntil():
-            held_back = not turn.herder.place.is_counted_in(turn.now_ms)
-            tasks.on_proved(turn, event)
+        case TaskRetrying():
+            tasks.on_retrying(turn, event)
+        case LeaseRenewed():
+            held_back = not turn.herder.place.has_valid_lease(turn.now_ms)
+            tasks.on_lease_renewed(turn, event)
             if held_back:
                 connectors.reconcile(turn)
         case StatusLinesRead(lines=lines):
@@ -197,61 +221,67 @@ def _on_news(
         case StatusesAppended():
             statuses.on_appended(turn, event)
             place.advance(turn)
-            asking.advance(turn)
+            rejoin.advance(turn)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
+    """Apply the lines to the state of the config log, and log a message about each unexpected line."""
     for line in event.lines:
         if (remark := turn.herder.config.apply(line)) is not None:
-            turn.order(Say(text=remark))
+            turn.emit(WriteLogMessage(text=remark))
 
 
-def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | GroupLeft) -> None:
+def _on_lifecycle(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | GroupLeft) -> None:
     match event:
         case RuntimeOpened(wall_ms=wall_ms):
             signing.on_opened(turn, wall_ms)
-            turn.herder.life.is_open = True
+            turn.herder.lifecycle.is_runtime_open = True
             following.on_opened(turn)
         case RuntimeDied(reason=reason):
-            ending.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
+            lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
-            ending.leave(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
+            lifecycle.begin_shutdown(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
         case GroupLeft():
-            ending.on_left(turn)
+            lifecycle.on_left(turn)
         case RuntimeClosed():
-            ending.on_closed(turn)
+            lifecycle.on_runtime_closed(turn)
 
 
 def _on_membership(
     turn: Turn,
-    event: MemberStateChanged | MustReleaseAll | AssignmentWanted | Assigned | Lost | MembershipRefused,
+    event: MemberStateChanged
+    | StopAllBeforeJoin
+    | AssignmentsRequested
+    | Assigned
+    | MembershipLost
+    | MembershipRefused,
 ) -> None:
     match event:
         case MemberStateChanged(state=state):
             following.on_round(turn, state)
-        case MustReleaseAll():
+        case StopAllBeforeJoin():
             following.on_must_release_all(turn)
-        case AssignmentWanted():
-            leading.on_wanted(turn, event)
+        case AssignmentsRequested():
+            leading.on_assignments_requested(turn, event)
         case Assigned():
             following.on_assigned(turn, event)
             draining.on_assignment(turn)
-        case Lost():
+        case MembershipLost():
             following.on_lost(turn, event)
         case MembershipRefused(reason=reason):
-            ending.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
+            lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
 def _on_task(
-    turn: Turn, event: TaskDied | TaskHalted | TaskClosed | TaskStarted | TaskStartFailed | TaskStopped
+    turn: Turn, event: TaskDied | TaskHalted | TaskCheckpointClosed | TaskStarted | TaskStartFailed | TaskStopped
 ) -> None:
     match event:
         case TaskDied():
             tasks.on_died(turn, event)
         case TaskHalted():
             tasks.on_halted(turn, event)
-        case TaskClosed():
-            tasks.on_closed(turn, event)
+        case TaskCheckpointClosed():
+            tasks.on_checkpoint_closed(turn, event)
         case TaskStarted():
             tasks.on_started(turn, event)
         case TaskStartFailed():
@@ -261,15 +291,16 @@ def _on_task(
 
 
 def _on_connector(
-    turn: Turn, event: ConnectorSplit | SplitFailed | PartsChanged | GenerationFinished | TaskConfigsPublished
+    turn: Turn,
+    event: ConnectorSplit | SplitFailed | SourcePartsChanged | CheckpointGenerationFinished | TaskConfigsPublished,
 ) -> None:
     match event:
         case ConnectorSplit() | SplitFailed():
             connectors.on_split(turn, event)
-        case PartsChanged():
-            connectors.on_parts_changed(turn, event)
-        case GenerationFinished():
-            closed.on_finished(turn, event)
+        case SourcePartsChanged():
+            connectors.on_source_parts_changed(turn, event)
+        case CheckpointGenerationFinished():
+            closed_checkpoints.on_checkpoint_generation_finished(turn, event)
         case TaskConfigsPublished():
             connectors.on_published(turn, event)
 
@@ -282,9 +313,9 @@ def _on_request(
             _on_arrival(turn, event)
         case ConfigValidated():
             writes.on_validated(turn, event)
-        case ConfigEndFound(purpose=purpose, end=end):
+        case ConfigEndFound(purpose=purpose, end_offset=end):
             _on_end_found(turn, purpose, end)
-        case ConfigAppended(purpose=purpose, end=end):
+        case ConfigAppended(purpose=purpose, end_offset=end):
             match purpose:
                 case ForWrite(id=id_):
                     writes.on_appended(turn, id_, end)
@@ -298,24 +329,27 @@ def _on_request(
                     signing.on_append_failed(turn, number, reason)
 
 
-def _on_end_found(turn: Turn, purpose: EndPurpose, end: ConfigOffset | None) -> None:
+def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: ConfigOffset | None) -> None:
+    """Pass the result of an end-offset lookup to the module that asked for it."""
     match purpose:
         case ForRead(id=id_):
-            reads.on_end_found(turn, id_, end)
+            reads.on_end_found(turn, id_, end_offset)
         case ForWrite(id=write_id):
-            writes.on_end_found(turn, write_id, end)
-        case ForRound(look=look):
-            leading.on_end_found(turn, look, end)
-        case ForPlace(look=look):
-            place.on_end_found(turn, look, end)
+            writes.on_end_found(turn, write_id, end_offset)
+        case ForRound(lookup_id=look):
+            leading.on_end_found(turn, look, end_offset)
+        case ForPlace(lookup_id=look):
+            place.on_end_found(turn, look, end_offset)
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    leaves, relaunches = turn.herder.life.is_leaving, turn.herder.life.is_relaunching
+    """Pass a request to the module that answers it. All requests are refused while the worker is leaving; while it
+    relaunches, all but the descriptions of the worker and of the group."""
+    leaves, relaunches = turn.herder.lifecycle.is_leaving, turn.herder.lifecycle.is_relaunching
     if leaves or (relaunches and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)):
         doing = "shutting down" if leaves else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
-        turn.order(Reply(id=event.id, answer=refusal))
+        turn.emit(Reply(id=event.id, answer=refusal))
         return
     match event.request:
         case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
@@ -331,18 +365,18 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
 
 def _on_timer(turn: Turn, timer: Timer) -> None:
     match timer:
-        case RequestDue() | LookDue():
+        case RequestTimeoutDue() | EndLookupDue():
             _on_request_timer(turn, timer)
-        case RetryDue():
+        case ConnectorRetryDue():
             connectors.on_retry(turn, timer)
-        case ClosedDue():
-            closed.on_due(turn, timer)
-        case "changed jobs" | RestartDue():
+        case FinishCheckDue():
+            closed_checkpoints.on_due(turn, timer)
+        case "changed jobs" | TaskRestartDue():
             pass  # `_reconcile`, which follows, checks the deadlines.
         case "assign":
-            leading.on_patience_over(turn)
+            leading.on_assignment_timeout(turn)
         case "behind":
-            place.on_behind(turn)
+            place.on_config_lag_timeout(turn)
         case "delay over" | "moves":
             following.on_due(turn)
         case "session key":
@@ -350,41 +384,49 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "statuses":
             statuses.on_retry(turn)
         case "shutdown":
-            ending.on_shutdown_due(turn)
+            lifecycle.on_shutdown_due(turn)
         case "relaunch":
-            ending.on_relaunch_due(turn)
+            lifecycle.on_relaunch_due(turn)
 
 
-def _on_request_timer(turn: Turn, timer: RequestDue | LookDue) -> None:
+def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> None:
     match timer:
-        case RequestDue(id=id_):
+        case RequestTimeoutDue(id=id_):
             reads.on_due(turn, id_)
             writes.on_due(turn, id_)
-        case LookDue(id=id_):
-            writes.on_look_due(turn, id_)
+        case EndLookupDue(id=id_):
+            writes.on_end_lookup_due(turn, id_)
 
 
 def check(herder: Herder) -> None:
-    """Assert what is always true, as far as the check takes constant time."""
+    """Assert invariants that hold after every step. Only those that need constant time.
+
+    :raises AssertionError: when an invariant does not hold, which is a bug in Coterie.
+    """
     place = herder.place
-    match place.standing:
+    match place.phase:
         case NeverJoined() | LostPlace():
             assert not place.member_id, "a worker that is not a member has a member id"
         case RoundFailed() | RoundCompleted():
             assert place.member_id, "a round has ended for a worker without a member id"
-        case InRound() | ReleasesBeforeJoin():
+        case InRound() | StoppingBeforeJoin():
             pass
-    if place.is_lost or isinstance(place.standing, ReleasesBeforeJoin):
+    if place.is_lost or isinstance(place.phase, StoppingBeforeJoin):
         assert not place.assigned, "a worker that must stop all its jobs has assigned jobs"
-    assert not herder.life.is_leaving or not place.assigned, "a worker that leaves has assigned jobs"
-    assert not herder.work.unwritten or herder.work.writing, "statuses wait and no append is in progress"
+    assert not herder.lifecycle.is_leaving or not place.assigned, "a worker that leaves has assigned jobs"
+    assert not herder.work.queued_statuses or herder.work.statuses_in_flight, (
+        "statuses wait and no append is in progress"
+    )
 
 
 def check_all(herder: Herder) -> None:
-    """Assert what is always true of the whole state: for tests and the simulator."""
+    """Assert all invariants, also those that need the whole state: for tests and the simulator.
+
+    :raises AssertionError: when an invariant does not hold.
+    """
     check(herder)
     under_way = [write for write in herder.requests.writes.values() if write.is_under_way]
     assert len(under_way) <= 1, "two writes at the head of the queue"
-    for task, run in herder.work.runs.items():
+    for task, run in herder.work.task_runs.items():
         assert run.is_active or task in herder.place.assigned, f"{task} is kept, but neither runs nor is assigned here"
-    assert herder.work.runs.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"
+    assert herder.work.task_runs.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"

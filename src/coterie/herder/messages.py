@@ -1,4 +1,5 @@
-"""All events that a herder can receive, and all effects that it can emit.
+"""All events that a herder can receive, and all effects that it can emit. "→" names the event that reports the result
+of an effect.
 
 All of them may be traced. Therefore configs, error texts about config values, and keys are left out of every ``repr``.
 """
@@ -7,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.requests import Answer, Request, RequestId, WriteId
-from coterie.herder.seams import TaskEvent, TaskStart
-from coterie.herder.session_keys import Signing
+from coterie.herder.seams import TaskEvent, TaskSpec
+from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -21,84 +22,100 @@ from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, Pl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRead:
-    """A read waits until all lines that were written before the request are read."""
+    """The end offset is looked up for a read, which waits until all lines are read that were written before the
+    request."""
 
     id: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForWrite:
+    """The end offset is looked up, or lines are appended, for this write."""
+
     id: WriteId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRound:
-    """A member reported that it has read more of the config log than the leader."""
+    """The leader looks up the end offset, because a member has reported that it has read more of the config log."""
 
-    look: int
-    """The number of this end-offset lookup of the leader; the result of an older lookup is ignored."""
+    lookup_id: int
+    """The number of this lookup, as counted by this worker as the leader; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForPlace:
-    """This worker has read less of the config log than a member of its group reported."""
+    """This worker looks up the end offset, because it has read less of the config log than a member of its group has
+    reported."""
 
-    look: int
-    """The number of this end-offset lookup of the worker; the result of an older lookup is ignored."""
+    lookup_id: int
+    """The number of this lookup, as counted by this worker; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForSessionKey:
-    """The leader writes a session key."""
+    """The leader appends a session key."""
 
     number: int
     """The number of this key among the keys that this worker has made."""
 
 
 EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
+"""For what an end offset of the config log is looked up."""
 AppendPurpose: TypeAlias = ForWrite | ForSessionKey
+"""For what lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLinesRead:
-    lines: Sequence[Line]
+    """Lines of the config topic were read."""
+
+    lines: Sequence[TopicRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusLinesRead:
-    lines: Sequence[Line]
+    """Lines of the status topic were read."""
+
+    lines: Sequence[TopicRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
+    """A request through the REST API has arrived; it is answered by :class:`Reply` with the same ``id``."""
+
     id: RequestId
     request: Request
     fresh_incarnation: Incarnation
-    """The incarnation of the connector, if the request creates one."""
+    """A new, unique incarnation, for the case that the request creates a connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
+    """The time of a timer has come. The timer may have been moved or cancelled meanwhile: the herder checks its
+    deadline."""
+
     timer: Timer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOpened:
-    """Both logs are read to their ends and tasks can start at once: this worker may join its group."""
+    """Both logs are read to their ends and the runtime is open: this worker may join its group and start tasks."""
 
     wall_ms: int
-    """The time of the wall clock, in milliseconds since the Unix epoch: the creation times of session keys use it."""
+    """The wall clock's time, in milliseconds since the Unix epoch: the creation times of session keys use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownOrdered:
-    """An operator ordered the shutdown, or a part failed without which the worker cannot run (then ``code`` is not
-    0)."""
+    """An operator has ordered the shutdown, or a part has failed without which the worker cannot run (then ``code`` is
+    not 0)."""
 
     reason: str
     code: int = 0
+    """The exit code of the process."""
 
 
 # Results of chores.
@@ -106,68 +123,96 @@ class ShutdownOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStarted:
+    """A start or restart of a task has returned without an error. The query runs, or an earlier event has reported its
+    end."""
+
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStartFailed:
+    """A start or restart of a task has raised an error."""
+
     task: ConnectorTaskId
     trace: str = field(repr=False)
+    """The error's message, with its stack unless it is one of Coterie's errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStopped:
+    """A stop of a task has returned. Unless the stop failed, which is logged, the task writes nothing from this worker
+    any more."""
+
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSplit:
+    """A split has succeeded."""
+
     connector: ConnectorName
-    written_at: int
-    """Identifies the config that was split (:attr:`Connector.written_at`)."""
+    config_line_offset: int
+    """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)
+    """The configs of the connector's tasks, by task number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed:
+    """A split has failed."""
+
     connector: ConnectorName
-    written_at: int
+    config_line_offset: int
+    """Identifies the config that was to be split (:attr:`Connector.config_line_offset`)."""
     trace: str = field(repr=False)
+    """The error, for the connector's status."""
     is_transient: bool = False
-    """Another attempt with the same config may succeed."""
+    """Whether another attempt with the same config may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationFinished:
+class CheckpointGenerationFinished:
+    """The chore of :class:`FinishCheckpointGeneration` has ended."""
+
     connector: ConnectorName
     incarnation: Incarnation
     configs: Sequence[Mapping[str, str]] | None = field(repr=False)
-    """The task configs of the newest checkpoint generation; None when another worker is finishing the closed checkpoint
-    generation, or when this worker failed to finish it."""
+    """The task configs of the newest checkpoint generation; None when there is nothing to publish: another worker is
+    finishing the closed checkpoint generation, or this worker could not finish it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigsPublished:
+    """The leader has answered the publication of task configs, or could not be reached."""
+
     connector: ConnectorName
-    written_at: int
+    config_line_offset: int
+    """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     refusal: str | None = field(default=None, repr=False)
-    """Why the leader did not accept the task configs; None when it did."""
+    """Why the leader has not accepted the task configs; None when it has accepted them."""
     forbidden: bool = False
-    """Whether the leader has another session key than the key with which the request was signed."""
+    """Whether the leader has rejected the signature: it has another session key than the key with which the request was
+    signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeyMade:
+    """The shell has made a session key."""
+
     key: bytes = field(repr=False)
-    """A new random key, from the operating system's source of randomness."""
+    """Random bytes from the operating system's source of randomness."""
     wall_ms: int
-    """The time of the wall clock when the key was made: the clock may have been set since the runtime was opened."""
+    """The wall clock's time when the key was made, in milliseconds since the Unix epoch; the clock may have been set
+    since the runtime was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValidated:
+    """The runtime has validated the config of a write, or could not."""
+
     id: RequestId
     errors: Mapping[str, Sequence[str]] = field(repr=False)
+    """The messages by config key; empty when the config is valid, or could not be validated."""
     failure: str | None = field(default=None, repr=False)
     """Why the config could not be validated, for example because the source cannot be reached; None when it was
     validated."""
@@ -175,31 +220,41 @@ class ConfigValidated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEndFound:
+    """A lookup of the config log's end offset has ended."""
+
     purpose: EndPurpose
-    end: ConfigOffset | None
+    end_offset: ConfigOffset | None
     """The offset after the last durable line; None when the log could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAppended:
+    """Lines were appended to the config log and are durable."""
+
     purpose: AppendPurpose
-    end: ConfigOffset
+    end_offset: ConfigOffset
+    """The offset after the last of these lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAppendFailed:
+    """Lines could not be appended to the config log, or it is unknown whether they were appended."""
+
     purpose: AppendPurpose
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusesAppended:
+    """The append of statuses to the status log has ended."""
+
     failure: str | None = None
+    """Why the statuses could not be written; None when they are durable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLeft:
-    """The member has ended, whether the coordinator has received the LeaveGroup request or not."""
+    """The member has ended, whether or not the coordinator has received a LeaveGroup request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +268,7 @@ ChoreResult: TypeAlias = (
     | TaskStopped
     | ConnectorSplit
     | SplitFailed
-    | GenerationFinished
+    | CheckpointGenerationFinished
     | TaskConfigsPublished
     | SessionKeyMade
     | ConfigValidated
@@ -224,6 +279,7 @@ ChoreResult: TypeAlias = (
     | GroupLeft
     | RuntimeClosed
 )
+"""The events that report results of chores."""
 Event: TypeAlias = (
     ConfigLinesRead
     | StatusLinesRead
@@ -241,24 +297,31 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
+    """Answer a request."""
+
     id: RequestId
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
+    """Set the timer to fire at ``at_ms``, or move it there."""
+
     timer: Timer
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
+    """Cancel the timer, if it is set."""
+
     timer: Timer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
-    """Write one message to the process's log: INFO, or WARNING with ``warns``, or ERROR with ``is_error``."""
+class WriteLogMessage:
+    """Write one message to the process's log, with level INFO, or WARNING with ``warns``, or ERROR with
+    ``is_error``."""
 
     text: str
     warns: bool = False
@@ -267,32 +330,34 @@ class Say:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """End the worker: close all resources, then exit with ``code``; with ``restarts``, execute the process again."""
+    """End the worker: close all resources, then exit with ``code``. With ``relaunches`` the process executes itself
+    again instead."""
 
     code: int
     reason: str
-    restarts: bool = False
-    place: PlaceHandover | None = None
-    """With ``restarts``: the group membership that the relaunched process continues."""
+    """Why the worker ends, for the process's log."""
+    relaunches: bool = False
+    handover: PlaceHandover | None = None
+    """With ``relaunches``: the group membership that the relaunched process continues; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTask:
-    """→ TaskStarted | TaskStartFailed"""
+    """Take the task's checkpoint over and start its query → TaskStarted | TaskStartFailed"""
 
-    start: TaskStart
+    spec: TaskSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartTask:
-    """Restart a failed task on the checkpoint that it holds → TaskStarted | TaskStartFailed"""
+    """Restart the query of a failed task on the checkpoint that this worker holds → TaskStarted | TaskStartFailed"""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopTask:
-    """→ TaskStopped"""
+    """Stop a task at the end of its batch, or interrupt it after ``grace_ms`` → TaskStopped"""
 
     task: ConnectorTaskId
     grace_ms: int
@@ -300,29 +365,32 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitConnector:
-    """→ ConnectorSplit | SplitFailed"""
+    """Split a connector into task configs → ConnectorSplit | SplitFailed"""
 
     connector: ConnectorName
     incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
-    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
-    """As in :class:`ValidateConfig`."""
-    written_at: int
-    keeps_split: bool = False
-    """As in :meth:`coterie.herder.seams.TaskRuntime.split`."""
+    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
+    config_line_offset: int
+    """Identifies ``config`` (:attr:`Connector.config_line_offset`)."""
+    keeps_source_parts: bool = False
+    """Whether the tasks keep their source parts, because a task is FAILED
+    (:meth:`coterie.herder.seams.TaskRuntime.split`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetConnector:
-    """Ends the connector's splits that were ordered before, and the polling of its source parts. Performed at once: not
-    a chore."""
+class StopConnector:
+    """End the splits of the connector that were ordered before, and the monitoring of its source parts. Not a chore: it
+    is performed at once and has no result."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishGeneration:
-    """Finish a closed checkpoint generation, for a task that waits for its new config → GenerationFinished"""
+class FinishCheckpointGeneration:
+    """Finish a closed checkpoint generation and return the next one's task configs, because a task waits for its new
+    config → CheckpointGenerationFinished"""
 
     connector: ConnectorName
     incarnation: Incarnation
@@ -334,54 +402,56 @@ class PublishTaskConfigs:
 
     leader_url: WorkerUrl
     connector: ConnectorName
-    written_at: int
+    config_line_offset: int
+    """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)
-    signing: Signing | None = None
-    """The key to sign the request with; None: the request is not signed."""
+    signing_key: SigningKey | None = None
+    """The key with which the request is signed; None when it is not signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSessionKey:
-    """→ SessionKeyMade"""
+    """Make a random key of this size → SessionKeyMade"""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
-    """→ ConfigValidated"""
+    """Validate the config of a write → ConfigValidated"""
 
     id: RequestId
+    """The write's request."""
     config: Mapping[str, str] = field(repr=False)
-    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
+    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindConfigEnd:
-    """→ ConfigEndFound"""
+    """Look up the end offset of the config log → ConfigEndFound"""
 
     purpose: EndPurpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendConfig:
-    """→ ConfigAppended | ConfigAppendFailed"""
+    """Append lines to the config log → ConfigAppended | ConfigAppendFailed"""
 
     purpose: AppendPurpose
-    lines: tuple[NewLine, ...]
+    lines: tuple[NewTopicRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendStatuses:
-    """→ StatusesAppended"""
+    """Append lines to the status log → StatusesAppended"""
 
-    lines: tuple[NewLine, ...]
+    lines: tuple[NewTopicRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRuntime:
-    """→ RuntimeClosed"""
+    """Stop all tasks that still run, and close the runtime → RuntimeClosed"""
 
 
 Chore: TypeAlias = (
@@ -389,7 +459,7 @@ Chore: TypeAlias = (
     | RestartTask
     | StopTask
     | SplitConnector
-    | FinishGeneration
+    | FinishCheckpointGeneration
     | PublishTaskConfigs
     | MakeSessionKey
     | ValidateConfig
@@ -399,4 +469,5 @@ Chore: TypeAlias = (
     | Leave
     | CloseRuntime
 )
-Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | ForgetConnector | MembershipOrder | Exit | Chore
+"""The effects that take time. The shell performs them concurrently, and posts the result as an event."""
+Effect: TypeAlias = Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | MembershipOrder | Exit | Chore

@@ -1,161 +1,183 @@
 """This worker's membership of its group: its assignment, its reports to the member machine, and its lease.
 
-A worker that has read less of the config log than its group cannot start the jobs that it is assigned, and while it is
-the leader, no worker is assigned a job. Such a worker abandons its membership until it has read the config log up to
-the group's config offset (KAFKA-9849).
+A worker that has read less of the config log than its group cannot start the jobs that are assigned to it; if it is the
+leader, it cannot assign jobs to any worker. Such a worker leaves the group after a rebalance timeout, and rejoins when
+it has read the config log up to the group's config offset (KAFKA-9849).
 """
 
 from dataclasses import replace
 
-from coterie.herder.messages import FindConfigEnd, ForPlace, Say, SetTimer
-from coterie.herder.state import InRound, LostPlace, ReleasesBeforeJoin, RoundCompleted, RoundFailed, Turn
+from coterie.herder.messages import FindConfigEnd, ForPlace, SetTimer, WriteLogMessage
+from coterie.herder.state import InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Abandon, Assigned, MemberState, ProvedUntil, Subscribe
+from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, MemberState, SetWorkerState
 
 
 def begin_round(turn: Turn, state: MemberState) -> None:
-    """A round is running, and this member's state in it is ``state``."""
+    """Record that a round is running, in which this member has reached ``state``. If this worker must stop all jobs
+    before it joins the round, this remains so."""
     place = turn.herder.place
-    match place.standing:
-        case ReleasesBeforeJoin() as standing:
-            place.standing = replace(standing, state=state)
+    match place.phase:
+        case StoppingBeforeJoin() as standing:
+            place.phase = replace(standing, state=state)
         case _:
-            place.standing = InRound(state=state, follows_loss=place.is_lost)
+            place.phase = InRound(state=state, follows_loss=place.is_lost)
 
 
 def release_all(turn: Turn) -> bool:
-    """This worker must stop all its jobs before it joins the round; returns False when this was called before in the
-    same round."""
+    """Drop all assigned jobs, because this worker must stop them before it joins the round. Returns False, and drops
+    nothing, if this was already called in the same round."""
     place = turn.herder.place
-    was_known = isinstance(place.standing, ReleasesBeforeJoin)
-    place.standing = ReleasesBeforeJoin(state=MemberState.PREPARING_REBALANCE, follows_loss=place.is_lost)
+    was_known = isinstance(place.phase, StoppingBeforeJoin)
+    place.phase = StoppingBeforeJoin(state=MemberState.PREPARING_REBALANCE, follows_loss=place.is_lost)
     if not was_known:
         place.assigned = NO_JOBS
-        place.subscribed = None  # Sent again even if unchanged, because the member waits for it.
+        place.last_worker_state = None  # Sent again even if unchanged, because the member waits for it.
     return not was_known
 
 
 def release_without_statuses(turn: Turn) -> None:
-    """The statuses could not be written: the next join does not wait for them."""
+    """Join the round without waiting for the statuses of the stopped jobs, because these statuses could not be
+    written."""
     place = turn.herder.place
-    match place.standing:
-        case ReleasesBeforeJoin(state=state, follows_loss=follows_loss):
-            place.standing = InRound(state=state, follows_loss=follows_loss)
+    match place.phase:
+        case StoppingBeforeJoin(state=state, follows_loss=follows_loss):
+            place.phase = InRound(state=state, follows_loss=follows_loss)
         case _:
             pass
 
 
-def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
-    """A round has ended. If it ``has_failed``, the jobs assigned to this worker stay unchanged."""
+def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
+    """Apply the result of a round that has ended. If it ``has_failed``, the jobs assigned to this worker stay
+    unchanged. A worker that is leaving accepts no jobs.
+
+    If the group has read lines of the config log that this worker has not read, the timer of
+    :func:`on_config_lag_timeout` is set, unless this was already so after the last round.
+    """
     herder, place = turn.herder, turn.herder.place
-    place.standing = RoundFailed() if has_failed else RoundCompleted()
+    place.phase = RoundFailed() if has_failed else RoundCompleted()
     place.member_id, place.epoch = event.member_id, event.epoch
     place.leader, place.leader_url = event.leader, event.leader_url
-    was_behind = not herder.has_read(place.group_offset)
-    place.group_offset, place.config_end_unverified = event.config_offset, has_failed
+    was_behind = not herder.has_read(place.group_config_offset)
+    place.group_config_offset, place.config_end_unverified = event.config_offset, has_failed
     if not was_behind and not herder.has_read(event.config_offset):
-        _look_again(turn)
+        _set_lag_timer(turn)
     if not has_failed:
         place.assignment_offset = event.config_offset
-        if not herder.life.is_leaving:
-            place.assigned = kept_of(place.assigned, event) | event.jobs
+        if not herder.lifecycle.is_leaving:
+            place.assigned = retained_jobs(place.assigned, event) | event.jobs
 
 
-def kept_of(before: Jobs, event: Assigned) -> Jobs:
-    """The jobs of ``before`` that stay assigned to the worker."""
-    return NO_JOBS if event.is_whole else before - event.revoked
+def retained_jobs(before: Jobs, event: Assigned) -> Jobs:
+    """The jobs of ``before`` that stay assigned to the worker: none in an eager round, else all but the revoked
+    jobs."""
+    return NO_JOBS if event.replaces_all else before - event.revoked
 
 
 def lose(turn: Turn) -> None:
+    """The membership is lost: forget the member id, the leader and the assigned jobs. The next worker state is sent to
+    the member even if it is unchanged, because the member waits for it."""
     place = turn.herder.place
-    place.standing = LostPlace()
+    place.phase = LostPlace()
     place.member_id = place.leader = MemberId("")
     place.leader_url = WorkerUrl("")
     place.assigned = NO_JOBS
-    place.subscribed = None  # Sent again even if unchanged, because the member waits for it.
+    place.last_worker_state = None  # Sent again even if unchanged, because the member waits for it.
 
 
 def drop_jobs(turn: Turn) -> None:
-    """The worker leaves: all its jobs stop."""
+    """Drop all assigned jobs, so that they stop. Called when the worker shuts down."""
     turn.herder.place.assigned = NO_JOBS
 
 
-def prove(turn: Turn, event: ProvedUntil) -> None:
+def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
+    """Store the renewed lease, unless a lease that ends later is stored already."""
     place = turn.herder.place
-    if place.proved is None or event.until_ms > place.proved.until_ms:
-        place.proved = event
+    if place.lease_renewal is None or event.lease_ends_ms > place.lease_renewal.lease_ends_ms:
+        place.lease_renewal = event
 
 
 def advance(turn: Turn) -> None:
-    """Order the member to report this worker's state, when it has changed."""
+    """Send a ``SetWorkerState`` order to the member if this worker's state has changed since the last one. The order is
+    held back while the runtime of a worker that is not a member is not open, while the statuses that the next join
+    waits for are not written, and, after a loss, while this worker has read less of the config log than its group."""
     herder, place = turn.herder, turn.herder.place
-    subscribe = Subscribe(config_offset=herder.config.offset, owned=herder.owned, draining=herder.life.is_draining)
-    awaits_statuses = isinstance(place.standing, ReleasesBeforeJoin) and not herder.work.is_all_written
-    is_out = place.is_lost and not herder.has_read(place.group_offset)
+    worker_state = SetWorkerState(
+        config_offset=herder.config.offset, owned=herder.owned, draining=herder.lifecycle.is_draining
+    )
+    awaits_statuses = isinstance(place.phase, StoppingBeforeJoin) and not herder.work.are_statuses_written
+    is_out = place.is_lost and not herder.has_read(place.group_config_offset)
     # A worker does not join before its runtime is open; a relaunched worker is in its group already.
-    may_join = herder.life.is_open or bool(place.member_id)
-    if may_join and subscribe != place.subscribed and not awaits_statuses and not is_out:
-        place.subscribed = subscribe
-        turn.order(subscribe)
+    may_join = herder.lifecycle.is_runtime_open or bool(place.member_id)
+    if may_join and worker_state != place.last_worker_state and not awaits_statuses and not is_out:
+        place.last_worker_state = worker_state
+        turn.emit(worker_state)
 
 
 # -- a worker that has read less of the config log than its group -----------------------------------------------------
 
 
-def on_behind(turn: Turn) -> None:
-    """For a rebalance timeout, this worker has read less of the config log than its group. An offset that only a member
-    reported must be compared with the log's end offset before it is trusted."""
+def on_config_lag_timeout(turn: Turn) -> None:
+    """Leave the group and rejoin if this worker still has read less of the config log than its group, a rebalance
+    timeout after it fell behind. If only a member reported the group's config offset, look up the log's end offset
+    first."""
     herder, place = turn.herder, turn.herder.place
-    if herder.life.is_leaving or herder.has_read(place.group_offset):
+    if herder.lifecycle.is_leaving or herder.has_read(place.group_config_offset):
         return
     if place.config_end_unverified:
-        place.looks += 1
-        turn.order(FindConfigEnd(purpose=ForPlace(look=place.looks)))
+        place.last_lookup_id += 1
+        turn.emit(FindConfigEnd(purpose=ForPlace(lookup_id=place.last_lookup_id)))
     else:
-        _give_up(turn)
+        _leave_and_rejoin(turn)
 
 
-def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
+    reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
+    offset. Otherwise leave the group and rejoin."""
     herder, place = turn.herder, turn.herder.place
-    if look != place.looks or herder.life.is_leaving or herder.has_read(place.group_offset):
+    if lookup_id != place.last_lookup_id or herder.lifecycle.is_leaving or herder.has_read(place.group_config_offset):
         return
-    if end is not None and herder.has_read(end):
+    if end_offset is not None and herder.has_read(end_offset):
         text = (
-            f"A member reported config offset {place.group_offset}, but the config topic ends at {end}. Check that all "
+            f"A member reported config offset {place.group_config_offset}, but the config topic ends at "
+            f"{end_offset}. Check that all "
             "workers have the same config.storage.topic, and whether this topic has lost records."
         )
-        turn.order(Say(text=text, warns=True))
-        place.group_offset = end
+        turn.emit(WriteLogMessage(text=text, warns=True))
+        place.group_config_offset = end_offset
         advance(turn)
     else:
-        _give_up(turn)
-        _look_again(turn)
+        _leave_and_rejoin(turn)
+        _set_lag_timer(turn)
 
 
-def step_aside(turn: Turn, *, furthest: ConfigOffset, end: ConfigOffset) -> None:
-    """Most members have read lines that this worker's config log does not contain: they read another config topic. This
-    worker leaves the group and rejoins, so that it is no longer the leader."""
+def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_offset: ConfigOffset) -> None:
+    """Leave the group and rejoin, so that another worker becomes the leader. Called when most members have read the
+    config log to offsets beyond the end of this worker's config log: they read another config topic."""
     place = turn.herder.place
-    place.group_offset, place.config_end_unverified = furthest, False
+    place.group_config_offset, place.config_end_unverified = highest_config_offset, False
     reason = (
-        f"most members have read the config topic to offset {furthest}, but this worker's config topic ends at {end}. "
+        f"most members have read the config topic to offset {highest_config_offset}, but this worker's config topic "
+        f"ends at {end_offset}. "
         "Check config.storage.topic: it must be the same on all workers"
     )
-    turn.order(Say(text=f"This worker leaves the group and rejoins: {reason}", warns=True))
-    turn.order(Abandon(reason=reason))
+    turn.emit(WriteLogMessage(text=f"This worker leaves the group and rejoins: {reason}", warns=True))
+    turn.emit(LeaveAndRejoin(reason=reason))
 
 
-def _give_up(turn: Turn) -> None:
+def _leave_and_rejoin(turn: Turn) -> None:
+    """Order the member to leave the group and to rejoin, unless the membership is lost already."""
     herder = turn.herder
     if not herder.place.is_lost:
         reason = (
             f"this worker has read the config topic to offset {max(herder.config.offset, 0)} of "
-            f"{herder.place.group_offset}, and no further within "
+            f"{herder.place.group_config_offset}, and no further within "
             f"rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
         )
-        turn.order(Abandon(reason=reason))
+        turn.emit(LeaveAndRejoin(reason=reason))
 
 
-def _look_again(turn: Turn) -> None:
-    turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + turn.herder.settings.rebalance_timeout_ms))
+def _set_lag_timer(turn: Turn) -> None:
+    turn.emit(SetTimer(timer="behind", at_ms=turn.now_ms + turn.herder.settings.rebalance_timeout_ms))

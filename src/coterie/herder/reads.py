@@ -1,7 +1,8 @@
 """Responses to reads, from the state of the config log and the status log.
 
 A read never fails because of a rebalance. It waits until the config log is read to the end offset that the log had at
-the request. When that takes too long, or the log cannot be reached, the response contains the state read so far.
+the request. When that takes longer than ``worker.sync.timeout.ms``, or the log cannot be reached, the response contains
+the state read so far.
 """
 
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
@@ -26,75 +27,84 @@ from coterie.herder.requests import (
     WorkerView,
     not_found,
 )
-from coterie.herder.rounds import spoken
-from coterie.herder.state import Herder, ReadWait, Turn
-from coterie.herder.timers import RequestDue
+from coterie.herder.rounds import protocol_features
+from coterie.herder.state import Herder, PendingRead, Turn
+from coterie.herder.timers import RequestTimeoutDue
 from coterie.herder.work import (
-    Closed,
+    CheckpointClosed,
     Dead,
     Failed,
     NotStarted,
+    OwnershipUnconfirmed,
     Restarting,
-    Run,
     Running,
     RunState,
     Starting,
     Stopping,
-    Taken,
+    TaskRun,
 )
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
+    """Look up the log's end offset for the read, and set its time limit. A description of the worker is answered at
+    once."""
     if isinstance(request, DescribeWorker):
-        turn.order(Reply(id=event.id, answer=_worker_view(turn.herder)))
+        turn.emit(Reply(id=event.id, answer=_worker_view(turn.herder)))
         return
-    turn.herder.requests.reads[event.id] = ReadWait(request)
-    turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
-    turn.order(FindConfigEnd(purpose=ForRead(id=event.id)))
+    turn.herder.requests.reads[event.id] = PendingRead(request)
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
+    turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))
 
 
-def on_end_found(turn: Turn, id_: RequestId, end: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, id_: RequestId, end_offset: ConfigOffset | None) -> None:
+    """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
+    at once."""
     wait = turn.herder.requests.reads.get(id_)
     if wait is None:
         return
-    if end is None:
+    if end_offset is None:
         _answer(turn, id_, wait)
     else:
-        wait.end = end
+        wait.end_offset = end_offset
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
+    """The time limit is over: answer the read with the state read so far. Does nothing for an unknown id, for example
+    of a write."""
     wait = turn.herder.requests.reads.get(id_)
     if wait is not None:
         _answer(turn, id_, wait)
 
 
 def advance(turn: Turn) -> None:
+    """Answer the reads for which the config log is read far enough."""
     herder = turn.herder
     for id_, wait in list(herder.requests.reads.items()):
-        if wait.end is not None and herder.has_read(wait.end):
+        if wait.end_offset is not None and herder.has_read(wait.end_offset):
             _answer(turn, id_, wait)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    """Refuse all pending reads."""
     for id_ in list(turn.herder.requests.reads):
         del turn.herder.requests.reads[id_]
-        turn.order(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
+        turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
-def _answer(turn: Turn, id_: RequestId, wait: ReadWait) -> None:
+def _answer(turn: Turn, id_: RequestId, wait: PendingRead) -> None:
+    """Answer the read with the state read so far, and forget it."""
     del turn.herder.requests.reads[id_]
-    turn.order(CancelTimer(timer=RequestDue(id=id_)))
-    turn.order(Reply(id=id_, answer=answer(turn.herder, wait.request)))
+    turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
+    turn.emit(Reply(id=id_, answer=answer(turn.herder, wait.request)))
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
 def answer(herder: Herder, request: Read) -> Answer:
-    """The response from the state read so far. The messages of refusals have Connect's wording."""
+    """The response to a read, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
             return _list(herder)
@@ -117,6 +127,7 @@ def answer(herder: Herder, request: Read) -> Answer:
 
 
 def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefused:
+    """The connector's config and tasks; a refusal when there is no such connector."""
     connector = herder.config.connector(name)
     if connector is None:
         return not_found(f"Connector {name} not found")
@@ -124,6 +135,7 @@ def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefu
 
 
 def _list(herder: Herder) -> ConnectorList:
+    """All connectors, by name."""
     infos = (describe(herder, name) for name in herder.config.names())
     return ConnectorList(
         connectors=tuple((info, _status(herder, info.connector)) for info in infos if isinstance(info, ConnectorInfo))
@@ -131,29 +143,31 @@ def _list(herder: Herder) -> ConnectorList:
 
 
 def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
+    """The statuses of a connector and its tasks; None when there is no such connector, or when it has no status yet."""
     connector = herder.config.connector(name)
     status = herder.statuses.get(name)
     if connector is None or status is None:
         return None
-    told = ((task, herder.statuses.get(task)) for task in herder.config.tasks(name))
+    statuses_by_task = ((task, herder.statuses.get(task)) for task in herder.config.tasks(name))
     return ConnectorStatus(
         connector=name,
         status=status,
-        tasks=tuple((task, status) for task, status in told if status is not None),
+        tasks=tuple((task, status) for task, status in statuses_by_task if status is not None),
         config=connector.config,
     )
 
 
 def _worker_view(herder: Herder) -> WorkerView:
+    """This worker's own state."""
     return WorkerView(
         worker_id=herder.settings.worker_id,
-        name=herder.settings.shown_name,
+        name=herder.settings.display_name,
         url=herder.settings.url,
         state=herder.place.state,
-        draining=herder.life.is_draining,
-        drain_waits=spoken.why_drain_waits(herder) if herder.life.is_draining else None,
-        restarting=herder.life.is_relaunching,
-        protocol=spoken.setting(herder),
+        draining=herder.lifecycle.is_draining,
+        drain_wait_reason=protocol_features.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
+        restarting=herder.lifecycle.is_relaunching,
+        protocol=protocol_features.protocol_name(herder),
         member_id=herder.place.member_id,
         generation=Generation(herder.place.epoch),
         settled=herder.place.is_settled,
@@ -161,12 +175,12 @@ def _worker_view(herder: Herder) -> WorkerView:
         leader_url=herder.place.leader_url,
         config_offset=herder.config.offset,
         assigned=herder.place.assigned,
-        tasks=tuple(_task_view(task, herder.work.runs[task]) for task in sorted(herder.work.runs)),
+        tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
         deferred_until_ms=herder.rounds.deferred_until_ms,
     )
 
 
-def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
+def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
     return TaskView(
         task=task,
         phase=_phase(run.state),
@@ -178,6 +192,7 @@ def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
 
 
 def _phase(state: RunState) -> str:
+    """The task's state as the REST API names it (:attr:`TaskView.phase`)."""
     match state:
         case Stopping():
             return "stopping"
@@ -185,9 +200,9 @@ def _phase(state: RunState) -> str:
             return "starting"
         case Failed():
             return "failed"
-        case Taken():
+        case OwnershipUnconfirmed():
             return "taken"
-        case Closed():
+        case CheckpointClosed():
             return "closed"
         case (
             Running(has_progressed=has_progressed)

@@ -4,35 +4,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from coterie.herder.session_keys import Signing
+from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.nouns.membership import Abandon, Install, MembershipEvent, Rejoin, Subscribe
+from coterie.nouns.membership import LeaveAndRejoin, MembershipEvent, Rejoin, SendAssignments, SetWorkerState
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
 
 
 class Membership(Protocol):
-    """A worker's membership of its group. It begins when the worker first receives its assignment."""
+    """A worker's membership of its group. The worker first joins after the first ``SetWorkerState`` order."""
 
     async def run(self) -> None:
-        """Take part in the group until the worker has left; all other methods need this coroutine to run."""
+        """Take part in the group until the worker has left it. All other methods need this coroutine to run."""
         ...
 
-    def order(self, order: Subscribe | Rejoin | Install | Abandon) -> None:
-        """Send ``order`` to the member. Never blocks."""
+    def order(self, order: SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin) -> None:
+        """Send ``order`` to the member machine. Never waits."""
         ...
 
-    async def leave(self, reason: str, *, for_good: bool = False) -> None:
-        """Leave the group; the caller has stopped all owned jobs before. Returns even without a response.
+    async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
+        """Leave the group, and wait until the member has ended. Before, the caller stops all owned jobs, as far as they
+        stop in time. Returns also if the coordinator does not respond.
 
-        A static member only ends, and the group waits for it to rejoin. With ``for_good`` a static member also sends
-        a LeaveGroup request, so that the group does not wait."""
+        A static member sends no LeaveGroup request, so the group waits for it to rejoin. With ``is_permanent`` a static
+        member, too, sends a LeaveGroup request, so that the group does not wait.
+        """
         ...
 
     async def next_event(self) -> MembershipEvent:
-        """The next event, in order; the queue of events is bounded."""
+        """Wait for the next event and return it, in the order in which the events occurred. The queue of events is
+        bounded."""
         ...
 
 
@@ -40,25 +43,26 @@ class Membership(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStart:
-    """What a runtime needs to start one task. A start always takes the task's checkpoint over."""
+class TaskSpec:
+    """What a runtime needs to start one task. Each start takes the task's checkpoint over."""
 
     task: ConnectorTaskId
     incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
-    """The task's own config, as the connector returned it and the config topic contains it."""
+    """The task's own config, as the connector's split returned it and the config topic contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
-    """A batch was committed, or the query polled its source and found nothing to read."""
+    """A batch of a task was committed, or the query polled its source and found nothing to read."""
 
     task: ConnectorTaskId
     batch_id: int
+    """The last committed batch."""
     input_rows: int
     """Rows read by the batch."""
     bad_records: int = 0
-    """Bad records that the task has skipped since it was started."""
+    """How many records the task has skipped as bad since it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,67 +72,79 @@ class TaskDied:
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
-    is_held: bool
+    """The error, for the task's status."""
+    holds_checkpoint: bool
     """Whether this worker still owns the checkpoint; the runtime then keeps it until the task is restarted or stopped.
     Otherwise the task may start here again only after the group has confirmed that it is assigned to this worker."""
     can_restart: bool = True
-    """Whether another start on the same checkpoint may succeed; False when the task rejects its input or its config."""
+    """Whether a restart of the query on the same checkpoint may succeed; False when the task rejects its input or its
+    config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWaiting:
+class TaskRetrying:
     """A server that the task needs cannot be reached. The runtime keeps the checkpoint and retries the query, as the
-    connector's ``errors.retry.*`` configure. Reported for each attempt that fails; the next :class:`TaskProgressed`
-    ends this condition."""
+    connector's ``errors.retry.*`` settings say. Reported for each attempt that fails, until the next
+    :class:`TaskProgressed`."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
+    """The error of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHalted:
-    """``stop_everything_now`` ended the task: it may start here again only after the group has confirmed that it is
-    assigned to this worker."""
+    """``halt_all_tasks`` ended the task. It may start here again only after the group has confirmed that it is assigned
+    to this worker."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskClosed:
-    """The task does not run here: the checkpoint generation that its config names is closed. The task may start again
-    when its config names another checkpoint generation."""
+class TaskCheckpointClosed:
+    """The task does not run here, because the checkpoint generation that its config names is closed: the connector is
+    being split again. The task may start again when its config names another checkpoint generation."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartsChanged:
-    """The source of a connector that was split here now has other source parts: new partitions, or fewer."""
+class SourcePartsChanged:
+    """The source of a connector that was split here now has other source parts (for Kafka: partitions) than at the
+    split. Reported once for each split."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
-    """No task can run here any more (the JVM has ended): the worker stops its tasks, leaves the group and exits with
-    ``reason``."""
+    """No task can run here any more, because the JVM has ended: the worker stops its tasks, leaves the group and exits
+    with ``reason``."""
 
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskWaiting | TaskDied | TaskHalted | TaskClosed | PartsChanged | RuntimeDied
+TaskEvent: TypeAlias = (
+    TaskProgressed | TaskRetrying | TaskDied | TaskHalted | TaskCheckpointClosed | SourcePartsChanged | RuntimeDied
+)
+"""The events of a runtime."""
 
 
 class SplitEndedError(WorldError):
     """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed, or
-    another worker has split it since then."""
+    another worker has taken over the split."""
 
 
 class TaskRuntime(Protocol):
-    """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads."""
+    """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads.
+    Plug-ins may raise any exception, also exceptions that the methods below do not name.
+
+    A connector's *source parts* are the units that are distributed over its tasks (for Kafka: partitions). A
+    *checkpoint generation* contains the checkpoints of all tasks of one split.
+    """
 
     async def open(self) -> None:
-        """Start and warm up; the caller calls no other method before it returns.
+        """Start the runtime and warm it up. Before this method returns, no other method is called.
 
         :raises WorldError: when the runtime cannot start (no Java, no memory, ...); the message states what to do.
         """
@@ -139,20 +155,24 @@ class TaskRuntime(Protocol):
         ...
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        """The errors of a connector's config, by key; empty when it is valid.
+        """The errors of a connector's config, as messages by key; empty when it is valid.
 
-        ``checkpointed`` contains the configs of the connector's tasks that may have checkpoints; it is empty for a new
-        connector. A config that would lose or duplicate rows on these checkpoints is an error."""
+        ``checkpointed_task_configs`` contains the configs of the connector's tasks that may have checkpoints; it is
+        empty for a new connector. A config that would lose or duplicate rows on these checkpoints is an error.
+
+        :raises WorldError: when the config cannot be validated, for example because a server cannot be reached.
+        """
         ...
 
     def connector_type(self, config: Mapping[str, str]) -> str:
-        """``source``, ``sink`` or ``unknown``, as the REST API returns it."""
+        """The type of a connector with this config, as the REST API returns it: ``source``, ``sink`` or ``unknown``."""
         ...
 
-    def lacks(self) -> Mapping[str, str]:
-        """Parts that some connectors need and this worker lacks, by name: what is missing and what to do."""
+    def missing_jars(self) -> Mapping[str, str]:
+        """What this worker lacks for some connectors, by the name of the part; the value says what is missing and what
+        to do."""
         ...
 
     async def split(
@@ -160,19 +180,19 @@ class TaskRuntime(Protocol):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed: Sequence[Mapping[str, str]],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
-        keeps_split: bool = False,
+        keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
-        """The configs of the connector's tasks, at most ``tasks.max`` of them.
+        """Return the configs of the connector's tasks, at most ``tasks.max`` of them, by task number.
 
-        When the tasks of ``checkpointed`` read other source parts or write to another sink than ``config`` requires,
-        their checkpoint generation is closed first, on every worker that runs one of them (:class:`TaskClosed`), and
-        the next checkpoint generation is made from their positions: no row is lost or duplicated. That takes as long as
-        the last batches of these tasks.
+        When the tasks of ``checkpointed_task_configs`` read other source parts or write to another sink than ``config``
+        requires, their checkpoint generation is closed first, on every worker that runs one of these tasks
+        (:class:`TaskCheckpointClosed`), and the next checkpoint generation is made from their positions: no row is lost
+        or duplicated. This takes as long as the last batches of these tasks.
 
-        With ``keeps_split`` the tasks keep the source parts that still exist while the sink is the same, whatever
-        ``config`` requires: a task is FAILED, and the other tasks must not be stopped until it is repaired.
+        With ``keeps_source_parts`` the tasks keep those source parts that still exist if the sink is the same, whatever
+        else ``config`` requires: a task is FAILED, and the other tasks must not be stopped until it is repaired.
 
         :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,
@@ -180,56 +200,63 @@ class TaskRuntime(Protocol):
         """
         ...
 
-    def forget(self, connector: ConnectorName) -> None:
-        """End the running split of ``connector``, if any: it raises SplitEndedError, and commits no checkpoint
-        generation after this method has returned, except in a step that is already running. The connector's source
-        parts are no longer monitored (:class:`PartsChanged`). Never waits."""
+    def stop_connector(self, connector: ConnectorName) -> None:
+        """End the running splits of ``connector``: they raise SplitEndedError. After this method has returned, they
+        commit no checkpoint generation, except in a step that is already running. The connector's source parts are no
+        longer monitored (:class:`SourcePartsChanged`). Never waits."""
         ...
 
-    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
-        """The task configs of the connector's newest checkpoint generation, after a closed checkpoint generation has
-        been finished; None when another worker is finishing it. Takes seconds, to detect another worker.
+    async def finish_checkpoint_generation(
+        self, connector: ConnectorName, incarnation: Incarnation
+    ) -> Sequence[Mapping[str, str]] | None:
+        """Finish the connector's closed checkpoint generation, and return the task configs of the newest one. None when
+        another worker is finishing it, or when there is no checkpoint generation. Takes seconds, to detect another
+        worker.
 
-        :raises WorldError: when the checkpoint generation cannot be finished.
+        :raises ConfigError, WorldError: when the checkpoint generation cannot be finished here.
         """
         ...
 
-    async def start(self, start: TaskStart) -> None:
-        """Take the task's checkpoint over and start its query; returns when the query runs. It also returns when the
-        checkpoint was taken over and the query did not start, which is reported as :class:`TaskDied`.
-
-        A task whose checkpoint generation is closed does not start: the runtime reports :class:`TaskClosed`.
+    async def start(self, spec: TaskSpec) -> None:
+        """Take the task's checkpoint over and start its query; returns when the query runs. Also returns without a
+        running query, and reports an event, in three cases: the query did not start on the checkpoint
+        (:class:`TaskDied`), the checkpoint generation is closed (:class:`TaskCheckpointClosed`), or the task was halted
+        meanwhile (:class:`TaskHalted`).
 
         :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with this error.
         """
         ...
 
     async def restart(self, task: ConnectorTaskId) -> None:
-        """Start the query of a failed task (:class:`TaskDied`) again, on the checkpoint that the task still holds: no
-        checkpoint is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`),
-        and when the task was stopped before the query started.
+        """Start the query of a failed task (:class:`TaskDied`) again, on the checkpoint that this worker still holds:
+        no checkpoint is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`),
+        or when the task was stopped before the query started.
 
-        :raises WorldError: when the task holds no checkpoint here, or no task can run here any more; this counts as
+        :raises WorldError: when the task holds no checkpoint here, or no task can run here any more. This counts as
             another failure of the task, for which no event follows.
         """
         ...
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        """Stop at a batch boundary within ``grace_ms``, else interrupt. When it returns, the last batch is committed
-        or will be replayed, and this task can write nothing from this worker. An unknown task is ignored."""
+        """Stop the task at the end of its batch; if this takes longer than ``grace_ms``, interrupt the batch. When the
+        method returns, the last batch is committed or will be replayed, and this task writes nothing from this worker
+        any more. An unknown task is ignored."""
         ...
 
-    def stop_everything_now(self) -> None:
-        """Stop all tasks of a worker whose event loop is blocked. Any other thread may call it; it does not need the
-        event loop.
+    def halt_all_tasks(self) -> None:
+        """Stop all tasks immediately, because the worker's event loop is blocked; also end all splits. Any thread may
+        call this method; it does not need the event loop.
 
-        When it returns, no task that was running, starting or stopping at the call can write anything, whatever the
-        grace of a stop. Each task that was not stopping is reported as :class:`TaskHalted`. Later starts are not
-        affected."""
+        When it returns, no task that was running, starting or stopping at the call writes anything more, whatever the
+        grace period of a stop. The only exception is a commit that was running and does not end within the runtime's
+        time limit, which is logged: the caller must give up the worker's membership in any case. Each task that was not
+        stopping is reported as :class:`TaskHalted`. Later starts are not affected.
+        """
         ...
 
     async def next_event(self) -> TaskEvent:
-        """The next event, in order; the queue of events is bounded (progress of one task may be merged)."""
+        """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded;
+        several progress reports of one task may be merged into one."""
         ...
 
 
@@ -237,7 +264,7 @@ class TaskRuntime(Protocol):
 
 
 class SignatureRefusedError(WorldError):
-    """The leader does not accept a signature: it has another key."""
+    """The leader does not accept a signature: it has another session key than this worker."""
 
 
 class LeaderClient(Protocol):
@@ -248,11 +275,12 @@ class LeaderClient(Protocol):
         leader_url: WorkerUrl,
         connector: ConnectorName,
         configs: Sequence[Mapping[str, str]],
-        signing: Signing | None,
+        signing_key: SigningKey | None,
     ) -> None:
-        """``POST /connectors/{connector}/tasks``, signed with ``signing`` unless that is None.
+        """Send the task configs to the leader (``POST /connectors/{connector}/tasks``), signed with ``signing_key``, or
+        not signed if that is None. Returns when the leader has written them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
-        :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
+        :raises WorldError: when the leader cannot be reached or refuses for another reason, which the message contains.
         """
         ...

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.config import defaults
-from coterie.nouns import macs
+from coterie.nouns import signature_algorithms
 from coterie.nouns.ids import ConfigOffset
 
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
-"""The input that Java's basic decoder accepts: the padding may be missing as a whole, but not in part."""
+"""The base64 text that Java's basic decoder accepts: the padding may be missing as a whole, but not in part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,55 +24,64 @@ class SessionKeySettings:
     verifies."""
 
     ttl_ms: int = defaults.INTER_WORKER_KEY_TTL_MS
-    """The age at which the leader replaces a key; 0: never."""
+    """The age at which the leader replaces a key; 0 means never."""
     algorithm: str = defaults.INTER_WORKER_ALGORITHM
-    size_bytes: int = macs.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
+    """The MAC algorithm for which a leader makes a key."""
+    size_bytes: int = signature_algorithms.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
+    """The size of the keys that a leader makes."""
     signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
+    """The MAC algorithm with which this worker signs."""
     verification_algorithms: tuple[str, ...] = (defaults.INTER_WORKER_ALGORITHM,)
+    """The MAC algorithms that this worker accepts as the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKey:
+    """A session key, as the config log contains it."""
+
     key: bytes = field(repr=False)
     algorithm: str
-    """The MAC algorithm for which the key was made; requests may be signed with the key by another algorithm."""
+    """The MAC algorithm for which the key was made. Requests may also be signed with this key by another algorithm."""
     created_at_ms: int
-    """The time at which the key was made, by the wall clock of the leader that made it."""
+    """When the key was made, in milliseconds since the Unix epoch, by the wall clock of the leader that made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signing:
-    """The key and the MAC algorithm with which a request is signed."""
+class SigningKey:
+    """A session key, and the MAC algorithm with which this worker signs a request."""
 
     key: bytes = field(repr=False)
     algorithm: str
 
     def signature(self, body: bytes) -> "Signature":
+        """The signature of a request with this ``body``."""
         return Signature(algorithm=self.algorithm, mac=_mac(self.key, self.algorithm, body), body=body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The signature of a received request. ``algorithm`` is one of :data:`macs.HASHES`, in upper or lower case."""
+    """The signature of a request. ``algorithm`` is a name in
+    :data:`~coterie.nouns.signature_algorithms.HASH_BY_ALGORITHM`, in upper or lower case."""
 
     algorithm: str
     mac: bytes = field(repr=False)
     body: bytes = field(repr=False)
-    """Exactly the signed bytes."""
+    """Exactly the signed bytes: the body of the request."""
 
     def is_valid(self, key: SessionKey) -> bool:
-        """Whether the signature was made with ``key``. The comparison takes the same time for a wrong MAC."""
+        """Whether the signature was made with ``key``. The time of the comparison does not depend on how many bytes are
+        right."""
         return hmac.compare_digest(_mac(key.key, self.algorithm, self.body), self.mac)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoKeyUnderWay:
-    """No key is being made or written here."""
+    """No key is being made or written by this worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOrdered:
-    """The shell is making a key."""
+    """The key was ordered from the shell, which makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +94,14 @@ class AppendsKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsKeyBack:
-    """The key was appended to the config log; it is valid when this worker has read the log up to ``end``."""
+    """The key was appended to the config log; it is valid when this worker has read the log up to ``end_offset``."""
 
-    end: ConfigOffset
+    end_offset: ConfigOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsAfterFailure:
-    """The key could not be written; this worker may make another key from ``until_ms`` on."""
+    """A key could not be written; this worker may make another key from ``until_ms`` on."""
 
     until_ms: int
 
@@ -100,41 +109,43 @@ class WaitsAfterFailure:
 RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBack | WaitsAfterFailure
 
 
-class Rotation:
-    """The state of the session key's rotation, which the leader does. It is kept in memory only."""
+class SessionKeyRotation:
+    """The state of the rotation of the session key, for which the leader is responsible. It is lost at a restart."""
 
     def __init__(self) -> None:
-        self.epoch_ms: int | None = None
+        self.wall_clock_offset_ms: int | None = None
         """The wall clock's time at 0 of the monotonic clock, whose times the machines receive; None before the runtime
         is open. It is set again with every key that is made here, so each key has the current time of the wall
         clock."""
-        self.known: SessionKey | None = None
+        self.current_key: SessionKey | None = None
         """The current key: the last key that was read from the config log."""
-        self.known_since_ms = 0
+        self.current_key_read_at_ms = 0
         """When the current key was first read here, on the monotonic clock. The key's age counts at the latest from
         this time: a key whose creation time lies in the future is not used for longer than a new key."""
         self.state: RotationState = NoKeyUnderWay()
-        self.made = 0
+        self.keys_made = 0
         """How many keys this worker has made and appended."""
-        self.wakes_at_ms: int | None = None
+        self.timer_at_ms: int | None = None
         """The time for which the rotation's timer is set; None when it is not set."""
 
     @property
     def is_under_way(self) -> bool:
+        """Whether a key is being made, is being written, or has not been read back yet."""
         return isinstance(self.state, KeyOrdered | AppendsKey | ReadsKeyBack)
 
 
 def decode_base64(text: str) -> bytes:
-    """The bytes that ``text`` encodes.
+    """The bytes that ``text`` encodes. The padding may be missing.
 
-    :raises ValueError: when Java's decoder would not accept ``text``.
+    :raises ValueError: when Java's basic decoder would not accept ``text``.
     """
     if _BASE64.fullmatch(text) is None:
-        raise ValueError("it is not base64")
+        raise ValueError("the text is not base64")
     return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
 def _mac(key: bytes, algorithm: str, body: bytes) -> bytes:
-    name = macs.canonical(algorithm)
+    """The MAC of ``body``. ``algorithm`` may be in upper or lower case."""
+    name = signature_algorithms.canonical_algorithm_name(algorithm)
     assert name is not None, f"{algorithm} was not checked when the request was parsed"
-    return hmac.digest(key, body, macs.HASHES[name])
+    return hmac.digest(key, body, signature_algorithms.HASH_BY_ALGORITHM[name])

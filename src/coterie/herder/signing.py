@@ -2,8 +2,8 @@
 verifies the signatures. Only groups that use protocol sessioned or newer have session keys.
 
 The shell makes a key, because a herder has no source of randomness. The key becomes valid for each worker, and for the
-leader that wrote it, when the worker reads its line in the config log. So all workers use the same key, except in the
-short time in which some of them have not read a new line.
+leader that wrote it, when the worker reads the key's line in the config log. So all workers use the same key, except in
+the short time in which some of them have not read a new line.
 """
 
 from coterie.herder import config_records
@@ -12,12 +12,12 @@ from coterie.herder.messages import (
     CancelTimer,
     ForSessionKey,
     MakeSessionKey,
-    Say,
     SessionKeyMade,
     SetTimer,
+    WriteLogMessage,
 )
 from coterie.herder.requests import Problem, RequestRefused
-from coterie.herder.rounds.spoken import are_requests_signed
+from coterie.herder.rounds.protocol_features import are_requests_signed
 from coterie.herder.session_keys import (
     AppendsKey,
     KeyOrdered,
@@ -25,33 +25,35 @@ from coterie.herder.session_keys import (
     ReadsKeyBack,
     SessionKey,
     Signature,
-    Signing,
+    SigningKey,
     WaitsAfterFailure,
 )
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset
 
 RETRY_MS = 1_000
-RACE_MS = 60_000
-"""Connect's constant: for this time, a refused signature may only mean that a worker has not read the new key yet."""
+"""The wait after a key could not be written."""
+KEY_PROPAGATION_MS = 60_000
+"""Connect's constant: for so long after a request was first sent, a refused signature may only mean that a worker has
+not read the new key yet."""
 
 
 def awaits_key(herder: Herder) -> bool:
-    """Whether this worker must sign its requests and has not read a session key yet."""
+    """Whether this worker must sign its requests and has not read any session key yet."""
     return are_requests_signed(herder) and herder.config.session_key is None
 
 
-def signing(herder: Herder) -> Signing | None:
-    """The key and algorithm with which this worker signs now; None when it does not sign."""
+def signing_key(herder: Herder) -> SigningKey | None:
+    """The key and algorithm with which this worker signs requests now; None when it does not sign, or has no key."""
     known = herder.config.session_key
     if known is None or not are_requests_signed(herder):
         return None
-    return Signing(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
+    return SigningKey(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
 
 
 def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
-    """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages; None when the
-    signature is accepted."""
+    """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages. None when the
+    signature is accepted, or when the group's protocol needs no signatures."""
     if not are_requests_signed(herder):
         return None
     if signature is None:
@@ -74,21 +76,24 @@ def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | Non
     return None
 
 
-def may_have_raced(first_tried_ms: int | None, now_ms: int) -> bool:
-    """Whether a signature that was refused now may have been made just before a new key was read."""
-    return first_tried_ms is not None and now_ms <= first_tried_ms + RACE_MS
+def may_predate_new_key(first_sent_ms: int | None, now_ms: int) -> bool:
+    """Whether a signature that was refused at ``now_ms`` may have been made just before a new key was read: the request
+    was first sent, at ``first_sent_ms``, at most :data:`KEY_PROPAGATION_MS` before. False when it was never sent to
+    another worker (None)."""
+    return first_sent_ms is not None and now_ms <= first_sent_ms + KEY_PROPAGATION_MS
 
 
 # -- the key's rotation by the leader ---------------------------------------------------------------------------------
 
 
 def advance(turn: Turn) -> None:
-    """Order a key when a new key is needed, and set the timer for the next rotation."""
+    """Order a key from the shell when a new key is needed, and set the timer for the time at which the next one is
+    needed."""
     herder, rotation = turn.herder, turn.herder.rotation
-    if herder.config.session_key != rotation.known:
-        rotation.known, rotation.known_since_ms = herder.config.session_key, turn.now_ms
+    if herder.config.session_key != rotation.current_key:
+        rotation.current_key, rotation.current_key_read_at_ms = herder.config.session_key, turn.now_ms
     match rotation.state:
-        case ReadsKeyBack(end=end) if herder.has_read(end):
+        case ReadsKeyBack(end_offset=end) if herder.has_read(end):
             rotation.state = NoKeyUnderWay()
         case WaitsAfterFailure(until_ms=until_ms) if turn.now_ms >= until_ms:
             rotation.state = NoKeyUnderWay()
@@ -96,7 +101,7 @@ def advance(turn: Turn) -> None:
             pass
     if isinstance(rotation.state, NoKeyUnderWay) and _wants_a_key(turn):
         rotation.state = KeyOrdered()
-        turn.order(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
+        turn.emit(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
     match rotation.state:
         case WaitsAfterFailure(until_ms=until_ms):
             _wake(turn, until_ms)
@@ -105,13 +110,15 @@ def advance(turn: Turn) -> None:
 
 
 def on_opened(turn: Turn, wall_ms: int) -> None:
-    turn.herder.rotation.epoch_ms = wall_ms - turn.now_ms
+    """Store the difference between the wall clock and the monotonic clock."""
+    turn.herder.rotation.wall_clock_offset_ms = wall_ms - turn.now_ms
 
 
 def on_made(turn: Turn, event: SessionKeyMade) -> None:
+    """Append the new key to the config log, unless it is no longer needed."""
     herder, rotation = turn.herder, turn.herder.rotation
     rotation.state = NoKeyUnderWay()
-    rotation.epoch_ms = event.wall_ms - turn.now_ms
+    rotation.wall_clock_offset_ms = event.wall_ms - turn.now_ms
     if not _wants_a_key(turn):
         return  # Another worker is the leader now or wrote a key, or the clock was set back: the key is not old yet.
     made = SessionKey(
@@ -119,40 +126,56 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
         algorithm=herder.settings.session_keys.algorithm,
         created_at_ms=event.wall_ms,
     )
-    rotation.made += 1
-    rotation.state = AppendsKey(number=rotation.made)
+    rotation.keys_made += 1
+    rotation.state = AppendsKey(number=rotation.keys_made)
     line = config_records.session_key_line(made)
-    turn.order(AppendConfig(purpose=ForSessionKey(number=rotation.made), lines=(line,)))
+    turn.emit(AppendConfig(purpose=ForSessionKey(number=rotation.keys_made), lines=(line,)))
 
 
-def on_appended(turn: Turn, number: int, end: ConfigOffset) -> None:
+def on_appended(turn: Turn, number: int, end_offset: ConfigOffset) -> None:
+    """The key's line is durable: wait until this worker reads it."""
     rotation = turn.herder.rotation
     if rotation.state == AppendsKey(number=number):
-        rotation.state = ReadsKeyBack(end=end)
+        rotation.state = ReadsKeyBack(end_offset=end_offset)
         advance(turn)
 
 
 def on_append_failed(turn: Turn, number: int, reason: str) -> None:
+    """The key could not be written: log it, and wait before another key is made."""
     rotation = turn.herder.rotation
     if rotation.state == AppendsKey(number=number):
         rotation.state = WaitsAfterFailure(until_ms=turn.now_ms + RETRY_MS)
-        turn.order(Say(text=f"The session key could not be written; the next attempt is in {RETRY_MS} ms: {reason}"))
+        turn.emit(
+            WriteLogMessage(
+                text=f"A session key could not be written to the config topic; the next attempt is in {RETRY_MS} ms: "
+                f"{reason}"
+            )
+        )
         advance(turn)
 
 
 def on_due(turn: Turn) -> None:
-    """The timer has fired. :func:`advance`, which follows every event, sets it again."""
-    turn.herder.rotation.wakes_at_ms = None
+    """The timer has fired. :func:`advance`, which follows every timer, sets it again."""
+    turn.herder.rotation.timer_at_ms = None
 
 
-def _leads(herder: Herder) -> bool:
+def _rotates_key(herder: Herder) -> bool:
+    """Whether this worker makes keys: it is the leader, has read the config log up to the last assignment, and the
+    group uses session keys."""
     # A leader that has read the config log to its members' offsets has also read a key that is stored there.
-    return herder.place.is_leader and herder.caught_up and are_requests_signed(herder) and not herder.life.is_leaving
+    return (
+        herder.place.is_leader
+        and herder.is_caught_up
+        and are_requests_signed(herder)
+        and not herder.lifecycle.is_leaving
+    )
 
 
 def _wants_a_key(turn: Turn) -> bool:
+    """Whether a new key is needed now: there is none, it has another algorithm or size than the settings, or it has
+    expired."""
     herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_keys
-    if not _leads(herder) or herder.rotation.epoch_ms is None:
+    if not _rotates_key(herder) or herder.rotation.wall_clock_offset_ms is None:
         return False
     if known is None or (known.algorithm, len(known.key)) != (wanted.algorithm, wanted.size_bytes):
         return True
@@ -161,17 +184,22 @@ def _wants_a_key(turn: Turn) -> bool:
 
 
 def _expires_ms(herder: Herder) -> int | None:
-    """When the current key expires, on this worker's monotonic clock; None when the key does not expire, or when this
-    worker does not rotate it."""
-    known, ttl_ms, epoch_ms = herder.config.session_key, herder.settings.session_keys.ttl_ms, herder.rotation.epoch_ms
-    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _leads(herder):
+    """When the current key expires, on this worker's monotonic clock. None when there is no key, it does not expire,
+    another key is being made, or this worker does not make keys."""
+    known, ttl_ms, epoch_ms = (
+        herder.config.session_key,
+        herder.settings.session_keys.ttl_ms,
+        herder.rotation.wall_clock_offset_ms,
+    )
+    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _rotates_key(herder):
         return None
-    return min(known.created_at_ms - epoch_ms, herder.rotation.known_since_ms) + ttl_ms
+    return min(known.created_at_ms - epoch_ms, herder.rotation.current_key_read_at_ms) + ttl_ms
 
 
 def _wake(turn: Turn, at_ms: int | None) -> None:
+    """Set the rotation's timer to ``at_ms``; None cancels it."""
     rotation = turn.herder.rotation
-    if at_ms == rotation.wakes_at_ms:
+    if at_ms == rotation.timer_at_ms:
         return
-    rotation.wakes_at_ms = at_ms
-    turn.order(CancelTimer(timer="session key") if at_ms is None else SetTimer(timer="session key", at_ms=at_ms))
+    rotation.timer_at_ms = at_ms
+    turn.emit(CancelTimer(timer="session key") if at_ms is None else SetTimer(timer="session key", at_ms=at_ms))

@@ -1,28 +1,29 @@
-"""The state of a herder, and the working set of one step.
+"""The state of a herder, and the data of one step.
 
 *Hard* state is read from the logs: the configs (`ConfigState`) and the statuses (`StatusState`). Only lines of the logs
 change it: a herder emits an append as an effect, and applies the line when it reads the line back. All other state is
-*soft*: it is lost at a restart, because a worker that starts again owns no job.
+*soft*: it is lost at a restart, after which the worker owns no job. Only a relaunch keeps the membership
+(`PlaceHandover`).
 """
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect
 from coterie.herder.requests import Answer, Read, RequestId, Write, WriteId
-from coterie.herder.rounds.state import Lead, Rounds
-from coterie.herder.session_keys import Rotation, SessionKeySettings
+from coterie.herder.rounds.state import LeaderState, Rounds
+from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
 from coterie.herder.work import Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil, Subscribe
+from coterie.nouns.membership import LeaseRenewed, MemberState, PlaceHandover, SetWorkerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,127 +33,142 @@ class HerderSettings:
     worker_id: WorkerId
     url: WorkerUrl
     version: str
-    """The version of all plug-ins, which every status contains (KIP-891)."""
+    """The version of Coterie's plug-ins, which every status contains (KIP-891)."""
     name: str | None = None
     """``worker.name``"""
     instance_id: InstanceId | None = None
     """``group.instance.id``"""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
-    """``rebalance.timeout.ms``; a herder that has not processed an event within this time is stuck."""
+    """``rebalance.timeout.ms``. If the herder has not processed an event for so long, the worker stops all tasks and
+    leaves the group."""
     sync_timeout_ms: int = defaults.WORKER_SYNC_TIMEOUT_MS
-    """``worker.sync.timeout.ms``: how long to wait until the config log is read to its end."""
+    """``worker.sync.timeout.ms``: how long a read request waits, from its arrival, until the config log is read to its
+    end; and how long a leader waits, from the join phase, until it has read the config log as far as the members."""
     stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """``task.shutdown.graceful.timeout.ms``"""
-    policy: Policy = field(default_factory=Policy)
+    policy: RebalancePolicy = field(default_factory=RebalancePolicy)
     """The limits and delays of the assignments that this worker computes while it is the leader."""
     session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
-    """``config.rebalance.window.ms``"""
+    """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
+    round."""
     request_timeout_ms: int = 90_000
-    """A constant, as in Connect, not a setting."""
+    """The time limit of a write request, from its arrival. A constant, as in Connect, not a setting."""
 
     @property
-    def shown_name(self) -> str:
-        """The worker's name in messages and in the REST API."""
+    def display_name(self) -> str:
+        """The worker's name in messages and in the REST API: ``worker.name``, else ``host:port``."""
         return self.name or self.worker_id
 
     @property
     def lease(self) -> Lease:
+        """How this worker's session timeout is divided."""
         return Lease(self.session_timeout_ms)
 
 
-# -- the phases of a write; only one write at a time is beyond `InLine` -----------------------------------------------
+# -- the phases of a write; only one write at a time is beyond `Queued` -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
-    """The write waits until the group has settled."""
+class AwaitingGroup:
+    """First phase of a write. A write that needs the leader waits here while a round is running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validates:
-    """The config is validated against the tasks that may have checkpoints."""
+class Validating:
+    """The config is being validated, also against the tasks that may have checkpoints."""
 
-    asked: ConfigToValidate
+    config_to_validate: ConfigToValidate
+    """The config that is being validated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InLine:
-    """The write waits for the writes before it."""
+class Queued:
+    """The write waits in the queue for the writes before it."""
 
     validated: ConfigToValidate | None
-    """The config that was validated; None for a write that needs no validation. Likewise in the next two phases."""
+    """The config that was validated; None for a write that needs no validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindsEnd:
-    """A lookup of the log's end offset is in progress."""
+class FindingEnd:
+    """The write is at the head of the queue: a lookup of the log's end offset is in progress, or will be repeated."""
 
     validated: ConfigToValidate | None
+    """The config that was validated; None for a write that needs no validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatchesUp:
-    """The log has to be read up to ``end`` before the write is checked and appended."""
+class CatchingUp:
+    """The write is checked and appended when this worker has read the log up to ``end_offset``."""
 
     validated: ConfigToValidate | None
-    end: ConfigOffset
+    """The config that was validated; None for a write that needs no validation."""
+    end_offset: ConfigOffset
+    """The end offset that the log had when the write began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appends:
-    """The lines are being appended to the log: the write can no longer be dropped."""
+class Appending:
+    """The write's lines are being appended to the log: the write can no longer be dropped."""
 
     created: bool
     """Whether the lines create a connector."""
     has_timed_out: bool = False
-    """Whether the request timed out, and was answered so; later writes in the queue still wait for this write."""
+    """Whether the client has already received the response that its request timed out. Later writes in the queue still
+    wait for this write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinesWritten:
-    """The write is answered when the log is read up to ``end``."""
+class Appended:
+    """The lines are durable. The request is answered when this worker has read the log up to ``end_offset``."""
 
     created: bool
+    """Whether the lines create a connector."""
     has_timed_out: bool
-    end: ConfigOffset
+    """Whether the client has already received the response that its request timed out."""
+    end_offset: ConfigOffset
+    """The offset after the last appended line."""
 
 
-Stage: TypeAlias = Arrived | Validates | InLine | FindsEnd | CatchesUp | Appends | LinesWritten
+WritePhase: TypeAlias = AwaitingGroup | Validating | Queued | FindingEnd | CatchingUp | Appending | Appended
 
 
-class WriteTurn:
-    """A write to the config log that is not complete."""
+class PendingWrite:
+    """A write to the config log that is not yet answered."""
 
     def __init__(self, id_: WriteId, kind: WriteKind) -> None:
         self.id = id_
         self.kind = kind
-        self.stage: Stage = Arrived()
+        self.phase: WritePhase = AwaitingGroup()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the write is at the head of the queue and has started."""
-        return isinstance(self.stage, FindsEnd | CatchesUp | Appends | LinesWritten)
+        """Whether the write is at the head of the queue and has begun. At most one write has."""
+        return isinstance(self.phase, FindingEnd | CatchingUp | Appending | Appended)
 
 
-class ReadWait:
-    """A read that waits until this worker has read the log to the end offset that the log had at the request."""
+class PendingRead:
+    """A read that waits until this worker has read the config log to the end offset that the log had at the request."""
 
     def __init__(self, request: Read) -> None:
         self.request = request
-        self.end: ConfigOffset | None = None
+        self.end_offset: ConfigOffset | None = None
+        """That end offset; None until it is found."""
 
 
 class Requests:
+    """The requests that are not yet answered."""
+
     def __init__(self) -> None:
         # `reads`
-        self.reads: dict[RequestId, ReadWait] = {}
+        self.reads: dict[RequestId, PendingRead] = {}
         # `writes`
-        self.writes: dict[WriteId, WriteTurn] = {}
-        """In the order in which the requests arrived."""
-        self.own_writes = 0
-        """The number of writes that this leader has submitted itself."""
+        self.writes: dict[WriteId, PendingWrite] = {}
+        """Writes by id, in the order in which the requests arrived."""
+        self.leader_write_count = 0
+        """The number of writes that this worker has submitted itself as the leader, for their ids."""
 
 
 # -- the lifecycle of this worker -------------------------------------------------------------------------------------
@@ -165,53 +181,58 @@ class Working:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunching:
-    """All tasks stop; then the runtime closes and the process relaunches, with the same membership."""
+    """The first part of a relaunch: all tasks stop, while this worker stays a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRuntime:
-    """The second part of a relaunch: the runtime closes or is closed."""
+    """The second part of a relaunch: the runtime is being closed; then the process executes itself again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuttingDown:
-    """All tasks stop; then this worker leaves its group and the process ends."""
+    """All tasks stop; then this worker leaves its group, and the process ends with ``code``."""
 
     code: int
     reason: str
-    for_good: bool = False
-    """The worker is drained: its group must not wait for it, even if it is a static member."""
+    is_permanent: bool = False
+    """The worker will not return, because it was drained: its group must not wait for it, even if it is a static
+    member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingGroup:
-    """The member was ordered to leave its group; then the process ends."""
+    """The member was ordered to leave its group; when it has left, the process ends with ``code``."""
 
     code: int
     reason: str
 
 
-Course: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
+LifecyclePhase: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
 
 
-class Life:
+class Lifecycle:
+    """From the start of this worker's process to its end."""
+
     def __init__(self) -> None:
         # `machine`
-        self.is_open = False
+        self.is_runtime_open = False
         """Whether the runtime is open and both logs are read; before, no job starts."""
         # `draining`
         self.is_draining = False
         """Whether this worker hands its jobs over to other workers and must not be assigned new jobs."""
-        # `ending`
-        self.course: Course = Working()
+        # `lifecycle`
+        self.phase: LifecyclePhase = Working()
 
     @property
     def is_relaunching(self) -> bool:
-        return isinstance(self.course, Relaunching | ClosingRuntime)
+        """Whether the worker is in one of the two parts of a relaunch."""
+        return isinstance(self.phase, Relaunching | ClosingRuntime)
 
     @property
     def is_leaving(self) -> bool:
-        return isinstance(self.course, ShuttingDown | LeavingGroup)
+        """Whether the worker is shutting down: it leaves its group and its process ends."""
+        return isinstance(self.phase, ShuttingDown | LeavingGroup)
 
 
 # -- the membership of the group; only module `place` assigns to its fields -------------------------------------------
@@ -219,122 +240,134 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverJoined:
-    """This worker has not joined its group yet."""
+    """This worker has not begun a round since it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRound:
-    """A round is running."""
+    """A round is running, which this worker has joined or can join at once."""
 
     state: MemberState
+    """How far this worker is in the round."""
     follows_loss: bool
-    """Whether the membership was lost before this round: the worker is a member again when the round ends."""
+    """Whether the membership was lost before this round. Until the round ends, this worker is then not a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasesBeforeJoin:
+class StoppingBeforeJoin:
     """A round is running that this worker joins only after all its tasks have stopped and their statuses are written.
-    Until the round ends, no order is sent to the member before the statuses are written."""
+    Until the round ends, no order is sent to the member while a status is not written."""
 
     state: MemberState
+    """How far this worker is in the round."""
     follows_loss: bool
-    """As in `InRound`."""
+    """Whether the membership was lost before this round. Until the round ends, this worker is then not a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFailed:
-    """The last round changed no assignment; another round must follow."""
+    """The last round has ended without a change of any assignment, because the leader's config log lagged; another
+    round must follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCompleted:
-    """The last round ended with an assignment."""
+    """The last round has ended with an assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPlace:
-    """The membership is lost: all jobs here stop, then this worker rejoins as a new member."""
+    """The membership is lost: all jobs here stop, then this worker rejoins."""
 
 
-Standing: TypeAlias = NeverJoined | InRound | ReleasesBeforeJoin | RoundFailed | RoundCompleted | LostPlace
+PlacePhase: TypeAlias = NeverJoined | InRound | StoppingBeforeJoin | RoundFailed | RoundCompleted | LostPlace
 
 
 class Place:
-    """This worker's membership of its group."""
+    """This worker's membership of its group. The jobs, the leader and the epoch are those of the last assignment."""
 
     def __init__(self, handover: PlaceHandover | None) -> None:
-        self.standing: Standing = NeverJoined()
+        self.phase: PlacePhase = NeverJoined()
         self.member_id = MemberId("")
         """Empty while this worker is not a member."""
         self.epoch = -1
         """The epoch of the last assignment; in a classic group, its generation."""
         self.leader = MemberId("")
         self.leader_url = WorkerUrl("")
-        self.proved: ProvedUntil | None = None
-        """The lease: until when the coordinator has confirmed the membership. None before the first answered heartbeat
-        of this process."""
+        self.lease_renewal: LeaseRenewed | None = None
+        """The lease: how long this worker may run jobs without another answered heartbeat. None before the first
+        answered heartbeat of this process."""
         self.is_handed_over = handover is not None
-        """Whether a previous process passed the membership on; it is not confirmed before a heartbeat is answered."""
+        """Whether a previous process passed the membership on. The membership is not confirmed before a heartbeat is
+        answered."""
         self.assigned: Jobs = NO_JOBS
+        """The jobs assigned to this worker; empty after a loss of the membership, and while all jobs must stop."""
         self.assignment_offset = UNREAD
-        """The config offset of the leader at the last assignment."""
-        self.group_offset = UNREAD
-        """The group's config offset at the last round. After a loss of the membership, this worker rejoins when it has
-        read the config log to this offset."""
+        """How far the leader had read the config log at the last assignment; this worker starts jobs when it has read
+        as far."""
+        self.group_config_offset = UNREAD
+        """How far the group had read the config log at the last round, also at a failed one. After a loss of the
+        membership, this worker rejoins when it has read as far."""
         self.config_end_unverified = False
-        """Whether only a member reported ``group_offset``, in a failed round: it must be compared with the log's end
-        offset."""
-        self.looks = 0
+        """Whether ``group_config_offset`` is only an offset that a member reported, in a failed round: it must be
+        compared with the log's end offset."""
+        self.last_lookup_id = 0
         """The number of lookups of the log's end offset; only the result of the last lookup is used."""
-        self.subscribed: Subscribe | None = None
-        """The last ``Subscribe`` order sent to the member; None when it must be sent again."""
+        self.last_worker_state: SetWorkerState | None = None
+        """The last ``SetWorkerState`` order to the member; None when the next order must be sent even if nothing has
+        changed."""
         if handover is not None:
-            self.standing = RoundCompleted()
+            self.phase = RoundCompleted()
             self.member_id, self.epoch = handover.member_id, handover.generation
             self.leader, self.leader_url = handover.leader, handover.leader_url
             self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
 
     @property
     def is_settled(self) -> bool:
-        return isinstance(self.standing, RoundCompleted)
+        """Whether the last round has ended with an assignment, and no round is running."""
+        return isinstance(self.phase, RoundCompleted)
 
     @property
     def is_lost(self) -> bool:
-        match self.standing:
-            case LostPlace() | InRound(follows_loss=True) | ReleasesBeforeJoin(follows_loss=True):
+        """Whether the membership was lost and no round has ended since then."""
+        match self.phase:
+            case LostPlace() | InRound(follows_loss=True) | StoppingBeforeJoin(follows_loss=True):
                 return True
             case _:
                 return False
 
     @property
     def is_named_leader(self) -> bool:
-        """Whether the last round made this worker the leader; another round may be running."""
+        """Whether the last round that has ended made this worker the leader; another round may be running."""
         return bool(self.member_id) and self.leader == self.member_id
 
     @property
     def is_leader(self) -> bool:
+        """Whether this worker is the leader and no round is running."""
         return self.is_settled and self.is_named_leader
 
     @property
     def state(self) -> MemberState:
-        if isinstance(self.standing, InRound | ReleasesBeforeJoin):
-            return self.standing.state
+        """How far this worker is in the current round; STABLE or UNJOINED when no round is running."""
+        if isinstance(self.phase, InRound | StoppingBeforeJoin):
+            return self.phase.state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """Until when jobs may run here, according to the last answered heartbeat; None when no job may run, or before
-        the first answered heartbeat."""
-        return None if self.is_lost or self.proved is None else self.proved.until_ms
+        """Until when jobs may run here, according to the answered heartbeats; None when no job may run (the membership
+        is lost), or before the first answered heartbeat."""
+        return None if self.is_lost or self.lease_renewal is None else self.lease_renewal.lease_ends_ms
 
-    def is_counted_in(self, now_ms: int) -> bool:
-        """Whether the lease is valid at ``now_ms``. After a pause of the process, other events may arrive before the
-        event that the membership is lost."""
-        return not self.is_handed_over if self.proved is None else now_ms < self.proved.until_ms
+    def has_valid_lease(self, now_ms: int) -> bool:
+        """Whether the lease has not ended at ``now_ms``. Before the first answered heartbeat: True, unless the
+        membership was handed over by a previous process. Needed because, after a pause of the process, other events may
+        arrive before the event that the membership is lost."""
+        return not self.is_handed_over if self.lease_renewal is None else now_ms < self.lease_renewal.lease_ends_ms
 
 
 class Herder:
-    """The state of one worker's herder."""
+    """The state of one worker's herder, without the logs and clients around it."""
 
     def __init__(self, settings: HerderSettings, handover: PlaceHandover | None = None) -> None:
         """``handover`` is the group membership that the previous process passed on."""
@@ -345,51 +378,55 @@ class Herder:
         # Soft state.
         self.place = Place(handover)
         self.rounds = Rounds(handover)
-        self.lead = Lead()
-        self.rotation = Rotation()
+        self.leader_state = LeaderState()
+        self.rotation = SessionKeyRotation()
         self.work = Work(self.place.assigned)
         self.requests = Requests()
-        self.life = Life()
+        self.lifecycle = Lifecycle()
 
     @property
     def owned(self) -> Jobs:
-        """The owned jobs that the next join reports: all assigned jobs, and the tasks that still run although they are
-        no longer assigned."""
+        """The jobs that the next join reports as owned: all assigned jobs, and the tasks that may still run although
+        they are no longer assigned."""
         return self.place.assigned | Jobs(tasks=self.work.active_tasks)
 
     def grace_ms(self, now_ms: int) -> int:
-        """How long a stop that is ordered now may take, so that it ends within the session even if no heartbeat is
-        answered any more."""
+        """The grace period of a stop that is ordered at ``now_ms``: ``task.shutdown.graceful.timeout.ms``, shortened so
+        that the stop ends within the session even if no further heartbeat is answered."""
         grace_ms, hurried_ms = self.settings.stop_grace_ms, self.settings.lease.stop_grace_ms
-        if self.place.proved is not None:
-            hurried_ms = Lease(self.place.proved.session_timeout_ms).stop_grace_ms
-            grace_ms = min(grace_ms, max(self.place.proved.until_ms + hurried_ms - now_ms, 0))
+        if self.place.lease_renewal is not None:
+            hurried_ms = Lease(self.place.lease_renewal.session_timeout_ms).stop_grace_ms
+            grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 
-    def has_read(self, end: ConfigOffset) -> bool:
-        """Whether the config log is read up to ``end``; this is always true of an empty log."""
-        return max(self.config.offset, 0) >= end
+    def has_read(self, end_offset: ConfigOffset) -> bool:
+        """Whether this worker has read the config log up to ``end_offset``. Always true when ``end_offset`` is 0 or
+        less."""
+        return max(self.config.offset, 0) >= end_offset
 
     @property
-    def caught_up(self) -> bool:
-        """Whether the config log is read to the offset of the last assignment: then jobs may start."""
+    def is_caught_up(self) -> bool:
+        """Whether this worker has read the config log to the offset of the last assignment. Only then may jobs
+        start."""
         return self.has_read(self.place.assignment_offset)
 
 
 class Turn:
-    """One step's working set."""
+    """The data of one step: the herder, the time, and the effects so far."""
 
     def __init__(self, herder: Herder, now_ms: int) -> None:
         self.herder = herder
         self.now_ms = now_ms
         self.effects: list[Effect] = []
-        self.own_answers: list[tuple[Write, Answer]] = []
-        """The responses to the herder's own writes that completed in this step."""
+        self.leader_write_answers: list[tuple[Write, Answer]] = []
+        """The writes that this leader submitted itself and that completed in this step, with their responses."""
 
-    def order(self, effect: Effect) -> None:
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to the output of this step."""
         self.effects.append(effect)
 
     def output(self) -> "HerderOutput":
+        """The output of this step: the effects, in the order in which they were added."""
         return Output(effects=tuple(self.effects))
 
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import dump
 from coterie.nouns.ids import Generation, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
@@ -19,20 +19,21 @@ class Status:
     generation: Generation
     """The group's generation when the status was written."""
     trace: str | None = field(default=None, repr=False)
-    """The error of a job, or the reason of its state. Left out of ``repr``, because it may quote a config."""
+    """The error of a job, or the reason for its state. Left out of ``repr``, because it may quote a config."""
     version: str | None = None
     """The plug-in's version (Connect 4.1, KIP-891)."""
 
 
 def key_of(job: Job) -> bytes:
+    """The key of the job's status in the status topic, as in Connect."""
     kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
     return f"status-{kind}-{job}".encode()
 
 
-def line_of(job: Job, status: Status | None) -> NewLine:
-    """The line for ``status``; None, or DESTROYED, is written as a tombstone."""
+def line_of(job: Job, status: Status | None) -> NewTopicRecord:
+    """The line with the ``status`` of ``job``; a tombstone if ``status`` is None or DESTROYED."""
     if status is None or status.state is State.DESTROYED:
-        return NewLine(key=key_of(job), value=None)
+        return NewTopicRecord(key=key_of(job), value=None)
     fields = {
         "state": status.state.value,
         "trace": status.trace,
@@ -40,11 +41,11 @@ def line_of(job: Job, status: Status | None) -> NewLine:
         "generation": status.generation,
         "version": status.version,
     }
-    return NewLine(key=key_of(job), value=dump(fields))
+    return NewTopicRecord(key=key_of(job), value=dump(fields))
 
 
 def job_of(key: bytes | None) -> Job | None:
-    """The job of a line's key; None for other lines (the topics that a connector uses)."""
+    """The job of a line's key; None for keys of other kinds, for example of the topics that a connector uses."""
     name = key.decode(errors="replace") if key is not None else ""
     if name.startswith("status-connector-"):
         return ConnectorName(name.removeprefix("status-connector-"))
@@ -57,7 +58,7 @@ def job_of(key: bytes | None) -> Job | None:
 
 
 def status_of(value: bytes) -> Status | None:
-    """The status in a line's value; None when the value is not a status."""
+    """The status in a line's value; None when the value contains no valid status."""
     try:
         body = json.loads(value)
         state, worker_id, generation = body["state"], body["worker_id"], body["generation"]
@@ -76,12 +77,14 @@ def status_of(value: bytes) -> Status | None:
 
 
 class StatusState:
-    """The latest status of each job, up to the line that was read last. Only :meth:`apply` changes it."""
+    """The last status of each job, up to the line that was read last. Only :meth:`apply` changes it."""
 
     def __init__(self) -> None:
         self._statuses: dict[Job, Status] = {}
 
-    def apply(self, line: Line) -> None:
+    def apply(self, line: TopicRecord) -> None:
+        """Apply one line of the status topic. Lines that are no statuses are ignored, and so is a late UNASSIGNED of a
+        former owner. No line raises an exception."""
         job = job_of(line.key)
         if job is None:
             return
@@ -89,25 +92,27 @@ class StatusState:
             self._statuses.pop(job, None)
             return
         status = status_of(line.value)
-        if status is not None and not _is_late_farewell(self._statuses.get(job), status):
+        if status is not None and not _is_stale_unassigned(self._statuses.get(job), status):
             self._statuses[job] = status
 
     def get(self, job: Job) -> Status | None:
+        """The last status of the job; None when it has none."""
         return self._statuses.get(job)
 
     def jobs(self) -> Jobs:
+        """The jobs that have a status, also those that are not configured any more."""
         return Jobs.of(self._statuses)
 
-    def may_say_safely(self, job: Job, status: Status) -> bool:
-        """Connect's ``putSafe``, for FAILED, UNASSIGNED and retries: whether ``status`` would not overwrite the status
-        of a newer owner."""
+    def may_overwrite(self, job: Job, status: Status) -> bool:
+        """Whether the stored status of ``job`` is not from another worker in a later generation (Connect's
+        ``putSafe``). Called before FAILED, UNASSIGNED and retried statuses are written."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 
 
-def _is_late_farewell(stored: Status | None, status: Status) -> bool:
+def _is_stale_unassigned(stored: Status | None, status: Status) -> bool:
     """Whether ``status`` is an UNASSIGNED of a former owner, or of the leader of an earlier round, that arrives after
-    the next owner or leader has written a status.
+    the next owner or leader has written the ``stored`` status.
 
     Connect checks only whether the stored status is RUNNING (KAFKA-12525). But the owner of a paused or failed job is
     its owner, too; and the leader's reason why a job has no worker must not be replaced by the former owner's late

@@ -1,7 +1,8 @@
-"""Writes the statuses of a worker's jobs to the status topic."""
+"""Writes the statuses of a worker's jobs to the status topic. At most one append is in progress; new statuses wait in a
+queue."""
 
 from coterie.herder import place
-from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
+from coterie.herder.messages import AppendStatuses, SetTimer, StatusesAppended, WriteLogMessage
 from coterie.herder.rounds import leading
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
@@ -10,12 +11,14 @@ from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
 
 RETRY_MS = 1_000
+"""The wait before the statuses of a failed append are written again."""
 
 
-def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
-    """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported."""
+def report(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
+    """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported.
+    FAILED and UNASSIGNED are not written over the status of a newer owner."""
     herder = turn.herder
-    if herder.work.shown.get(job) == (state, trace):
+    if herder.work.last_reported.get(job) == (state, trace):
         return
     status = Status(
         state=state,
@@ -24,49 +27,52 @@ def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
         trace=trace,
         version=herder.settings.version,
     )
-    herder.work.shown[job] = (state, trace)
-    if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_say_safely(job, status):
-        herder.work.unwritten[job] = status
+    herder.work.last_reported[job] = (state, trace)
+    if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_overwrite(job, status):
+        herder.work.queued_statuses[job] = status
     else:
-        herder.work.unwritten.pop(job, None)
+        herder.work.queued_statuses.pop(job, None)
 
 
-def forget(turn: Turn, job: Job) -> None:
-    """Queue a tombstone: ``job`` was deleted."""
-    if turn.herder.work.shown.get(job, job) is not None:
-        turn.herder.work.shown[job] = None
-        turn.herder.work.unwritten[job] = None
+def report_deleted(turn: Turn, job: Job) -> None:
+    """Queue a tombstone of the status of ``job``, which is not configured any more; unless this was the last report
+    already."""
+    if turn.herder.work.last_reported.get(job, job) is not None:
+        turn.herder.work.last_reported[job] = None
+        turn.herder.work.queued_statuses[job] = None
 
 
-def part(turn: Turn, job: Job) -> None:
-    """``job`` has been released: queue this worker's last status of it."""
+def report_released(turn: Turn, job: Job) -> None:
+    """Queue this worker's last status of a job that it has released: UNASSIGNED, or a tombstone if the job is not
+    configured any more."""
     herder = turn.herder
     if is_configured(turn, job):
-        show(turn, job, State.UNASSIGNED)
+        report(turn, job, State.UNASSIGNED)
     else:
-        forget(turn, job)
-    herder.work.shown.pop(job, None)
+        report_deleted(turn, job)
+    herder.work.last_reported.pop(job, None)
 
 
-def forget_the_deleted(turn: Turn) -> None:
-    """The leader calls this after each round: it deletes the statuses of jobs that were deleted."""
+def delete_orphaned_statuses(turn: Turn) -> None:
+    """Delete the statuses of jobs that are not configured any more. The leader calls this when a round has ended
+    without an error. A job that this worker still runs is left out: its status is deleted when the job is released."""
     herder = turn.herder
-    said = herder.statuses.jobs() | Jobs.of([*herder.work.writing, *herder.work.unwritten])
+    said = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
     for job in said - herder.config.jobs():
         # A worker that still runs the job deletes the status itself when it has released the job.
-        if job not in herder.work.shown:
-            herder.work.unwritten[job] = None
+        if job not in herder.work.last_reported:
+            herder.work.queued_statuses[job] = None
 
 
-def tell_unassigned(turn: Turn) -> None:
-    """The leader calls this after each round: a job without a worker gets the status UNASSIGNED with the reason, also
-    while the job waits for a worker that has left.
+def report_unassigned(turn: Turn) -> None:
+    """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
+    worker that has left. The leader calls this when a round has ended without an error.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.
     """
     herder = turn.herder
-    on_its_way = {**herder.work.writing, **herder.work.unwritten}
+    on_its_way = {**herder.work.statuses_in_flight, **herder.work.queued_statuses}
     for job, reason in leading.unassigned_reasons(herder).items():
         status = Status(
             state=State.UNASSIGNED,
@@ -76,40 +82,53 @@ def tell_unassigned(turn: Turn) -> None:
         )
         known = on_its_way.get(job, herder.statuses.get(job))
         is_said = known is not None and (known.state, known.trace) == (status.state, reason)
-        if not is_said and is_configured(turn, job) and herder.statuses.may_say_safely(job, status):
-            herder.work.unwritten[job] = status
+        if not is_said and is_configured(turn, job) and herder.statuses.may_overwrite(job, status):
+            herder.work.queued_statuses[job] = status
 
 
 def flush(turn: Turn) -> None:
-    """Append all queued statuses to the status topic, unless an append is still in progress."""
+    """Append all queued statuses to the status topic. Does nothing while an append is in progress or waits for its
+    retry."""
     herder = turn.herder
-    if herder.work.writing or not herder.work.unwritten:
+    if herder.work.statuses_in_flight or not herder.work.queued_statuses:
         return
-    herder.work.writing, herder.work.unwritten = herder.work.unwritten, {}
-    turn.order(AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.work.writing.items())))
+    herder.work.statuses_in_flight, herder.work.queued_statuses = herder.work.queued_statuses, {}
+    turn.emit(
+        AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.work.statuses_in_flight.items()))
+    )
 
 
 def on_appended(turn: Turn, event: StatusesAppended) -> None:
+    """An append has ended. If it failed, set the timer of the retry; the next join does not wait for these statuses."""
     herder = turn.herder
     if event.failure is None:
-        herder.work.writing = {}
+        herder.work.statuses_in_flight = {}
         return
     place.release_without_statuses(turn)
-    turn.order(Say(text=f"Statuses could not be written; the next attempt is in {RETRY_MS} ms: {event.failure}"))
-    turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
+    turn.emit(
+        WriteLogMessage(
+            text=f"Statuses could not be written to the status topic; the next attempt is in {RETRY_MS} ms: "
+            f"{event.failure}"
+        )
+    )
+    turn.emit(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
 
 
 def on_retry(turn: Turn) -> None:
-    """Queue the statuses of the failed append again, except those that this worker or a newer owner has replaced."""
+    """Queue the statuses of the failed append again. Left out are those that this worker has replaced since then, those
+    that would be written over the status of a newer owner, and tombstones of jobs that are configured again."""
     herder = turn.herder
-    again = {**herder.work.writing, **herder.work.unwritten}
-    herder.work.unwritten = {
-        job: status for job, status in again.items() if status is None or herder.statuses.may_say_safely(job, status)
+    again = {**herder.work.statuses_in_flight, **herder.work.queued_statuses}
+    herder.work.queued_statuses = {
+        job: status
+        for job, status in again.items()
+        if (not is_configured(turn, job) if status is None else herder.statuses.may_overwrite(job, status))
     }
-    herder.work.writing = {}
+    herder.work.statuses_in_flight = {}
 
 
 def is_configured(turn: Turn, job: Job) -> bool:
+    """Whether the job is in the config log: a connector, or a committed task."""
     config = turn.herder.config
     if isinstance(job, ConnectorTaskId):
         return config.task_config(job) is not None

@@ -1,126 +1,135 @@
 """The tasks of this worker: each is brought from its actual state to its target state, by one chore at a time.
 
-After every event (an assignment, a config, a target state, a failed query), the same comparison decides: `should_run`
-against `Run`. So no task is started twice, and a change that came during a chore is found when the chore ends. A start
-and a stop of one task never overlap; the chores of different tasks are independent.
+After every event (an assignment, a config, a target state, a failed query), the same comparison decides: `spec_to_run`
+(the target) is compared with `TaskRun.state` (the actual state). So no task is started twice, and a change that arrives
+during a chore is handled when the chore ends. A start and a stop of one task never overlap; the chores of different
+tasks are independent.
 """
 
 from dataclasses import replace
 
 from coterie.engine.lease import Lease
-from coterie.herder import closed, connectors, place, statuses
+from coterie.herder import closed_checkpoints, connectors, place, statuses
 from coterie.herder.messages import (
     RestartTask,
-    Say,
     SetTimer,
     StartTask,
     StopTask,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
+    WriteLogMessage,
 )
-from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart, TaskWaiting
+from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.herder.state import Herder, Turn
-from coterie.herder.timers import RestartDue
+from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
-    Closed,
+    CheckpointClosed,
     Dead,
     Failed,
     NotStarted,
+    OwnershipUnconfirmed,
     Restarting,
-    Run,
     Running,
     Starting,
     Stopping,
-    Taken,
+    TaskRun,
 )
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.nouns.membership import ProvedUntil
+from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import State, TargetState
 
 RESTARTS_MAX = 3
-"""The number of restarts of a failed query without progress between them."""
+"""How often the query of a failed task is restarted without progress since the first of these failures."""
 RESTART_BACKOFF_MS = 200
-"""The wait before the first of these restarts; it doubles with each restart."""
+"""The wait before the first of these restarts. It doubles with each further restart."""
 
 
-def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
-    """The start of ``task`` that should run here; None when the task should not run here."""
+def spec_to_run(herder: Herder, task: ConnectorTaskId) -> TaskSpec | None:
+    """The task config and incarnation with which ``task`` should run here. None when it should not run here: it is not
+    assigned to this worker, not configured, or not in the target state STARTED, or this worker relaunches."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.place.assigned or herder.life.is_relaunching:
+    if connector is None or config is None or task not in herder.place.assigned or herder.lifecycle.is_relaunching:
         return None
     if herder.config.target_state(task.connector) is not TargetState.STARTED:
         return None
-    return TaskStart(task=task, incarnation=connector.incarnation, config=config)
+    return TaskSpec(task=task, incarnation=connector.incarnation, config=config)
 
 
 def reconcile(turn: Turn) -> None:
-    herder, runs = turn.herder, turn.herder.work.runs
+    """Bring each task of this worker one chore nearer to its target state, and report its status."""
+    herder, runs = turn.herder, turn.herder.work.task_runs
     for task in herder.place.assigned.tasks - runs.keys():
-        runs[task] = Run()
+        runs[task] = TaskRun()
     for task in sorted(runs):
         _reconcile_one(turn, task, runs[task])
 
 
-def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
+def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+    """Start, restart or stop the task if its state requires this and no chore of the task is in progress, then report
+    its status. A task that neither runs nor is assigned here is removed."""
     herder = turn.herder
-    wanted = should_run(herder, task)
+    spec = spec_to_run(herder, task)
     match run.state:
-        case Running(start=start) | Dead(start=start) if start != wanted:
-            run.state = Stopping(start=start)
-            turn.order(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
-        case Dead(start=start, trace=trace, restarts_at_ms=None):
-            run.state = Stopping(start=start, then=Failed(start=start, trace=trace))
-            turn.order(StopTask(task=task, grace_ms=0))
-        case Dead(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.is_counted_in(
+        case Running(spec=start) | Dead(spec=start) if start != spec:
+            run.state = Stopping(spec=start)
+            turn.emit(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
+        case Dead(spec=start, trace=trace, restarts_at_ms=None):
+            run.state = Stopping(spec=start, next_state=Failed(spec=start, trace=trace))
+            turn.emit(StopTask(task=task, grace_ms=0))
+        case Dead(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
             turn.now_ms
         ):
-            run.state = Restarting(start=dead.start, has_progressed=dead.has_progressed, deaths=dead.deaths)
-            turn.order(RestartTask(task=task))
-        case NotStarted() | Failed() | Closed() if wanted is not None and _may_start(turn, run, wanted):
-            run.state = Starting(start=wanted)
+            run.state = Restarting(spec=dead.spec, has_progressed=dead.has_progressed, deaths=dead.deaths)
+            turn.emit(RestartTask(task=task))
+        case NotStarted() | Failed() | CheckpointClosed() if spec is not None and _may_start(turn, run, spec):
+            run.state = Starting(spec=spec)
             run.starts += 1
             run.outage = None
-            turn.order(StartTask(start=wanted))
+            turn.emit(StartTask(spec=spec))
         case _:
             pass
     if not run.is_active and task not in herder.place.assigned:
-        statuses.part(turn, task)
-        del herder.work.runs[task]
+        statuses.report_released(turn, task)
+        del herder.work.task_runs[task]
     else:
-        _show(turn, task, run)
+        _report_status(turn, task, run)
 
 
-def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
+def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
+    """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
+    lease is valid, the worker is not leaving, and this ``spec`` has not already failed or found its checkpoint
+    generation closed."""
     herder = turn.herder
-    if not (herder.caught_up and herder.place.is_counted_in(turn.now_ms)) or not herder.life.is_open:
+    if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
         return False
-    has_ended_so = isinstance(run.state, Failed | Closed) and run.state.start == wanted
-    return not has_ended_so and not herder.life.is_leaving
+    has_ended_so = isinstance(run.state, Failed | CheckpointClosed) and run.state.spec == spec
+    return not has_ended_so and not herder.lifecycle.is_leaving
 
 
-def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
+def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+    """Queue the status that follows from the task's state, if the state determines one."""
     herder = turn.herder
     match run.state:
         case Failed(trace=trace):
-            statuses.show(turn, task, State.FAILED, trace)
+            statuses.report(turn, task, State.FAILED, trace)
         case Starting() | Running() if run.outage is not None:
-            statuses.show(turn, task, State.RESTARTING, run.outage)
+            statuses.report(turn, task, State.RESTARTING, run.outage)
         case Starting():
             # The last status of the former owner is no longer valid.
-            statuses.show(turn, task, State.UNASSIGNED)
+            statuses.report(turn, task, State.UNASSIGNED)
         case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
-            statuses.show(turn, task, State.RUNNING)
-        case Closed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.show(turn, task, State.RESTARTING, "The connector's checkpoints are split again")
-        case NotStarted() | Taken() | Closed() if herder.life.is_relaunching:
-            statuses.show(turn, task, State.RESTARTING)
-        case NotStarted() | Taken() | Closed() if herder.caught_up:
+            statuses.report(turn, task, State.RUNNING)
+        case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
+            statuses.report(turn, task, State.RESTARTING, "The connector's checkpoints are split again")
+        case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
+            statuses.report(turn, task, State.RESTARTING)
+        case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:
             if herder.config.task_config(task) is None:
-                statuses.forget(turn, task)
+                statuses.report_deleted(turn, task)
             elif herder.config.target_state(task.connector) is TargetState.PAUSED:
-                statuses.show(turn, task, State.PAUSED)
+                statuses.report(turn, task, State.PAUSED)
         case _:
             pass
 
@@ -129,33 +138,39 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
 
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
-    run = turn.herder.work.runs[event.task]
+    """A start or restart has succeeded. The task runs, unless it has ended before the start returned."""
+    run = turn.herder.work.task_runs[event.task]
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
-    running = Running(start=state.start, has_progressed=state.has_progressed, deaths=state.deaths)
-    run.state = state.end or running
+    running = Running(spec=state.spec, has_progressed=state.has_progressed, deaths=state.deaths)
+    run.state = state.outcome or running
 
 
 def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
-    run = turn.herder.work.runs[event.task]
+    """A start has failed: the task is FAILED and is not started again with this spec. A failed restart counts as
+    another failure of the query."""
+    run = turn.herder.work.task_runs[event.task]
     match run.state:
-        case Starting(start=start):
-            run.state = Failed(start=start, trace=event.trace)
+        case Starting(spec=start):
+            run.state = Failed(spec=start, trace=event.trace)
         case Restarting() as state:
-            died = TaskDied(task=event.task, trace=event.trace, is_held=True)
-            run.state = state.end or _after_death(turn, died, state)
+            died = TaskDied(task=event.task, trace=event.trace, holds_checkpoint=True)
+            run.state = state.outcome or _after_death(turn, died, state)
         case _:
-            raise AssertionError(f"{event.task} could not start, but no start was ordered")
+            raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
-    run = turn.herder.work.runs[event.task]
+    """A stop is complete: the task is now in ``Stopping.next_state``, or may start again if that is None."""
+    run = turn.herder.work.task_runs[event.task]
     assert isinstance(run.state, Stopping), f"{event.task} has stopped, but no stop was ordered"
-    run.state = run.state.then or NotStarted()
+    run.state = run.state.next_state or NotStarted()
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    run = turn.herder.work.runs.get(event.task)
+    """The query has progressed: its failures are counted from 0 again, unless it has already failed after this
+    progress. Also stores the numbers of the batch."""
+    run = turn.herder.work.task_runs.get(event.task)
     if run is None or not run.is_active:
         return
     match run.state:
@@ -169,63 +184,70 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
-    _show(turn, event.task, run)
+    _report_status(turn, event.task, run)
 
 
-def on_waiting(turn: Turn, event: TaskWaiting) -> None:
-    run = turn.herder.work.runs.get(event.task)
+def on_retrying(turn: Turn, event: TaskRetrying) -> None:
+    """A server that the task needs cannot be reached: store the reason, which the task's status contains."""
+    run = turn.herder.work.task_runs.get(event.task)
     if run is None or not run.is_active:
         return
     run.outage = event.trace
-    _show(turn, event.task, run)
+    _report_status(turn, event.task, run)
 
 
 def on_died(turn: Turn, event: TaskDied) -> None:
-    if not event.is_held:
-        _on_taken(turn, event.task, "stopped because another worker took its checkpoint over")
+    """The query has failed. If this worker still holds the checkpoint, schedule a restart; otherwise the task may start
+    here again only after the group has confirmed that it is assigned to this worker."""
+    if not event.holds_checkpoint:
+        _on_ownership_unconfirmed(turn, event.task, "stopped because another worker took its checkpoint over")
         return
-    if (run := turn.herder.work.runs.get(event.task)) is None:
+    if (run := turn.herder.work.task_runs.get(event.task)) is None:
         return
     run.outage = None
     match run.state:
         case Running() as state:
             run.state = _after_death(turn, event, state)
-        case Starting(end=None) | Restarting(end=None) as state:
-            run.state = replace(state, end=_after_death(turn, event, state))
+        case Starting(outcome=None) | Restarting(outcome=None) as state:
+            run.state = replace(state, outcome=_after_death(turn, event, state))
         case _:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
-    _on_taken(turn, event.task, "halted because this worker's event loop was blocked")
+    """The task was ended because the event loop was blocked: it may start here again only after the group has confirmed
+    that it is assigned to this worker."""
+    _on_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop was blocked")
 
 
-def on_closed(turn: Turn, event: TaskClosed) -> None:
-    run = turn.herder.work.runs.get(event.task)
-    closed.watch(turn, event.task.connector)
+def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
+    """The checkpoint generation of the task's config is closed: the task waits for another config. A timer is set,
+    after which this worker finishes the closed checkpoint generation if no other worker does (`closed_checkpoints`)."""
+    run = turn.herder.work.task_runs.get(event.task)
+    closed_checkpoints.set_finish_timer(turn, event.task.connector)
     match run and run.state:
-        case Running(start=start) | Dead(start=start):
+        case Running(spec=start) | Dead(spec=start):
             assert run is not None
-            run.state = Closed(start=start)
-            connectors.on_closed(turn, start)
-        case Starting(end=None) | Restarting(end=None) as state:
+            run.state = CheckpointClosed(spec=start)
+            connectors.on_checkpoint_closed(turn, start)
+        case Starting(outcome=None) | Restarting(outcome=None) as state:
             assert run is not None
-            run.state = replace(state, end=Closed(start=state.start))
-            connectors.on_closed(turn, state.start)
+            run.state = replace(state, outcome=CheckpointClosed(spec=state.spec))
+            connectors.on_checkpoint_closed(turn, state.spec)
         case _:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
 def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
-    """Schedule a restart on the same checkpoint, `RESTARTS_MAX` times at most. After that, or when no restart can help,
-    the task fails."""
+    """The state after a failure of the query. The query is restarted on the same checkpoint, at most `RESTARTS_MAX`
+    times without progress. After that, or when no restart can help, ``restarts_at_ms`` is None and the task fails."""
     deaths = before.deaths + 1
     restarts_at_ms = None
     if event.can_restart and deaths <= RESTARTS_MAX:
         restarts_at_ms = turn.now_ms + (RESTART_BACKOFF_MS << before.deaths)
-        turn.order(SetTimer(timer=RestartDue(task=event.task), at_ms=restarts_at_ms))
+        turn.emit(SetTimer(timer=TaskRestartDue(task=event.task), at_ms=restarts_at_ms))
     return Dead(
-        start=before.start,
+        spec=before.spec,
         has_progressed=before.has_progressed,
         deaths=deaths,
         trace=event.trace,
@@ -233,46 +255,49 @@ def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Resta
     )
 
 
-def _on_taken(turn: Turn, task: ConnectorTaskId, how: str) -> None:
-    """The task no longer runs here, and it may be assigned to another worker now."""
-    run = turn.herder.work.runs.get(task)
+def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
+    """The task was ended by another worker, or was halted: it may be assigned to another worker now. ``how`` is part of
+    a log message."""
+    run = turn.herder.work.task_runs.get(task)
     if run is None or not run.is_active:
         return
-    taken = Taken(at_ms=turn.now_ms)
+    unconfirmed = OwnershipUnconfirmed(at_ms=turn.now_ms)
     match run.state:
         case Starting() | Restarting() as state:
-            run.state = replace(state, end=taken)
-        case Stopping(then=Failed()):
+            run.state = replace(state, outcome=unconfirmed)
+        case Stopping(next_state=Failed()):
             return  # The task has failed: this start is not tried again.
         case Stopping() as stopping:
-            run.state = replace(stopping, then=taken)
+            run.state = replace(stopping, next_state=unconfirmed)
         case _:
-            run.state = taken
+            run.state = unconfirmed
     text = (
         f"Task {task} was {how}. If it is still assigned to this worker, it starts again after the coordinator has "
         "answered a heartbeat that is sent from now on."
     )
-    turn.order(Say(text=text))
+    turn.emit(WriteLogMessage(text=text))
 
 
-def on_proved(turn: Turn, event: ProvedUntil) -> None:
-    """An answered heartbeat that was sent *after* a task was taken confirms that the task still belongs to this worker,
-    if it is still assigned here.
+def on_lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
+    """Store the renewed lease. If the lease had ended, reconcile all tasks. A task in state `OwnershipUnconfirmed` may
+    start again if it is still assigned here and the answered heartbeat was sent *after* the task was taken over or
+    halted.
 
-    The response to an earlier heartbeat does not: it may have waited in the socket while this process was paused.
+    The response to an earlier heartbeat does not confirm the ownership: it may have waited in the socket while this
+    process was paused.
     """
     herder = turn.herder
-    held_back = not herder.place.is_counted_in(turn.now_ms)
-    place.prove(turn, event)
-    if held_back:
+    was_expired = not herder.place.has_valid_lease(turn.now_ms)
+    place.renew_lease(turn, event)
+    if was_expired:
         reconcile(turn)
-    sent_at_ms = event.until_ms - Lease(event.session_timeout_ms).proved_ms
-    for task, run in list(herder.work.runs.items()):
+    sent_at_ms = event.lease_ends_ms - Lease(event.session_timeout_ms).duration_ms
+    for task, run in list(herder.work.task_runs.items()):
         match run.state:
-            case Taken(at_ms=at_ms) if sent_at_ms > at_ms:
+            case OwnershipUnconfirmed(at_ms=at_ms) if sent_at_ms > at_ms:
                 run.state = NotStarted()
                 _reconcile_one(turn, task, run)
-            case Stopping(then=Taken(at_ms=at_ms)) as state if sent_at_ms > at_ms:
-                run.state = replace(state, then=None)
+            case Stopping(next_state=OwnershipUnconfirmed(at_ms=at_ms)) as state if sent_at_ms > at_ms:
+                run.state = replace(state, next_state=None)
             case _:
                 pass

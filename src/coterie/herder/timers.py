@@ -8,36 +8,37 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDue:
-    """A request has timed out."""
+class RequestTimeoutDue:
+    """The time limit of a request is over."""
 
     id: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryDue:
-    """Split a connector again, or publish its task configs again."""
+class ConnectorRetryDue:
+    """A back-off is over: split a connector again, or publish its task configs again."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartDue:
-    """Restart the query of a failed task."""
+class TaskRestartDue:
+    """The back-off of a failed task is over: restart its query."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedDue:
-    """A task of the connector may have waited too long for a config that names another checkpoint generation."""
+class FinishCheckDue:
+    """Check whether a task of the connector still waits for a config that names another checkpoint generation
+    (`closed_checkpoints`)."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookDue:
-    """Look up the config log's end offset again, for a write that waits for it."""
+class EndLookupDue:
+    """Look up the config log's end offset again, for a write: the log could not be reached."""
 
     id: WriteId
 
@@ -51,4 +52,4 @@ HerderTimer: TypeAlias = Literal[
 ``behind``: this worker should have read the config log to the group's config offset · ``session key``: make a new key ·
 ``statuses``: write the statuses again · ``shutdown``: leave the group although some tasks still run · ``relaunch``:
 close the runtime although some tasks still run."""
-Timer: TypeAlias = RequestDue | RetryDue | RestartDue | ClosedDue | LookDue | HerderTimer
+Timer: TypeAlias = RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | HerderTimer

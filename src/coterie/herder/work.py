@@ -1,14 +1,15 @@
 """The work of a worker: the state of each of its tasks and connectors, and the statuses that are not written yet.
 
-A task or a connector has at most one chore in progress; its state contains which. `tasks` changes the states of tasks,
-`connectors` the states of connectors, `closed` finishes closed checkpoint generations, `statuses` writes the statuses.
+A task or a connector has at most one chore in progress; its state tells which one. `tasks` changes the states of tasks,
+`connectors` the states of connectors, `closed_checkpoints` finishes closed checkpoint generations, `statuses` writes
+the statuses.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
@@ -18,198 +19,232 @@ from coterie.nouns.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStarted:
-    """The task does not run here, and may start."""
+    """The task does not run here, and may start if it is assigned here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The task could not start, or its query failed: the worker does not retry this start."""
+    """The task could not start, or its query failed and was stopped: it is not started again with ``spec``."""
 
-    start: TaskStart
+    spec: TaskSpec
     trace: str = field(repr=False)
+    """The error, for the task's status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """Another worker took the task's checkpoint over, or the task was halted. It may start here again after the
-    coordinator has answered a heartbeat that was sent later than ``at_ms``."""
+class OwnershipUnconfirmed:
+    """Another worker took the task's checkpoint over, or the task was halted because the event loop was blocked. The
+    task may start here again after the coordinator has answered a heartbeat that was sent later than ``at_ms``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """The checkpoint generation that this start's config names is closed: the task waits for another config."""
+class CheckpointClosed:
+    """The checkpoint generation that ``spec``'s config names is closed: the task waits for another config."""
 
-    start: TaskStart
+    spec: TaskSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """The query failed; this worker still holds the checkpoint."""
+    """The query has failed; this worker still holds the checkpoint."""
 
-    start: TaskStart
+    spec: TaskSpec
     has_progressed: bool
+    """Whether the query had reported progress since the task was started."""
     deaths: int
     """How often the query has failed since it last progressed."""
     trace: str = field(repr=False)
+    """The error, for the task's status."""
     restarts_at_ms: int | None
-    """The earliest time of the query's restart; None when it is not restarted: the task is then stopped and FAILED."""
+    """The earliest time of the query's restart; None when it is not restarted: the task is then stopped and is
+    FAILED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    start: TaskStart
+    """The start of the task was ordered and has not returned."""
+
+    spec: TaskSpec
     has_progressed: bool = False
+    """Whether the query has reported progress, which may happen before the start returns."""
     deaths: int = 0
-    end: Dead | Taken | Closed | None = None
-    """How the task ended before its start returned."""
+    """How often the query has failed since it last progressed."""
+    outcome: Dead | OwnershipUnconfirmed | CheckpointClosed | None = None
+    """How the task ended before its start returned; None if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarting:
-    """The query is being restarted on the checkpoint that the task holds."""
+    """The query is being restarted on the checkpoint that this worker holds."""
 
-    start: TaskStart
+    spec: TaskSpec
     has_progressed: bool
+    """Whether the query has reported progress since the task was started."""
     deaths: int
-    end: Dead | Taken | Closed | None = None
-    """How the task ended before its restart returned."""
+    """How often the query has failed since it last progressed."""
+    outcome: Dead | OwnershipUnconfirmed | CheckpointClosed | None = None
+    """How the task ended before its restart returned; None if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    start: TaskStart
+    """The task's query runs."""
+
+    spec: TaskSpec
     has_progressed: bool
-    """Whether a batch was reported since the start: only then the task's status is RUNNING."""
+    """Whether the query has reported progress since the task was started: only then is the task's status RUNNING."""
     deaths: int
+    """How often the query has failed since it last progressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    start: TaskStart
-    then: Failed | Taken | None = None
-    """The task's state after it has stopped; None when it may start again."""
+    """The stop of the task was ordered and has not returned."""
+
+    spec: TaskSpec
+    next_state: Failed | OwnershipUnconfirmed | None = None
+    """The task's state after the stop; None for `NotStarted`."""
 
 
-RunState: TypeAlias = NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | Taken | Closed
+RunState: TypeAlias = (
+    NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | OwnershipUnconfirmed | CheckpointClosed
+)
 
 
-class Run:
+class TaskRun:
     """A task that is assigned to this worker, or still runs here."""
 
     def __init__(self) -> None:
         self.state: RunState = NotStarted()
         self.batch_id: int | None = None
-        """The last batch that was reported as committed."""
+        """The last batch that was reported as committed; None before the first."""
         self.input_rows = 0
+        """Rows read by the batches that were reported since the task was assigned to this worker."""
         self.bad_records = 0
+        """Bad records that the task has skipped since its last start."""
         self.starts = 0
+        """How often this worker has started the task, without restarts of its query."""
         self.outage: str | None = None
-        """Why the runtime is retrying the query; None when all servers that the task needs can be reached."""
+        """Why the runtime retries the query: the error of a server that cannot be reached. None when the query has
+        progressed, failed or started since then."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the task's query runs here, or may run."""
-        return not isinstance(self.state, NotStarted | Failed | Taken | Closed)
+        """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
+        failed query that waits for its restart (:class:`Dead`)."""
+        return not isinstance(self.state, NotStarted | Failed | OwnershipUnconfirmed | CheckpointClosed)
 
 
 # -- a connector ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsplit:
+class NotSplit:
     """The connector has to be split into task configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    written_at: int | None
-    """Identifies the config that is split (:attr:`Connector.written_at`); None when the result is no longer needed."""
-    keeps_split: bool = False
-    """A task was FAILED: the tasks keep their source parts."""
+    """The connector's config is being split."""
+
+    config_line_offset: int | None
+    """Identifies the config that is being split (:attr:`Connector.config_line_offset`); None when the result is no
+    longer needed."""
+    keeps_source_parts: bool = False
+    """Whether the tasks keep their source parts, because a task was FAILED when the split began."""
     attempts: int = 0
-    """The number of failed attempts to split this config after which another attempt may succeed."""
+    """How many earlier attempts to split this config have failed in a row with an error that may be temporary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsToSplit:
-    """The config could not be split, and another attempt may succeed: the worker tries again at ``until_ms``."""
+class SplitRetryPending:
+    """The config could not be split, and another attempt may succeed: the connector is split again at ``until_ms``."""
 
-    written_at: int
+    config_line_offset: int
+    """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     trace: str = field(repr=False)
+    """The error, for the connector's status."""
     attempts: int
+    """How many attempts have failed in a row."""
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsplittable:
-    """The config could not be split: the worker does not try again."""
+    """The config could not be split: this worker tries again only with a newer config, or after a closed checkpoint
+    generation was finished."""
 
-    written_at: int
+    config_line_offset: int
+    """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     trace: str = field(repr=False)
+    """The error, for the connector's status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpublished:
-    """The leader has to write the task configs."""
+    """The task configs have to be written by the leader, or are being sent to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsToPublish:
-    """The leader refused the task configs, or could not be reached: they are sent again at ``until_ms``."""
+class PublishRetryPending:
+    """The leader refused the task configs, or could not be reached: they are sent to it again at ``until_ms``."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The last commit that was read contains the task configs, or the leader has accepted them since then."""
+    """The last commit contains the task configs, or the leader has accepted them since that commit."""
 
 
-Publication: TypeAlias = Unpublished | WaitsToPublish | Published
+Publication: TypeAlias = Unpublished | PublishRetryPending | Published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitUp:
-    """The connector's config is split into task configs."""
+class SplitComplete:
+    """The connector's config is split into the task configs ``configs``."""
 
-    written_at: int
+    config_line_offset: int
+    """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     configs: tuple[Mapping[str, str], ...] = field(repr=False)
-    keeps_split: bool = False
-    """A task was FAILED when the connector was split: the tasks have kept their source parts, and the connector is
-    split again when no task is FAILED any more."""
+    keeps_source_parts: bool = False
+    """Whether the tasks kept their source parts because a task was FAILED. The connector is then split again when no
+    task is FAILED any more."""
     publication: Publication = Unpublished()
-    committed_at: int | None = None
-    """The last commit with which ``configs`` was compared (:attr:`Connector.committed_at`)."""
+    commit_line_offset: int | None = None
+    """Offset of the last commit with which ``configs`` were compared (:attr:`Connector.commit_line_offset`)."""
     attempts: int = 0
-    """How often the leader did not accept the task configs."""
-    first_tried_ms: int | None = None
-    """When the task configs were first sent to a leader on another worker."""
+    """How often the leader has not accepted the task configs."""
+    first_sent_ms: int | None = None
+    """When the task configs were first sent to a leader on another worker; None if they never were."""
 
 
-SplitState: TypeAlias = Unsplit | Splitting | WaitsToSplit | Unsplittable | SplitUp
+SplitState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsplittable | SplitComplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest:
-    """Task configs are being sent to the leader."""
+    """A publication of task configs that is not yet answered."""
 
-    after: int | None
-    """Offset of the last commit that was read when the task configs were sent; None: no commit."""
+    commit_line_offset: int | None
+    """Offset of the last commit that was read when the task configs were sent; None when there was no commit."""
 
 
-class Split:
-    """A connector that is assigned to this worker."""
+class ConnectorRun:
+    """A connector that is assigned to this worker, or whose split has not ended yet."""
 
     def __init__(self) -> None:
-        self.state: SplitState = Unsplit()
+        self.state: SplitState = NotSplit()
         self.publishing: PublishRequest | None = None
-        """Separate from ``state``: a new split can replace a split whose task configs are being sent."""
+        """The publication in progress. Separate from ``state``, because a new split can replace a split whose task
+        configs are being sent."""
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether the task configs exist, or this worker is splitting the connector or will try again."""
+    def can_be_split(self) -> bool:
+        """Whether this worker has task configs for the connector, is splitting it, or will split it. False when its
+        config could not be split."""
         return not isinstance(self.state, Unsplittable)
 
 
@@ -217,25 +252,32 @@ class Split:
 
 
 class Work:
+    """The tasks and connectors of a worker, and the statuses that are not written yet."""
+
     def __init__(self, assigned: Jobs) -> None:
         # `tasks`
-        self.runs: dict[ConnectorTaskId, Run] = {task: Run() for task in assigned.tasks}
+        self.task_runs: dict[ConnectorTaskId, TaskRun] = {task: TaskRun() for task in assigned.tasks}
+        """Every assigned task, and every task that still runs here."""
         # `connectors`
-        self.splits: dict[ConnectorName, Split] = {}
-        # `closed`
-        self.finishing: set[ConnectorName] = set()
+        self.connector_runs: dict[ConnectorName, ConnectorRun] = {}
+        # `closed_checkpoints`
+        self.finishing_checkpoints: set[ConnectorName] = set()
         """Connectors whose closed checkpoint generation a chore of this worker is finishing."""
         # `statuses`
-        self.shown: dict[Job, tuple[State, str | None] | None] = {}
-        """The last status that this worker reported of each of its jobs; None when it reported a tombstone."""
-        self.unwritten: dict[Job, Status | None] = {}
-        self.writing: dict[Job, Status | None] = {}
+        self.last_reported: dict[Job, tuple[State, str | None] | None] = {}
+        """The last status that this worker reported of each of its jobs: state and trace. None when it reported a
+        tombstone."""
+        self.queued_statuses: dict[Job, Status | None] = {}
+        """Statuses that wait for the append in progress, by job; None is a tombstone."""
+        self.statuses_in_flight: dict[Job, Status | None] = {}
+        """Statuses that are being appended, or that wait for the retry of a failed append; None is a tombstone."""
 
     @property
     def active_tasks(self) -> frozenset[ConnectorTaskId]:
-        return frozenset(task for task, run in self.runs.items() if run.is_active)
+        """The tasks that run here, or may run (:attr:`TaskRun.is_active`)."""
+        return frozenset(task for task, run in self.task_runs.items() if run.is_active)
 
     @property
-    def is_all_written(self) -> bool:
-        """No status waits to be written."""
-        return not (self.unwritten or self.writing)
+    def are_statuses_written(self) -> bool:
+        """Whether no status waits to be written."""
+        return not (self.queued_statuses or self.statuses_in_flight)

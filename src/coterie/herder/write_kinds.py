@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
 from coterie.herder.requests import (
@@ -30,29 +30,34 @@ from coterie.nouns.states import TargetState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigToValidate:
+    """The input of a validation."""
+
     config: Mapping[str, str] = field(repr=False)
-    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
+    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the tasks that may have checkpoints: ``config`` is validated against them."""
 
 
 class _UnsignedWrite:
-    """Defaults of most kinds: not signed, not validated, and creates no connector."""
+    """Base of the kinds, with the defaults of most of them: not signed, not validated, and creates no connector."""
 
     is_signed = False
+    """Whether workers sign this kind of request."""
     signature: Signature | None = None
 
     def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+        """What has to be validated before the write is queued; None when nothing has to be."""
         return None
 
     def creates(self, config: ConfigState) -> bool:
-        """Whether the write creates a connector."""
+        """Whether the write creates a connector, by the state of the config log ``config``."""
         return False
 
 
 class ConnectorWrite(_UnsignedWrite):
-    """Creates a connector or replaces its config."""
+    """Creates a connector, or replaces its config."""
 
     needs_leader = True
+    """Whether only the leader may write it."""
 
     def __init__(self, request: PutConnector, fresh_incarnation: Incarnation) -> None:
         self.request = request
@@ -60,19 +65,21 @@ class ConnectorWrite(_UnsignedWrite):
 
     def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         known = config.connector(self.request.connector)
-        checkpointed = () if known is None else known.checkpointed
-        return ConfigToValidate(config=self.request.config, checkpointed=checkpointed)
+        checkpointed = () if known is None else known.checkpointed_task_configs
+        return ConfigToValidate(config=self.request.config, checkpointed_task_configs=checkpointed)
 
     def creates(self, config: ConfigState) -> bool:
         return config.connector(self.request.connector) is None
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         if self.request.replace or config.connector(name) is None:
             return None
         return RequestRefused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
 
-    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The lines that the write appends."""
         name, initial_state = self.request.connector, self.request.initial_state
         known = config.connector(name)
         incarnation = self._fresh_incarnation if known is None else known.incarnation
@@ -82,21 +89,26 @@ class ConnectorWrite(_UnsignedWrite):
         return (*first, line)
 
     def answer(self, config: ConfigState, *, created: bool) -> Answer:
+        """The response when the write is complete. ``created``: whether the write has created the connector."""
         name = self.request.connector
         return ConnectorInfo(connector=name, config=self.request.config, tasks=config.tasks(name), created=created)
 
 
 class DeletionWrite(_UnsignedWrite):
+    """Deletes a connector."""
+
     needs_leader = True
 
     def __init__(self, request: DeleteConnector) -> None:
         self.request = request
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         return None if config.connector(name) is not None else not_found(f"Connector {name} not found")
 
-    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The lines that the write appends: two tombstones."""
         return config_records.deletion_lines(self.request.connector)
 
     def answer(self, config: ConfigState, *, created: bool) -> Answer:
@@ -111,14 +123,17 @@ class TargetStateWrite(_UnsignedWrite):
 
     @property
     def needs_leader(self) -> bool:
+        """Whether only the leader may write it: True only for a stop."""
         # In Connect, any worker can pause and resume; a stop also writes task configs, which only the leader may do.
         return self.request.target_state is TargetState.STOPPED
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         return None if config.connector(name) is not None else not_found(f"Unknown connector {name}")
 
-    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The lines that the write appends. A stop also commits an empty set of tasks."""
         name, target_state = self.request.connector, self.request.target_state
         # An empty list of tasks, then the state: the order in which Connect writes a stop (KIP-875).
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
@@ -129,7 +144,7 @@ class TargetStateWrite(_UnsignedWrite):
 
 
 class TaskConfigsWrite(_UnsignedWrite):
-    """Writes the task configs that a connector's owner has made. Workers sign this request (KIP-507)."""
+    """Writes the task configs that a connector's owner has made. Workers sign this kind of request (KIP-507)."""
 
     needs_leader = True
     is_signed = True
@@ -139,6 +154,8 @@ class TaskConfigsWrite(_UnsignedWrite):
         self.signature = request.signature
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed. Task configs for a
+        stopped connector are refused."""
         name = self.request.connector
         if config.connector(name) is None:
             return not_found(f"Connector {name} not found")
@@ -147,7 +164,8 @@ class TaskConfigsWrite(_UnsignedWrite):
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
         return None
 
-    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The lines that the write appends: the task configs and their commit."""
         return config_records.task_config_lines(self.request.connector, self.request.configs)
 
     def answer(self, config: ConfigState, *, created: bool) -> Answer:
@@ -158,6 +176,7 @@ WriteKind: TypeAlias = ConnectorWrite | DeletionWrite | TargetStateWrite | TaskC
 
 
 def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
+    """The write of a request. ``fresh_incarnation`` is used if the write creates a connector."""
     match request:
         case PutConnector():
             return ConnectorWrite(request, fresh_incarnation)

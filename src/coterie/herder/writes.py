@@ -1,10 +1,10 @@
 """Writes to the config log, one after the other.
 
-A write waits until the group has settled, and is refused unless this worker is the leader (any worker may pause and
-resume). Then its config is validated, and the write enters the queue. At the head of the queue, the log is read to its
-end, so that the write is checked against the current state; then its lines are appended. The request is answered when
-this worker has read the lines back, so that a later request sees them. Validation happens before the queue, so a
-plug-in that blocks during validation does not block other writes.
+A write waits while a round is running, and is then refused unless this worker is the leader (any worker may pause and
+resume, without waiting). Then its config is validated, and the write enters the queue. At the head of the queue, the
+log is read to its end, so that the write is checked against the current state; then its lines are appended. The request
+is answered when this worker has read the lines back, so that a later request sees them. Validation happens before the
+queue, so a plug-in that blocks during validation does not block other writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import (
     Answer,
-    OwnWrite,
+    LeaderWriteId,
     Problem,
     PutTaskConfigs,
     RequestId,
@@ -33,51 +33,55 @@ from coterie.herder.requests import (
     WriteId,
 )
 from coterie.herder.state import (
-    Appends,
-    Arrived,
-    CatchesUp,
-    FindsEnd,
+    Appended,
+    Appending,
+    AwaitingGroup,
+    CatchingUp,
+    FindingEnd,
     Herder,
-    InLine,
-    LinesWritten,
+    PendingWrite,
+    Queued,
     Turn,
-    Validates,
-    WriteTurn,
+    Validating,
 )
-from coterie.herder.timers import LookDue, RequestDue
+from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
 from coterie.herder.write_kinds import ConfigToValidate, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import ConnectorName
 
-LOOK_AGAIN_MS = 500
-"""The time before the next lookup of the end offset of a log that could not be reached."""
+END_LOOKUP_RETRY_MS = 500
+"""The wait before the end offset of a log that could not be reached is looked up again."""
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
+    """Store the write, and set its time limit."""
     herder = turn.herder
-    herder.requests.writes[event.id] = WriteTurn(event.id, kind_of(request, event.fresh_incarnation))
-    turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+    herder.requests.writes[event.id] = PendingWrite(event.id, kind_of(request, event.fresh_incarnation))
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
 
 
-def own_write(turn: Turn, request: PutTaskConfigs) -> None:
-    """Submit a write of the leader itself; its response is appended to ``turn.own_answers``."""
+def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
+    """Submit a write of the leader itself. When it is complete or refused, its response is appended to
+    ``turn.leader_write_answers`` of that step."""
     requests = turn.herder.requests
-    requests.own_writes += 1
-    id_ = OwnWrite(number=requests.own_writes)
-    requests.writes[id_] = WriteTurn(id_, TaskConfigsWrite(request))
+    requests.leader_write_count += 1
+    id_ = LeaderWriteId(number=requests.leader_write_count)
+    requests.writes[id_] = PendingWrite(id_, TaskConfigsWrite(request))
 
 
 def advance(turn: Turn) -> None:
     """Advance each write as far as is possible now."""
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
-        if isinstance(write.stage, Arrived):
+        if isinstance(write.phase, AwaitingGroup):
             _begin(turn, write)
     while (head := _head(herder)) is not None and _advance_head(turn, head):
         pass
 
 
-def _begin(turn: Turn, write: WriteTurn) -> None:
+def _begin(turn: Turn, write: PendingWrite) -> None:
+    """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
+    none. While a round is running, a write that needs the leader waits."""
     herder = turn.herder
     if write.kind.needs_leader:
         if (refusal := _signature_refusal(herder, write)) is not None:
@@ -90,44 +94,54 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
             return
     to_validate = write.kind.to_validate(herder.config)
     if to_validate is None:
-        write.stage = InLine(validated=None)
+        write.phase = Queued(validated=None)
         return
-    assert not isinstance(write.id, OwnWrite), "the leader's own writes create no connector"
-    write.stage = Validates(asked=to_validate)
-    turn.order(ValidateConfig(id=write.id, config=to_validate.config, checkpointed=to_validate.checkpointed))
+    assert not isinstance(write.id, LeaderWriteId), "the leader's own writes create no connector"
+    write.phase = Validating(config_to_validate=to_validate)
+    turn.emit(
+        ValidateConfig(
+            id=write.id, config=to_validate.config, checkpointed_task_configs=to_validate.checkpointed_task_configs
+        )
+    )
 
 
-def _signature_refusal(herder: Herder, write: WriteTurn) -> RequestRefused | None:
-    """The refusal of a missing or invalid signature. Only requests between workers are signed, neither clients'
-    requests nor the leader's own writes."""
-    if not write.kind.is_signed or isinstance(write.id, OwnWrite):
+def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | None:
+    """The refusal of a missing or invalid signature; None when the write needs no signature. Only requests between
+    workers are signed; clients' requests and the leader's own writes are not."""
+    if not write.kind.is_signed or isinstance(write.id, LeaderWriteId):
         return None
     return signing.refusal(herder, write.kind.signature)
 
 
-def _head(herder: Herder) -> WriteTurn | None:
+def _head(herder: Herder) -> PendingWrite | None:
+    """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
+    queued."""
     under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
-    in_line = (write for write in herder.requests.writes.values() if isinstance(write.stage, InLine))
+    in_line = (write for write in herder.requests.writes.values() if isinstance(write.phase, Queued))
     return next(under_way, None) or next(in_line, None)
 
 
-def _advance_head(turn: Turn, write: WriteTurn) -> bool:
-    """Advance the write at the head by one phase; returns False when the write has to wait for an event."""
-    match write.stage:
-        case InLine(validated=validated):
-            write.stage = FindsEnd(validated=validated)
-            turn.order(FindConfigEnd(purpose=ForWrite(id=write.id)))
+def _advance_head(turn: Turn, write: PendingWrite) -> bool:
+    """Advance the write at the head of the queue by one phase. Returns whether :func:`advance` may continue; False
+    means that the write waits for an event."""
+    match write.phase:
+        case Queued(validated=validated):
+            write.phase = FindingEnd(validated=validated)
+            turn.emit(FindConfigEnd(purpose=ForWrite(id=write.id)))
             return False
-        case CatchesUp(validated=validated, end=end) if turn.herder.has_read(end):
+        case CatchingUp(validated=validated, end_offset=end) if turn.herder.has_read(end):
             return _append(turn, write, validated)
-        case LinesWritten(created=created, end=end) if turn.herder.has_read(end):
+        case Appended(created=created, end_offset=end) if turn.herder.has_read(end):
             _answer(turn, write, write.kind.answer(turn.herder.config, created=created))
             return True
         case _:
             return False
 
 
-def _append(turn: Turn, write: WriteTurn, validated: ConfigToValidate | None) -> bool:
+def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None) -> bool:
+    """Check the write against the current state of the log, then append its lines, or refuse it. If tasks were
+    committed since the validation began, validate the config again. Returns whether the write is no longer at the head
+    of the queue."""
     herder, kind = turn.herder, write.kind
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.is_settled:
@@ -140,8 +154,8 @@ def _append(turn: Turn, write: WriteTurn, validated: ConfigToValidate | None) ->
     if kind.to_validate(herder.config) != validated:
         _begin(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
-    write.stage = Appends(created=kind.creates(herder.config))
-    turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
+    write.phase = Appending(created=kind.creates(herder.config))
+    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
 
 
@@ -149,8 +163,10 @@ def _append(turn: Turn, write: WriteTurn, validated: ConfigToValidate | None) ->
 
 
 def on_validated(turn: Turn, event: ConfigValidated) -> None:
+    """Queue the validated write; refuse it when its config or the connector's name is not valid, or when it could not
+    be validated."""
     write = turn.herder.requests.writes.get(event.id)
-    if write is None or not isinstance(write.stage, Validates):
+    if write is None or not isinstance(write.phase, Validating):
         return
     if event.failure is not None:
         message = f"Failed to validate the config: {event.failure}"
@@ -161,34 +177,41 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
-        write.stage = InLine(validated=write.stage.asked)
+        write.phase = Queued(validated=write.phase.config_to_validate)
 
 
-def on_end_found(turn: Turn, id_: WriteId, end: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, id_: WriteId, end_offset: ConfigOffset | None) -> None:
+    """The write waits until the log is read to ``end_offset``; with None (the log could not be reached) the lookup is
+    repeated."""
     write = turn.herder.requests.writes.get(id_)
-    if write is None or not isinstance(write.stage, FindsEnd):
+    if write is None or not isinstance(write.phase, FindingEnd):
         return
-    if end is None:
+    if end_offset is None:
         # Nothing has been written, so the lookup can be retried: after a short outage the client has only waited.
-        turn.order(SetTimer(timer=LookDue(id=id_), at_ms=turn.now_ms + LOOK_AGAIN_MS))
+        turn.emit(SetTimer(timer=EndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
         return
-    write.stage = CatchesUp(validated=write.stage.validated, end=end)
+    write.phase = CatchingUp(validated=write.phase.validated, end_offset=end_offset)
 
 
-def on_look_due(turn: Turn, id_: WriteId) -> None:
+def on_end_lookup_due(turn: Turn, id_: WriteId) -> None:
+    """Repeat the lookup of the log's end offset, if the write still needs it."""
     write = turn.herder.requests.writes.get(id_)
-    if write is not None and isinstance(write.stage, FindsEnd):
-        turn.order(FindConfigEnd(purpose=ForWrite(id=id_)))
+    if write is not None and isinstance(write.phase, FindingEnd):
+        turn.emit(FindConfigEnd(purpose=ForWrite(id=id_)))
 
 
-def on_appended(turn: Turn, id_: WriteId, end: ConfigOffset) -> None:
+def on_appended(turn: Turn, id_: WriteId, end_offset: ConfigOffset) -> None:
+    """The write's lines are durable: it is answered when this worker has read them."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
-        assert isinstance(write.stage, Appends)
-        write.stage = LinesWritten(created=write.stage.created, has_timed_out=write.stage.has_timed_out, end=end)
+        assert isinstance(write.phase, Appending)
+        write.phase = Appended(
+            created=write.phase.created, has_timed_out=write.phase.has_timed_out, end_offset=end_offset
+        )
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
+    """The write's lines could not be appended: refuse the write."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None:
         message = f"Failed to write to the config topic: {reason}"
@@ -196,55 +219,60 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
-    """The request has timed out. A write whose append has not started is dropped; another write still completes."""
+    """The time limit of the request is over: refuse it. A write whose append has not started is dropped; otherwise the
+    write still completes. Does nothing for an unknown id, for example of a read."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
-    refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(write)}")
-    match write.stage:
-        case Appends(has_timed_out=True) | LinesWritten(has_timed_out=True):
+    refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_phase_summary(write)}")
+    match write.phase:
+        case Appending(has_timed_out=True) | Appended(has_timed_out=True):
             pass
-        case Appends() | LinesWritten() as stage:
-            turn.order(Reply(id=id_, answer=refusal))
-            write.stage = replace(stage, has_timed_out=True)
+        case Appending() | Appended() as stage:
+            turn.emit(Reply(id=id_, answer=refusal))
+            write.phase = replace(stage, has_timed_out=True)
         case _:
             _answer(turn, write, refusal)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    """Refuse all pending writes. An append in progress may still complete."""
     for write in list(turn.herder.requests.writes.values()):
         _answer(turn, write, RequestRefused(problem=problem, message=message))
 
 
 def not_leader(herder: Herder) -> RequestRefused:
-    """The refusal of a request that only the leader can serve."""
+    """The refusal of a request that only the leader can serve: with the leader's URL if another worker is the leader,
+    else NO_LEADER."""
     if herder.place.leader_url and not herder.place.is_named_leader:
         message = "Cannot complete request because this worker is not the leader"
-        return RequestRefused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
+        return RequestRefused(problem=Problem.NOT_LEADER, message=message, redirect_url=herder.place.leader_url)
     message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
     return RequestRefused(problem=Problem.NO_LEADER, message=message)
 
 
-def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
+def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
+    """Answer the write and forget it. A write whose request has timed out was answered before."""
     del turn.herder.requests.writes[write.id]
-    match write.id, write.stage:
-        case OwnWrite(), _:
-            turn.own_answers.append((write.kind.request, answer))
-        case _, Appends(has_timed_out=True) | LinesWritten(has_timed_out=True):
+    match write.id, write.phase:
+        case LeaderWriteId(), _:
+            turn.leader_write_answers.append((write.kind.request, answer))
+        case _, Appending(has_timed_out=True) | Appended(has_timed_out=True):
             pass  # The request was answered when it timed out.
         case id_, _:
-            turn.order(CancelTimer(timer=RequestDue(id=id_)))
-            turn.order(Reply(id=id_, answer=answer))
+            turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
+            turn.emit(Reply(id=id_, answer=answer))
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 _NAME_SIZE_MAX = 255
-"""In bytes: the limit of file systems, because a connector's folder has its name. The group protocol's own limit is
-32,767 bytes."""
+"""The greatest size of a connector's name in bytes: the limit of file systems, because a connector's folder has its
+name. The group protocol's own limit is 32,767 bytes."""
 
 
 def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
+    """The messages about an invalid connector name, by config key; empty when the name is valid."""
     if not name.strip():
         return {"name": ["Invalid value  for configuration name: String may not be empty"]}
     if name in (".", ".."):
@@ -260,22 +288,23 @@ def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     return {}
 
 
-def _stage_summary(write: WriteTurn) -> str:
+def _phase_summary(write: PendingWrite) -> str:
+    """What the worker is doing for the write, in Connect's words."""
     name: ConnectorName = write.kind.request.connector
-    match write.stage:
-        case Arrived():
+    match write.phase:
+        case AwaitingGroup():
             doing = "ensuring membership in the cluster"
-        case Validates():
+        case Validating():
             doing = f"performing multi-property validation for the connector {name}"
-        case InLine() | FindsEnd() | CatchesUp():
+        case Queued() | FindingEnd() | CatchingUp():
             doing = "reading to the end of the config topic"
-        case Appends() | LinesWritten():
+        case Appending() | Appended():
             doing = f"writing a config for connector {name} to the config topic"
     return f"The worker is currently {doing}"
 
 
 def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:
-    """Connect's text, with every error on a separate line."""
+    """Connect's text for an invalid config, with each error on a separate line."""
     sentences = [sentence for key in errors for sentence in errors[key]]
     return "\n".join(
         (

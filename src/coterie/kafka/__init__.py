@@ -1,1 +1,2 @@
-"""Kafka clients: topics through a Kafka library, group APIs through kio over asyncio."""
+"""A worker's Kafka clients: topics are read and written through librdkafka; group requests are sent over asyncio,
+encoded by kio."""

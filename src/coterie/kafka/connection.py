@@ -1,8 +1,10 @@
-"""One connection to one broker, for the APIs that no Kafka library offers: secured, versions agreed, pipelined.
+"""A connection to one broker, for the APIs that no Kafka library offers. It logs in as the settings require, sends each
+request in the newest version that both sides support, and may have several requests outstanding.
 
-A broker responds to the requests of one connection in their order, so a parked request delays all requests that were
-sent after it on the same connection. Responses are matched by correlation id: a request whose caller was cancelled
-stays outstanding, and its response is dropped.
+A broker responds to the requests of one connection in their order. So a parked request, one whose response the broker
+delays until other members have sent theirs, delays the responses to all requests that were sent after it on the same
+connection. Responses are matched by correlation id: if the caller of a request is cancelled, the request stays
+outstanding, and its response is dropped.
 """
 
 import asyncio
@@ -15,15 +17,18 @@ from coterie.kafka.security import PLAINTEXT, Login, tls_context
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, framed
+from coterie.wire.kio_entities import Values, build_request, milliseconds
 from coterie.wire.primitives import Reader
-from coterie.wire.scram import DeniedError
-from coterie.wire.shapes import Values, build_request, milliseconds
+from coterie.wire.scram import AuthenticationFailedError
 
 RESPONSE_SIZE_MAX = 64 * 1024 * 1024
-"""No group's metadata comes near this size; a peer that announces more is not a Kafka broker."""
+"""The maximum size of a response. No group's metadata comes near this size; a peer that announces more is not a Kafka
+broker."""
 
 
 class Address(NamedTuple):
+    """The address of a broker."""
+
     host: str
     port: int
 
@@ -32,21 +37,27 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, server: str) -> Self:
+        """The address in ``host:port``, an entry of bootstrap.servers; an IPv6 address is in brackets.
+
+        :raises ValueError: when the port is no number.
+        """
         host, _, port = server.rpartition(":")
         return cls(host.strip("[]"), int(port))
 
 
 class ApiRange(NamedTuple):
-    """An API and its supported versions: all versions of Kafka 2.4 and newer."""
+    """An API and the range of its versions that Coterie supports. Every broker of Kafka 2.4 or newer supports at least
+    one of them."""
 
     name: str
     key: int
+    """Kafka's number of the API."""
     oldest: int
     newest: int
 
 
 API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
-"""Only version 0: every broker supports it, so this request can be sent before the versions are known."""
+"""Only version 0, which every broker supports: this request is sent before the broker's versions are known."""
 FIND_COORDINATOR = ApiRange("FindCoordinator", 10, 3, 6)
 JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
 HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
@@ -57,55 +68,63 @@ SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
 SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
 
 _LIFETIME_USED = 0.85
-"""The part of a session's lifetime (KIP-368) after which a new connection is opened, as in Kafka's clients."""
+"""The part of a login's lifetime (KIP-368) after which the connection is stale, as in Kafka's clients."""
 
 
-class NotAdmittedError(WorldError):
-    """The broker rejects this client, or this client does not trust the broker: a retry changes nothing."""
+class BrokerAccessError(WorldError):
+    """The broker rejects this client, or this client does not trust the broker. A retry changes nothing until a setting
+    is corrected."""
 
 
 class NoAnswerError(WorldError):
-    """The broker closed the connection without a response, or sent bytes that are not a valid Kafka response."""
+    """The connection broke before the response to a request, or the broker sent bytes that are not a valid response."""
 
 
 class BrokerConnection:
     """A connection to one broker; created by :meth:`open`. After a `WorldError` it must be closed."""
 
-    def __init__(self, address: Address, client_id: str, transport: asyncio.Transport, answers: "_Answers") -> None:
+    def __init__(
+        self, address: Address, client_id: str, transport: asyncio.Transport, router: "_ResponseRouter"
+    ) -> None:
         self._address = address
         self._client_id = client_id
         self._transport = transport
-        self._answers = answers
+        self._router = router
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        """The oldest and the newest version that the broker supports, by API key."""
         self._ends_s: float | None = None
+        """When the connection becomes stale, on the event loop's clock; None: never."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether the broker will soon reject requests on this connection, because its session expires (KIP-368)."""
+        """Whether the login on this connection has nearly expired, or has expired: the broker then rejects requests
+        (KIP-368), and a new connection must be opened."""
         return self._ends_s is not None and asyncio.get_running_loop().time() >= self._ends_s
 
     @property
     def is_busy(self) -> bool:
-        """Whether a response is still outstanding, also one of a cancelled request."""
-        return bool(self._answers.awaited)
+        """Whether the response to a request is outstanding; also to a request whose caller was cancelled."""
+        return bool(self._router.pending)
 
     @classmethod
     async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
-        """Connect, request the versions that the broker supports, and log in.
+        """Connect, request the versions that the broker supports, and log in if the settings require it.
 
-        :raises NotAdmittedError: when the broker is not trusted, or rejects this client.
-        :raises WorldError: when the broker cannot be reached, or its responses are not those of a Kafka broker.
+        :raises BrokerAccessError: when the TLS handshake or the login fails.
+        :raises NoAnswerError: when the broker closes the connection without a response, or sends no valid response.
+        :raises WorldError: when the broker cannot be reached, refuses ApiVersions, or supports no version that Coterie
+            supports; when a file with certificates is missing or invalid.
         """
         try:
             transport, answers = await _connect(address, security)
         except ssl.SSLCertVerificationError as error:
-            raise NotAdmittedError(
+            raise BrokerAccessError(
                 f"the certificate of the broker at {address} is not trusted: {error.verify_message};"
                 " check ssl.ca.location"
             ) from None
         except ssl.SSLError as error:
-            raise NotAdmittedError(
+            raise BrokerAccessError(
                 f"the TLS handshake with the broker at {address} failed: {error.reason}; check security.protocol"
             ) from None
         except OSError as error:
@@ -126,9 +145,11 @@ class BrokerConnection:
         return connection
 
     async def ask(self, api: ApiRange, values: Values) -> Any:
-        """kio's response entity to the request with ``values``, in the newest version that both sides support.
+        """Send a request with ``values`` in the newest version that both sides support, and wait without a time limit
+        for the response. Returns kio's response entity.
 
-        :raises WorldError: when the connection broke, or both sides have no version of the API in common.
+        :raises NoAnswerError: when the connection breaks before the response, or the response is not valid.
+        :raises WorldError: when the broker and Coterie have no version of the API in common.
         """
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(newest, api.newest)
@@ -141,15 +162,20 @@ class BrokerConnection:
         return await self._exchange(api, version, values)
 
     def close(self) -> None:
-        """Drop the connection at once; outstanding requests fail. Safe to call twice."""
+        """Close the connection at once; outstanding requests raise NoAnswerError. Safe to call twice."""
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
-        """:raises NotAdmittedError: when the broker rejects the mechanism, the user or the password."""
+        """Log in with SASL; if the broker limits the time of the login, note when it ends.
+
+        :raises BrokerAccessError: when the broker rejects the mechanism, the user or the password, sends a malformed
+            token, or cannot prove its identity.
+        :raises WorldError: as :meth:`ask`.
+        """
         chosen = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
         if chosen.error_code != ErrorCode.none:
             offer = ", ".join(chosen.mechanisms) or "none"
-            raise NotAdmittedError(
+            raise BrokerAccessError(
                 f"the broker at {self._address} refuses sasl.mechanism {security.mechanism}"
                 f" ({chosen.error_code.name}); the broker offers: {offer}"
             )
@@ -161,10 +187,10 @@ class BrokerConnection:
                 step += 1
                 answer = await self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
                 if answer.error_code != ErrorCode.none:
-                    raise DeniedError(answer.error_message or answer.error_code.name)
+                    raise AuthenticationFailedError(answer.error_message or answer.error_code.name)
                 token = login.next(answer.auth_bytes, step)
-        except (DeniedError, WireError) as error:
-            raise NotAdmittedError(
+        except (AuthenticationFailedError, WireError) as error:
+            raise BrokerAccessError(
                 f"the broker at {self._address} rejects the user {security.username}: {str(error).rstrip('.')};"
                 " check sasl.username and sasl.password"
             ) from None
@@ -172,12 +198,16 @@ class BrokerConnection:
             self._ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LIFETIME_USED
 
     async def _exchange(self, api: ApiRange, version: int, values: Values) -> Any:
+        """Send a request of this version and wait for the response; return kio's response entity.
+
+        :raises NoAnswerError: when the connection breaks before the response, or the response is not valid.
+        """
         self._correlation_id += 1
         header, frame = encode_request(
             build_request(api.key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
         )
         try:
-            answer = self._answers.of(self._correlation_id)
+            answer = self._router.expect(self._correlation_id)
             self._transport.write(framed(frame))
             match await answer:
                 case bytes(data):
@@ -193,30 +223,37 @@ class BrokerConnection:
 
 
 def _hint(api: ApiRange) -> str:
-    """A broker that requires TLS closes a connection without TLS, or sends a TLS alert on it."""
+    """What to check after a failed request, for the end of an error message. For ApiVersions, the first request of a
+    connection: a broker that requires TLS closes a connection without TLS, or sends a TLS alert on it. Else empty."""
     return "; check that security.protocol is that of the broker's listener" if api is API_VERSIONS else ""
 
 
-class _Answers(asyncio.Protocol):
-    """Splits the received bytes into frames and completes the future of each frame's correlation id."""
+class _ResponseRouter(asyncio.Protocol):
+    """Splits the received bytes into frames, one for each response, and completes the future of the request with the
+    frame's correlation id."""
 
     def __init__(self) -> None:
-        self.awaited: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
-        """By correlation id. A cancelled future stays until its response arrives."""
+        self.pending: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
+        """The futures of the outstanding requests, by correlation id. The future of a cancelled request stays until its
+        response arrives."""
         self._received = bytearray()
         self._error: OSError | WireError | None = None
+        """Why the connection broke."""
 
-    def of(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
-        """A future of the frame with the response to this request, or of the error if the connection breaks.
+    def expect(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
+        """A future for the response to the request with this correlation id: its result is the frame without its length
+        or, if the connection breaks before, the error.
 
-        :raises OSError, WireError: when the connection has already broken.
+        :raises OSError: when the connection has already broken.
+        :raises WireError: when the broker has already sent invalid bytes.
         """
         if self._error is not None:
             raise self._error
-        answer = self.awaited[correlation_id] = asyncio.get_running_loop().create_future()
+        answer = self.pending[correlation_id] = asyncio.get_running_loop().create_future()
         return answer
 
     def data_received(self, data: bytes) -> None:
+        """asyncio calls this with received bytes."""
         if self._error is not None:
             return
         self._received += data
@@ -227,14 +264,19 @@ class _Answers(asyncio.Protocol):
             self._break(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio calls this when the connection is closed, by either side."""
         self._break(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
 
     def _next_frame(self) -> bytes | None:
+        """Remove the next frame from the received bytes and return it without its length; None if it is not complete.
+
+        :raises WireError: when its length is negative or too large.
+        """
         if len(self._received) < LENGTH_SIZE:
             return None
         size_bytes = int.from_bytes(self._received[:LENGTH_SIZE], signed=True)
         if not 0 <= size_bytes <= RESPONSE_SIZE_MAX:
-            raise WireError(f"a response announces {size_bytes} bytes")
+            raise WireError(f"a response announces an invalid length of {size_bytes} bytes")
         end = LENGTH_SIZE + size_bytes
         if len(self._received) < end:
             return None
@@ -243,28 +285,36 @@ class _Answers(asyncio.Protocol):
         return frame
 
     def _take(self, frame: bytes) -> None:
+        """Complete the future of the request to which ``frame`` is the response.
+
+        :raises WireError: when there is no such request.
+        """
         correlation_id = Reader(frame).int32()
-        answer = self.awaited.pop(correlation_id, None)
+        answer = self.pending.pop(correlation_id, None)
         if answer is None:
             raise WireError(f"a response has the correlation id {correlation_id}, which no outstanding request has")
         if not answer.cancelled():
             answer.set_result(frame)
 
     def _break(self, error: OSError | WireError) -> None:
-        """Fail all outstanding requests and all later ones."""
+        """Complete all outstanding requests with ``error``; later requests fail with the first such error."""
         if self._error is None:
             self._error = error
-        for answer in self.awaited.values():
+        for answer in self.pending.values():
             if not answer.cancelled():
                 answer.set_result(error)
-        self.awaited.clear()
+        self.pending.clear()
 
 
-async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _Answers]:
-    """Open a connection, with TLS if the settings require it. All connections are opened here."""
+async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _ResponseRouter]:
+    """Open a TCP connection, with TLS if the settings require it. All connections of this module are opened here.
+
+    :raises OSError: when the broker cannot be reached, or the TLS handshake fails.
+    :raises WorldError: when a file with certificates is missing or invalid.
+    """
     context = await tls_context(security)
     loop = asyncio.get_running_loop()
-    transport, answers = await loop.create_connection(_Answers, address.host, address.port, ssl=context)
+    transport, answers = await loop.create_connection(_ResponseRouter, address.host, address.port, ssl=context)
     # No bytes are sent while a join is parked: with keep-alive the system notices that the peer cannot be reached.
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return transport, answers

@@ -1,11 +1,12 @@
 """Finds a classic group's coordinator among the brokers and sends it Kafka's group requests.
 
 A broker processes the requests of one connection in order. It parks a JoinGroup until all members have joined, and a
-SyncGroup until the leader has synced. Kafka's own clients have one connection to their coordinator and send no
-heartbeats meanwhile. Coterie's members do (see `member.classic.machine`), so there are two *lanes*. Heartbeats and
-LeaveGroup, to which a broker responds immediately, are pipelined on one connection. A join or sync gets a new
-connection if another join or sync is still parked, for instance one that the member no longer waits for. The previous
-connection is closed when its response has arrived.
+SyncGroup until the leader has sent the assignments: the response comes only then. Kafka's own clients have one
+connection to their coordinator and send no heartbeats while a request is parked. Coterie's members send heartbeats then
+(see `member.classic.machine`), so there are separate connections for two kinds of request. Heartbeat and LeaveGroup, to
+which a broker responds immediately, are all sent on one connection. A join or sync gets a new connection if an earlier
+join or sync is still parked, for instance one that the member no longer waits for. The former connection is closed when
+its response has arrived.
 
 If the response to a request does not arrive within its time limit, the connection is closed, because no later response
 on that connection arrives either. A request that the member no longer waits for stays outstanding.
@@ -42,15 +43,17 @@ from coterie.member.classic.messages import (
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _GROUP_KEY = 0
 """FindCoordinator's key type for groups."""
 _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+"""The error codes of a broker that is no longer the coordinator: the next request searches for the coordinator."""
 
 
 class KafkaCoordinator:
-    """Matches `member.seams.Coordinator`. Sends each request once: the member decides whether and when to retry."""
+    """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.Coordinator`). Sends each
+    request once: the member decides whether and when to retry."""
 
     def __init__(
         self,
@@ -61,25 +64,28 @@ class KafkaCoordinator:
         parked_timeout_ms: int,
         security: KafkaSecurity = PLAINTEXT,
     ) -> None:
-        """``request_timeout_ms`` is the time limit of requests to which a broker responds immediately;
-        ``parked_timeout_ms`` is that of joins and syncs, which a broker parks."""
-        finder = _Finder(bootstrap_servers, client_id, security)
-        self._prompt = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
-        self._parked = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
+        """``request_timeout_ms`` is the time limit for each attempt to find the coordinator, for opening a connection
+        to it, and for the response to a heartbeat or a LeaveGroup. ``parked_timeout_ms`` is the time limit for the
+        response to a join or a sync, which a broker parks."""
+        finder = _CoordinatorFinder(bootstrap_servers, client_id, security)
+        self._immediate = _CoordinatorConnections(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
+        self._parked = _CoordinatorConnections(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False
 
     async def ask(self, request: Request) -> Response:
-        """Send ``request`` and await its response; several requests may be outstanding. A request that is cancelled may
-        still have its effect.
+        """Send ``request`` and wait for its response; several requests may be outstanding. When there is no
+        coordinator, or the coordinator has moved or is loading, a response with the error code is returned. If the
+        caller is cancelled, the request may still have its effect.
 
-        :raises WorldError: when no broker responds, the coordinator cannot be reached or the connection broke. The
-            next request then searches for the coordinator again.
+        :raises WorldError: when no broker responds, the coordinator cannot be reached or does not respond in time, the
+            connection broke, or :meth:`close` was called. The next request of the same kind then searches for the
+            coordinator again.
         """
         if self._closed:
             raise WorldError("the connections to the group's coordinator are closed")
         match request:
             case HeartbeatRequest():
-                answer = await self._prompt.ask(HEARTBEAT, request.group_id, _heartbeat(request))
+                answer = await self._immediate.ask(HEARTBEAT, request.group_id, _heartbeat(request))
                 return HeartbeatResponse(error=_error(answer))
             case JoinRequest():
                 answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join(request))
@@ -90,19 +96,19 @@ class KafkaCoordinator:
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await self._prompt.ask(LEAVE_GROUP, request.group_id, _leave(request))
+                answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave(request))
                 return LeaveResponse(error=_left(answer))
 
     async def close(self) -> None:
-        """Drop all connections; outstanding requests fail. Safe to call twice."""
+        """Close all connections; outstanding and later requests raise WorldError. Safe to call twice."""
         self._closed = True
-        self._prompt.close()
+        self._immediate.close()
         self._parked.close()
         await asyncio.sleep(0)
 
 
-class _Finder:
-    """Requests the coordinator of a group from the bootstrap servers."""
+class _CoordinatorFinder:
+    """Finds the coordinator of a group by asking the bootstrap servers."""
 
     def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         self._client_id = client_id
@@ -110,9 +116,11 @@ class _Finder:
         self._servers = [Address.parse(server) for server in bootstrap_servers]
 
     async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
-        """The coordinator's address, or the error code in a broker's response when there is no coordinator yet.
+        """The address of the group's coordinator; or the error code of FindCoordinator when there is no coordinator
+        yet, or this client may not use the group. Asks one server after the other, each for ``timeout_s``, until one
+        responds.
 
-        :raises WorldError: when no broker responds; the message contains the reason for each broker.
+        :raises WorldError: when no server responds; the message contains the reason for each server.
         """
         reasons: list[str] = []
         for server in list(self._servers):
@@ -128,10 +136,17 @@ class _Finder:
         raise WorldError("; ".join(reasons))
 
     async def open(self, server: Address) -> BrokerConnection:
-        """:raises WorldError: when the broker cannot be reached, or rejects this client."""
+        """Open a connection to the broker at ``server``.
+
+        :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.
+        """
         return await BrokerConnection.open(server, client_id=self._client_id, security=self._security)
 
     async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
+        """Ask one server for the coordinator, on a separate connection.
+
+        :raises WorldError: as :meth:`open`, or when the connection breaks.
+        """
         connection = await self.open(server)
         try:
             # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
@@ -144,45 +159,66 @@ class _Finder:
         return Address(found.host, found.port) if error == ErrorCode.none else error
 
 
-class _Lane:
-    """The connections to the coordinator for one kind of request, opened when needed; new requests use one of them."""
+class _CoordinatorConnections:
+    """The connections to the coordinator for one kind of request: for those to which it responds immediately, or for
+    those that it parks. New requests use the current connection, which is opened when it is needed."""
 
-    def __init__(self, finder: _Finder, open_timeout_ms: int, answer_timeout_ms: int, *, is_parked: bool) -> None:
-        """``is_parked``: the broker may park these requests, so each needs a connection without other requests."""
+    def __init__(
+        self, finder: _CoordinatorFinder, open_timeout_ms: int, response_timeout_ms: int, *, is_parked: bool
+    ) -> None:
+        """``open_timeout_ms`` is the time limit for each attempt to find the coordinator, and for opening a connection;
+        ``response_timeout_ms`` is that for a response. ``is_parked``: whether the coordinator may park these requests,
+        so that each needs a connection without another outstanding request."""
         self._finder = finder
         self._open_timeout_s = open_timeout_ms / 1000
-        self._answer_timeout_s = answer_timeout_ms / 1000
+        self._response_timeout_s = response_timeout_ms / 1000
         self._is_parked = is_parked
         self._opening = asyncio.Lock()
+        """Held while a connection is chosen or opened, so that concurrent requests do not open several."""
         self._current: BrokerConnection | None = None
+        """The connection for the next request; None: the next request opens one."""
         self._connections: set[BrokerConnection] = set()
-        """``_current``, and previous connections with outstanding requests."""
+        """``_current``, and former connections with outstanding requests."""
 
     async def ask(self, api: ApiRange, group_id: GroupId, values: Values) -> Any:
-        """kio's response entity; or the error code of FindCoordinator when there is no coordinator yet."""
+        """Send a request and wait for the response. Returns kio's response entity; or the error code of FindCoordinator
+        when there is no coordinator yet.
+
+        :raises WorldError: when no broker responds, the coordinator cannot be reached or does not respond in time, or
+            the connection broke.
+        """
         try:
             connection = await self._connected(group_id)
             if isinstance(connection, ErrorCode):
                 return connection
             try:
-                async with asyncio.timeout(self._answer_timeout_s):
+                async with asyncio.timeout(self._response_timeout_s):
                     answer = await connection.ask(api, values)
             except (TimeoutError, WorldError):
                 # The responses to later requests on this connection will not arrive either.
                 self._drop(connection)
                 raise
         except TimeoutError:
-            raise WorldError(f"the group's coordinator did not respond to {api.name} in time") from None
+            raise WorldError(
+                f"the group's coordinator accepted no connection, or did not respond to {api.name}, in time"
+            ) from None
         if answer.error_code in _MOVED and self._current is connection:
             self._current = None
         self._drop_former()
         return answer
 
     def close(self) -> None:
+        """Close all connections; outstanding requests raise WorldError."""
         for connection in list(self._connections):
             self._drop(connection)
 
     async def _connected(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
+        """The current connection if it can take a request, else a new connection to the coordinator; or the error code
+        of FindCoordinator when there is no coordinator yet.
+
+        :raises WorldError: when no broker responds, or the coordinator cannot be reached.
+        :raises TimeoutError: when opening the connection takes too long.
+        """
         async with self._opening:
             current = self._current
             if current is not None and not current.is_stale and not (self._is_parked and current.is_busy):
@@ -198,11 +234,13 @@ class _Lane:
             return self._current
 
     def _drop_former(self) -> None:
+        """Close the former connections that have no outstanding request."""
         for connection in list(self._connections):
             if connection is not self._current and not connection.is_busy:
                 self._drop(connection)
 
     def _drop(self, connection: BrokerConnection) -> None:
+        """Close the connection; no later request uses it."""
         connection.close()
         self._connections.discard(connection)
         if self._current is connection:
@@ -213,6 +251,7 @@ class _Lane:
 
 
 def _join(request: JoinRequest) -> Values:
+    """The fields of a JoinGroup request."""
     return {
         "group_id": request.group_id,
         "session_timeout": request.session_timeout_ms,
@@ -226,6 +265,7 @@ def _join(request: JoinRequest) -> Values:
 
 
 def _joined(answer: Any) -> JoinResponse:
+    """The response for the member: from a JoinGroup response, or with the error code of FindCoordinator."""
     if isinstance(answer, ErrorCode):
         return JoinResponse(error=answer)
     leads = answer.error_code == ErrorCode.none and answer.leader == answer.member_id
@@ -250,6 +290,7 @@ def _joined(answer: Any) -> JoinResponse:
 
 
 def _sync(request: SyncRequest) -> Values:
+    """The fields of a SyncGroup request."""
     return {
         **_heartbeat(request),
         "protocol_type": request.protocol_type,
@@ -259,7 +300,7 @@ def _sync(request: SyncRequest) -> Values:
 
 
 def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
-    """The fields that identify a member of a generation, in Heartbeat and SyncGroup."""
+    """The fields of a Heartbeat request, which a SyncGroup request has, too: they identify a member of a generation."""
     return {
         "group_id": request.group_id,
         "generation_id": request.generation,
@@ -269,6 +310,7 @@ def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
 
 
 def _leave(request: LeaveRequest) -> Values:
+    """The fields of a LeaveGroup request for one member."""
     leaving = {
         "member_id": request.member_id,
         "group_instance_id": request.instance_id,
@@ -278,7 +320,8 @@ def _leave(request: LeaveRequest) -> Values:
 
 
 def _left(answer: Any) -> ErrorCode:
-    """The error of the whole request, or else the error of its only member."""
+    """The error code of a LeaveGroup response: that of the whole request or, if this is NONE, that of its only member.
+    An error code of FindCoordinator is returned unchanged."""
     error = _error(answer)
     if error == ErrorCode.none and answer.members:
         error = answer.members[0].error_code
@@ -286,5 +329,6 @@ def _left(answer: Any) -> ErrorCode:
 
 
 def _error(answer: Any) -> ErrorCode:
+    """The error code of a response; an error code of FindCoordinator is returned unchanged."""
     error: ErrorCode = answer if isinstance(answer, ErrorCode) else answer.error_code
     return error

@@ -8,10 +8,11 @@ from coterie.nouns.ids import GroupId
 
 
 async def count_members(server: Address, group_id: GroupId, *, client_id: str, timeout_ms: int = 5_000) -> int:
-    """The number of members of ``group_id``; 0 for a group that does not exist. ``server`` must be the group's
-    coordinator.
+    """The number of members of the classic group ``group_id``; 0 for a group that does not exist. ``server`` must be
+    the group's coordinator, and must accept connections without TLS and login.
 
-    :raises WorldError: when the broker cannot be reached or does not respond in time.
+    :raises WorldError: when the broker cannot be reached, sends no valid response, or does not respond within
+        ``timeout_ms``.
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):

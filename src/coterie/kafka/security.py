@@ -1,4 +1,4 @@
-"""A worker's security settings in the form of each of its Kafka clients: librdkafka, Coterie's own, and Java's."""
+"""Converts a worker's security settings for each of its Kafka clients: librdkafka, Coterie's own, and Java's."""
 
 import asyncio
 import os
@@ -14,10 +14,11 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.scram import ScramClient
 
 PLAINTEXT = KafkaSecurity()
+"""No TLS and no login."""
 
 
 def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
-    """The security settings for every handle of librdkafka."""
+    """``security`` as settings for a handle of librdkafka."""
     settings = {"security.protocol": security.protocol.lower()}
     if security.has_sasl:
         settings |= {
@@ -33,15 +34,15 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
             "ssl.key.password": security.key_password,
         }
         settings |= {key: value for key, value in files.items() if value is not None}
-        settings["ssl.endpoint.identification.algorithm"] = "https" if security.checks_host else "none"
+        settings["ssl.endpoint.identification.algorithm"] = "https" if security.verifies_hostname else "none"
     return settings
 
 
 def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
-    """The security settings for the Java clients in Spark. Java requires certificate and key in one PEM file; two
-    separate files are joined into one in ``folder``.
+    """``security`` as settings for the Java clients in Spark. Java requires the client's certificate and its key in one
+    PEM file: two separate files are copied into one new file in ``folder``.
 
-    :raises WorldError: when a file cannot be read or written; the message names the file.
+    :raises WorldError: when one of these files cannot be read, or the new file cannot be written.
     """
     settings = {"security.protocol": security.protocol}
     if security.has_sasl:
@@ -54,7 +55,7 @@ def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
             ),
         }
     if security.has_tls:
-        settings["ssl.endpoint.identification.algorithm"] = "https" if security.checks_host else ""
+        settings["ssl.endpoint.identification.algorithm"] = "https" if security.verifies_hostname else ""
         if security.ca_location is not None:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_location}
         if security.certificate_location is not None and security.key_location is not None:
@@ -66,11 +67,17 @@ def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
 
 
 def _jaas_quoted(value: str) -> str:
+    """``value`` as a quoted string of a JAAS configuration."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _in_one_file(certificate: str, key: str, folder: Path) -> str:
+    """The path of a PEM file with the certificate and the key: the given file if both are in it, else a new file in
+    ``folder`` that only this user can read.
+
+    :raises WorldError: when a file cannot be read or written.
+    """
     if certificate == key:
         return certificate
     try:
@@ -84,22 +91,27 @@ def _in_one_file(certificate: str, key: str, folder: Path) -> str:
 
 
 async def tls_context(security: KafkaSecurity) -> ssl.SSLContext | None:
-    """The TLS context of Coterie's own connections; None without TLS. Later changes of the files take effect in the
-    next process, as in librdkafka.
+    """The TLS context for Coterie's own connections; None if ``security`` requires no TLS. Cached: a later change of a
+    file has an effect only after a restart of this process, as in librdkafka.
 
-    :raises WorldError: when a file is missing or invalid; the message names the file.
+    :raises WorldError: when a file is missing or invalid; the message contains its path.
     """
     return await asyncio.to_thread(_tls_context, security) if security.has_tls else None
 
 
 @lru_cache(maxsize=8)
 def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
-    """Created once: reading the system's authorities takes 0.2 s, and the lease continues to run during a reconnect."""
+    """The TLS context of ``security``. Cached, because reading the system's authorities takes 0.2 s. A reconnect must
+    not wait so long: meanwhile this worker receives no heartbeat response, and after some time without one it stops its
+    tasks.
+
+    :raises WorldError: when a file is missing or invalid; the message contains its path.
+    """
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
     except OSError as error:
         raise _unusable("CA certificates", str(security.ca_location), error) from error
-    context.check_hostname = security.checks_host
+    context.check_hostname = security.verifies_hostname
     if security.certificate_location is not None:
         try:
             # Without a password callback OpenSSL would prompt for the password at the terminal.
@@ -112,7 +124,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
 
 
 class Login:
-    """The SASL tokens of one login, for any mechanism."""
+    """The client's side of one SASL login: makes the tokens to send, for any mechanism."""
 
     def __init__(self, security: KafkaSecurity) -> None:
         self._security = security
@@ -126,24 +138,27 @@ class Login:
             )
 
     def first(self) -> bytes:
+        """The first token to send."""
         if self._scram is not None:
-            return self._scram.first()
+            return self._scram.first_message()
         return f"\0{self._security.username}\0{self._security.password}".encode()
 
     def next(self, answer: bytes, step: int) -> bytes | None:
-        """The token to send after the ``step``-th response (from 1); None: the login is complete.
+        """The token to send after ``answer``, the broker's response to token number ``step`` (the first is 1); None if
+        the login is complete.
 
         :raises WireError: when the response is malformed.
-        :raises DeniedError: when the broker cannot prove its identity.
+        :raises AuthenticationFailedError: when the broker rejects the login, or cannot prove its identity.
         """
         if self._scram is None:
             return None
         if step == 1:
-            return self._scram.final(answer)
-        self._scram.check(answer)
+            return self._scram.final_message(answer)
+        self._scram.verify_server_final(answer)
         return None
 
 
-def _unusable(what: str, path: str, error: OSError) -> WorldError:
+def _unusable(file_kind: str, path: str, error: OSError) -> WorldError:
+    """The error for a file of this kind that is missing or invalid."""
     reason = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
-    return WorldError(f"the {what} in {path} cannot be used: {reason}")
+    return WorldError(f"the {file_kind} in {path} cannot be used: {reason}")

@@ -1,8 +1,8 @@
 """Compacted topics as logs, over librdkafka: one producer for all topics, and one consumer for each reader of a topic.
 
-librdkafka has its own threads and returns results through blocking calls. So every handle here belongs to one thread
-that makes those calls and passes the results to the event loop in batches. The event loop itself only makes calls that
-return immediately.
+librdkafka has its own threads and returns results through blocking calls. These calls are made on Python threads, which
+pass the results to the event loop: one thread for each reader, one for the producer, and one for the admin client. The
+event loop itself only makes calls that return immediately.
 """
 
 import asyncio
@@ -23,24 +23,26 @@ from confluent_kafka.admin import (
 )
 
 from coterie.config.security import KafkaSecurity
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.kafka.client_log import ClientLog, logger
-from coterie.kafka.follower import Follower
 from coterie.kafka.security import PLAINTEXT, librdkafka_settings
+from coterie.kafka.topic_reader import TopicReader
 from coterie.nouns.errors import WorldError
 
 ResultT = TypeVar("ResultT")
 
 DELIVERY_TIMEOUT_MS = 30_000
-"""The same time limit as Kafka Connect has for a write to its config topic."""
-LINES_IN_FLIGHT_MAX = 10_000
-"""The maximum number of records of one log that wait for the broker; further appends wait."""
+"""The time limit for the delivery of one record, from when the producer accepts it. The same as Kafka Connect's for a
+write to its config topic."""
+RECORDS_IN_FLIGHT_MAX = 10_000
+"""The maximum number of records of one log without a delivery report; further appends wait."""
 POLL_S = 0.2
-"""How long a thread waits inside librdkafka before it checks whether it must end."""
+"""How long the producer's thread waits inside librdkafka before it checks whether it must end."""
 
 
 class Topics:
-    """The topics of a worker in one Kafka cluster. Must be closed after use, which also closes their logs."""
+    """The topics of a worker in one Kafka cluster, each as a log. Must be closed after use, which also closes the
+    logs."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Topics:
         request_timeout_ms: int = 30_000,
         security: KafkaSecurity = PLAINTEXT,
     ) -> None:
+        """``request_timeout_ms`` is the time limit of each admin request, and of the wait for a new topic's leaders."""
         self._client: dict[str, Any] = {
             **librdkafka_settings(security),
             "bootstrap.servers": ",".join(bootstrap_servers),
@@ -64,7 +67,7 @@ class Topics:
         self._request_timeout_s = request_timeout_ms / 1000
         self._log = ClientLog(self._servers)
         # The producer logs the failures of both handles: they have the same brokers, and one thread serves both.
-        self._admin = AdminClient(dict[str, Any](self._client, logger=self._log, error_cb=_unheard))
+        self._admin = AdminClient(dict[str, Any](self._client, logger=self._log, error_cb=_ignore_error))
         self._producer = Producer(
             {
                 **self._client,
@@ -79,23 +82,23 @@ class Topics:
                 "partitioner": "murmur2_random",
             }
         )
-        self._asking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-admin")
-        self._delivering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-producer")
+        self._admin_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-admin")
+        self._producer_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-producer")
         self._closing = threading.Event()
-        self._delivered = self._delivering.submit(self._deliver)
+        self._delivered = self._producer_thread.submit(self._deliver)
         self._logs: list[TopicLog] = []
 
     async def open(
         self, topic: str, *, partitions: int, replication: int, key: str, ordered: bool = False
     ) -> "TopicLog":
-        """The topic as a log. A missing topic is created, with ``cleanup.policy=compact``.
+        """The topic as a log. A topic that does not exist is created, with ``cleanup.policy=compact``.
 
-        ``partitions`` and ``replication`` may be -1 for the broker's default. ``key`` is the worker's setting that
-        names the topic; errors contain it. An existing topic may have any number of partitions, unless the order of all
-        its records matters (``ordered``): then it must have exactly one.
+        ``partitions`` and ``replication`` are for a new topic; -1 is the broker's default. ``key`` is the worker's
+        setting that contains the topic's name; error messages contain it. An existing topic may have any number of
+        partitions, unless ``ordered``: then the order of all its records matters, and it must have exactly one.
 
-        :raises WorldError: when the topic cannot be created, has another cleanup.policy, or is ordered and has more
-            than one partition.
+        :raises WorldError: when the topic cannot be created or described, has another cleanup.policy, has no leader for
+            a partition within ``request_timeout_ms``, or is ordered and has more than one partition.
         """
         await self._create(topic, partitions, replication, key)
         count = await self._partition_count(topic)
@@ -112,15 +115,16 @@ class Topics:
     async def cluster_id(self) -> str:
         """The id of the Kafka cluster.
 
-        :raises WorldError: when no broker responds in time.
+        :raises WorldError: when no broker responds within ``request_timeout_ms``.
         """
         try:
-            return await self._ask(lambda: self._admin.cluster_id(self._request_timeout_s))
+            return await self._run_on_admin_thread(lambda: self._admin.cluster_id(self._request_timeout_s))
         except KafkaException as error:
             raise self.error("cannot request the cluster's id", error) from None
 
     async def close(self) -> None:
-        """End every thread and connection; unfinished appends fail. Safe to call twice."""
+        """Close all logs, and end all handles and their threads; unfinished appends raise WorldError. Safe to call
+        twice."""
         for log in self._logs:
             await log.close()
         if self._closing.is_set():
@@ -128,22 +132,27 @@ class Topics:
         self._closing.set()
         # A request may still run on the admin thread. Wait for a no-op that ends after it, so that the shutdown does
         # not block the event loop.
-        await self._ask(lambda: None)
+        await self._run_on_admin_thread(lambda: None)
         await asyncio.wrap_future(self._delivered)
-        self._delivering.shutdown()
-        self._asking.shutdown()
+        self._producer_thread.shutdown()
+        self._admin_thread.shutdown()
 
     # -- for the logs -------------------------------------------------------------------------------------------------
 
-    def error(self, what: str, error: KafkaException | KafkaError | BufferError) -> WorldError:
+    def error(self, action: str, error: KafkaException | KafkaError | BufferError) -> WorldError:
+        """The WorldError for a failed call of librdkafka; ``action`` is what failed, the start of its message."""
         reason = error.args[0] if isinstance(error, KafkaException) else error
         text = reason.str() if isinstance(reason, KafkaError) else str(reason)
-        return WorldError(f"{what}: {text}; check that the brokers of bootstrap.servers={self._servers} run")
+        return WorldError(f"{action}: {text}; check that the brokers of bootstrap.servers={self._servers} run")
 
-    def produce(self, topic: str, line: NewLine, delivered: Callable[[KafkaError | None, Message], None]) -> None:
-        """Pass one record to the producer. ``delivered`` is called once, on the producer's thread.
+    def produce(
+        self, topic: str, line: NewTopicRecord, delivered: Callable[[KafkaError | None, Message], None]
+    ) -> None:
+        """Pass one record to the producer. ``delivered`` is called once, on the producer's thread, when the record is
+        durable or could not be written.
 
-        :raises WorldError: when the producer accepts no more records; then ``delivered`` is not called.
+        :raises WorldError: when the producer is closed, or refuses the record, for example because its queue is full;
+            then ``delivered`` is not called.
         """
         if self._closing.is_set():
             raise WorldError(f"topic {topic} is closed")
@@ -153,10 +162,14 @@ class Topics:
             raise self.error(f"cannot write to topic {topic}", error) from None
 
     async def end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
-        """The offset after the last durable record, by partition.
+        """By partition, the offset after the last durable record of the topic; ``partitions`` is its number of
+        partitions.
 
-        :raises WorldError: when a leader of the topic's partitions does not respond.
+        :raises WorldError: when a leader of the partitions does not respond within ``request_timeout_ms``, or refuses
+            the request; or after :meth:`close`.
         """
+        if self._closing.is_set():
+            raise WorldError(f"topic {topic} is closed")
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         try:
             futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
@@ -165,17 +178,19 @@ class Topics:
         except KafkaException as error:
             raise self.error(f"cannot find the end of topic {topic}", error) from None
 
-    def heard(self) -> None:
-        """A record was delivered. Called on the producer's thread."""
+    def on_delivered(self) -> None:
+        """Note that a broker has responded: call this on the producer's thread for each record that is durable."""
         self._log.answered()
 
-    def follower(self, topic: str, partitions: int) -> Follower:
-        return Follower(self._client, topic, partitions)
+    def open_reader(self, topic: str, partitions: int) -> TopicReader:
+        """A new reader of the topic from its beginning; the caller must close it."""
+        return TopicReader(self._client, topic, partitions)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        """The producer's thread: serves callbacks until the end."""
+        """Runs on the producer's thread: calls the callbacks of producer and admin client until :meth:`close`, then
+        fails the records that are not durable yet, and closes the producer."""
         while not self._closing.is_set():
             self._producer.poll(POLL_S)
             self._admin.poll(0)
@@ -186,10 +201,15 @@ class Topics:
         # The admin client has no close: librdkafka ends its threads with the last reference.
         del self._admin
 
-    async def _ask(self, call: Callable[[], ResultT]) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._asking, call)
+    async def _run_on_admin_thread(self, call: Callable[[], ResultT]) -> ResultT:
+        """Run a blocking call of the admin client on its thread; return the result."""
+        return await asyncio.get_running_loop().run_in_executor(self._admin_thread, call)
 
     async def _create(self, topic: str, partitions: int, replication: int, key: str) -> None:
+        """Create the topic. Does nothing if the topic exists, or if this worker may not create topics.
+
+        :raises WorldError: when the topic cannot be created.
+        """
         wanted = NewTopic(topic, partitions, replication, config={"cleanup.policy": "compact"})
         try:
             created = self._admin.create_topics([wanted], request_timeout=self._request_timeout_s)
@@ -209,11 +229,18 @@ class Topics:
                 raise self.error(f"cannot create topic {topic}", error) from None
 
     async def _partition_count(self, topic: str) -> int:
-        """The number of partitions. Waits until every partition has a leader, which takes a moment for a new topic."""
+        """The number of partitions of the topic. Waits until every partition has a leader, which takes a moment for a
+        new topic.
+
+        :raises WorldError: when the topic cannot be described, or does not exist or lacks a leader after
+            ``request_timeout_ms``.
+        """
         deadline_s = asyncio.get_running_loop().time() + self._request_timeout_s
         while True:
             try:
-                metadata = await self._ask(lambda: self._admin.list_topics(topic, self._request_timeout_s))
+                metadata = await self._run_on_admin_thread(
+                    lambda: self._admin.list_topics(topic, self._request_timeout_s)
+                )
             except KafkaException as error:
                 raise self.error(f"cannot describe topic {topic}", error) from None
             found = metadata.topics[topic]
@@ -225,6 +252,11 @@ class Topics:
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, key: str) -> None:
+        """Check that the topic is compacted. Not checked if this worker may not describe configs, or the brokers
+        cannot.
+
+        :raises WorldError: when the topic has another cleanup.policy, or its configs cannot be described.
+        """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             described = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)
@@ -242,33 +274,38 @@ class Topics:
 
 
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+"""The error codes if the access rules do not allow a request to this worker."""
 _NOT_SERVED = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
+"""The error codes if the brokers do not support a request."""
 
 
 class TopicLog:
-    """One topic as a `Log`; created by :meth:`Topics.open`."""
+    """One topic as a log (the seam `Log`). Created by :meth:`Topics.open`."""
 
     def __init__(self, topics: Topics, topic: str, partitions: int) -> None:
         self._topics = topics
         self._topic = topic
         self._partitions = partitions
-        self._followers: set[Follower] = set()
-        self._room = asyncio.Semaphore(LINES_IN_FLIGHT_MAX)
+        self._readers: set[TopicReader] = set()
+        self._room = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
+        """The number of records that may still be passed to the producer."""
 
-    async def append(self, lines: Sequence[NewLine]) -> int:
-        """Append ``lines`` and wait until all are durable on all replicas; return the offset after the last one.
+    async def append(self, lines: Sequence[NewTopicRecord]) -> int:
+        """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset after the last
+        one; with several partitions, the greatest of these offsets; 0 if there are no lines.
 
-        While no broker can be reached, the append waits. A record whose response was lost is sent again, so the topic
-        may contain it twice, one after the other.
+        While no broker can be reached, the append waits, for each record at most `DELIVERY_TIMEOUT_MS`. A record whose
+        response was lost is sent again, so the topic may contain the record twice in succession.
 
-        :raises WorldError: when the records could not be written in time, or when it is unknown whether they were.
+        :raises WorldError: when a record could not be written in time, when it is unknown whether a record was written,
+            or when the log was closed. The other records may have been written.
         """
         loop = asyncio.get_running_loop()
-        fates: list[asyncio.Future[int | WorldError]] = []
+        deliveries: list[asyncio.Future[int | WorldError]] = []
         try:
             for line in lines:
                 fate: asyncio.Future[int | WorldError] = loop.create_future()
-                fates.append(fate)
+                deliveries.append(fate)
                 await self._room.acquire()
                 try:
                     self._topics.produce(self._topic, line, self._delivered(fate, loop))
@@ -276,52 +313,53 @@ class TopicLog:
                     self._room.release()
                     raise
             end = 0
-            for fate in fates:
+            for fate in deliveries:
                 offset = await fate
                 if isinstance(offset, WorldError):
                     raise offset
                 end = max(end, offset + 1)
             return end
         finally:
-            for fate in fates:
+            for fate in deliveries:
                 fate.cancel()
 
     async def end_offset(self) -> int:
         """The offset after the last durable record; with several partitions, the greatest of their end offsets.
 
-        :raises WorldError: when a leader of the topic's partitions does not respond.
+        :raises WorldError: when a leader of the topic's partitions does not respond in time.
         """
         return max((await self._topics.end_offsets(self._topic, self._partitions)).values())
 
-    async def follow(self) -> AsyncGenerator[Sequence[Line], None]:
-        """Yield every record from the beginning, then every new record as it comes. Yields an empty sequence once, when
-        all records that existed at the call have been yielded.
+    async def follow(self) -> AsyncGenerator[Sequence[TopicRecord], None]:
+        """Yield all records from the beginning in sequences, then new records as they come, without end. Yields an
+        empty sequence once, when all records that existed when the iteration began have been yielded. While no broker
+        responds, it waits.
 
-        :raises WorldError: when records were deleted from the topic before they were read, or the log was closed.
+        :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
-        follower = self._topics.follower(self._topic, self._partitions)
-        self._followers.add(follower)
+        reader = self._topics.open_reader(self._topic, self._partitions)
+        self._readers.add(reader)
         try:
             ends = await self._ends()
             at_end = False
             while True:
-                lines = await follower.next_lines()
+                lines = await reader.next_records()
                 if lines:
                     yield lines
-                if not at_end and all(follower.positions[number] >= end for number, end in ends.items()):
+                if not at_end and all(reader.positions[number] >= end for number, end in ends.items()):
                     at_end = True
                     yield ()
         finally:
-            self._followers.discard(follower)
-            await follower.close()
+            self._readers.discard(reader)
+            await reader.close()
 
     async def close(self) -> None:
-        """End all followers. Safe to call twice."""
-        for follower in list(self._followers):
+        """Close the readers of all running :meth:`follow`, which then raise WorldError. Safe to call twice."""
+        for follower in list(self._readers):
             await follower.close()
 
     async def _ends(self) -> Mapping[int, int]:
-        """The current end offsets of the topic; retries until the brokers respond."""
+        """The current end offsets, by partition; retries every second until the brokers respond."""
         while True:
             try:
                 return await self._topics.end_offsets(self._topic, self._partitions)
@@ -330,27 +368,29 @@ class TopicLog:
                 await asyncio.sleep(1)
 
     def _delivered(
-        self, fate: asyncio.Future[int | WorldError], loop: asyncio.AbstractEventLoop
+        self, delivery: asyncio.Future[int | WorldError], loop: asyncio.AbstractEventLoop
     ) -> Callable[[KafkaError | None, Message], None]:
-        """A callback for the delivery report. It runs on the producer's thread and completes ``fate`` on the event
-        loop."""
+        """A callback for the delivery report of one record. The callback runs on the producer's thread; on the event
+        loop ``loop`` it completes ``delivery`` with the record's offset or the error."""
 
-        def settle(outcome: int | WorldError) -> None:
+        def resolve(outcome: int | WorldError) -> None:
             self._room.release()
-            if not fate.done():
-                fate.set_result(outcome)
+            if not delivery.done():
+                delivery.set_result(outcome)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is not None or offset is None:
-                failure = self._topics.error(f"topic {self._topic}", error or KafkaError(KafkaError._FAIL))
-                loop.call_soon_threadsafe(settle, failure)
+                failure = self._topics.error(
+                    f"cannot write to topic {self._topic}", error or KafkaError(KafkaError._FAIL)
+                )
+                loop.call_soon_threadsafe(resolve, failure)
             else:
-                self._topics.heard()
-                loop.call_soon_threadsafe(settle, offset)
+                self._topics.on_delivered()
+                loop.call_soon_threadsafe(resolve, offset)
 
         return delivered
 
 
-def _unheard(_error: KafkaError) -> None:
-    """Ignore the error: another handle logs it."""
+def _ignore_error(_error: KafkaError) -> None:
+    """Ignore an error of the admin client: the producer, which has the same brokers, logs it."""

@@ -1,1 +1,2 @@
-"""The simulator of groups, workers, clients and producers, and the transcripts of scenarios."""
+"""The simulator, which runs the real machines of groups, workers, clients and producers with random faults; and
+scenarios, whose transcripts the real machines print."""

@@ -1,5 +1,5 @@
-"""The step functions of the machines in one class: an observer overrides them to see each machine before and after its
-step."""
+"""The step functions of the machines as methods of one class. An observer overrides the methods, to see each machine
+before and after its step."""
 
 from coterie.engine.output import Output
 from coterie.groups.classic import machine as group_machine
@@ -14,20 +14,25 @@ from coterie.member.classic.state import Member
 
 
 class Steps:
-    """The functions that the simulator and the scenarios call for every event of a machine."""
+    """The functions that the simulator and the scenarios call for every event of a machine. Each one changes the
+    machine's state and returns its output."""
 
     def group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
+        """One step of a group's coordinator."""
         return group_machine.step(group, event, now_ms=now_ms)
 
     def member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
+        """One step of a worker's member of the group."""
         return member_machine.step(member, event, now_ms=now_ms)
 
     def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
+        """One step of a worker's herder."""
         return herder_machine.step(herder, event, now_ms=now_ms)
 
 
 STEPS = Steps()
+"""The step functions without an observer."""

@@ -1,4 +1,5 @@
-"""Conversion between the messages of `member` (the worker's client) and those of `groups` (the broker)."""
+"""Conversion between the messages of `member` (the group client of a worker) and those of `groups` (the coordinator),
+in place of their encoding and decoding in a real network."""
 
 from collections.abc import Callable
 
@@ -7,15 +8,15 @@ from coterie.member.classic import messages as member
 from coterie.nouns.ids import MemberId
 
 
-def as_asked(
+def to_group_request(
     worker: str,
     reply_to: groups.ReplyTo,
     request: member.Request,
     *,
     fresh_member_id: Callable[[str], MemberId],
 ) -> groups.Request:
-    """The request as the broker's API passes it to the group; ``fresh_member_id`` returns a new member id that begins
-    with its argument."""
+    """``request`` of the worker ``worker``, in the form in which the broker's API passes it to the group's coordinator.
+    ``fresh_member_id`` returns a new member id that begins with its argument."""
     match request:
         case member.HeartbeatRequest():
             return groups.Heartbeat(
@@ -56,8 +57,8 @@ def as_asked(
             return groups.LeaveGroup(reply_to=reply_to, members=(leaving,))
 
 
-def as_heard(response: object) -> member.Response:
-    """The group's response as the worker's client passes it to the member machine."""
+def to_member_response(response: object) -> member.Response:
+    """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine."""
     match response:
         case groups.HeartbeatResponse():
             return member.HeartbeatResponse(error=response.error)
@@ -80,4 +81,4 @@ def as_heard(response: object) -> member.Response:
             error = response.members[0][1] if response.members else response.error
             return member.LeaveResponse(error=error)
         case _:
-            raise AssertionError(f"workers send no request with the response {response}")
+            raise AssertionError(f"no request of a worker has this response: {response}")

@@ -20,14 +20,16 @@ RequestId = NewType("RequestId", int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered(Generic[ResponseT_co]):
+class ResponseReceived(Generic[ResponseT_co]):
+    """The response to the request with this ``id`` has arrived."""
+
     id: RequestId
     response: ResponseT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unanswered:
-    """The response to the request will not arrive; the coordinator may have received the request or not."""
+class RequestFailed:
+    """The response to the request will not arrive. The coordinator may have received the request or not."""
 
     id: RequestId
     reason: str
@@ -35,25 +37,26 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Generic[TimerT_co]):
-    """A deadline passed. The timer may have been moved or cancelled meanwhile: the machine checks the deadline."""
+    """The time of a timer has come. The timer may have been moved or cancelled meanwhile: the machine checks its
+    deadline."""
 
     timer: TimerT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
-    """The driver has started: the first event of a member."""
+class MemberStarted:
+    """The loop that drives the member has started: the first event of a member."""
 
 
-Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFired[TimerT] | Began
+Event: TypeAlias = MembershipOrder | ResponseReceived[ResponseT] | RequestFailed | TimerFired[TimerT] | MemberStarted
 
 # -- effects: orders to the driver of the member ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Generic[RequestT_co]):
-    """Send ``request`` to the coordinator → Answered | Unanswered. A heartbeat must not wait behind a join that the
-    broker parks."""
+    """Send ``request`` to the coordinator → ResponseReceived | RequestFailed. A heartbeat must not wait behind a join
+    whose response the broker delays until all members have joined."""
 
     id: RequestId
     request: RequestT_co
@@ -61,7 +64,7 @@ class Send(Generic[RequestT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer(Generic[TimerT_co]):
-    """Fire ``timer`` at ``at_ms``; if it is set already, move it."""
+    """Set ``timer`` to fire at ``at_ms``, or move it there."""
 
     timer: TimerT_co
     at_ms: int
@@ -69,21 +72,25 @@ class SetTimer(Generic[TimerT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer(Generic[TimerT_co]):
+    """Cancel ``timer``, if it is set."""
+
     timer: TimerT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
-    """One message for the process's log."""
+class WriteLogMessage:
+    """Write one message to the process's log."""
 
     text: str
     warns: bool = False
-    """The message is a warning."""
+    """Whether the message is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """The member has left the group, with or without a LeaveGroup. No effect follows."""
+class LeaveCompleted:
+    """The member has ended, with or without a LeaveGroup request. No effect follows."""
 
 
-Effect: TypeAlias = Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | Say | MembershipEvent | Left
+Effect: TypeAlias = (
+    Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | WriteLogMessage | MembershipEvent | LeaveCompleted
+)

@@ -13,7 +13,7 @@ ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
 
 
 class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
-    """The step function of a member machine: changes the member by one event and returns the effects."""
+    """The step function of a member machine: it changes ``member`` by one event, and returns the effects."""
 
     def __call__(
         self, member: MemberT_contra, event: Event[ResponseT_contra, TimerT], /, *, now_ms: int
@@ -21,14 +21,17 @@ class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
 
 
 class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
-    """Sends requests to the group's coordinator (over TCP | simulated)."""
+    """Sends requests to the group's coordinator (over TCP, or simulated)."""
 
     async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
-        """Send ``request`` and await its response; other requests may be outstanding. When the coordinator has moved or
-        is loading, that is a response with an error code, not an error.
+        """Send ``request`` and return its response; other requests may be in progress. If the coordinator has moved or
+        is loading, the response contains an error code, and nothing is raised.
 
-        :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
+        :raises WorldError: when the coordinator cannot be found or reached, does not respond in time, or the connection
+            broke.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
+        ...

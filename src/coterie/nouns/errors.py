@@ -1,30 +1,41 @@
 """The error tree: the kind of an error decides where it is handled (design: four doors).
 
     CoterieError
-    ├── ConfigError      a setting or a connector config is wrong; names each key
+    ├── ConfigError      a setting or a connector config is wrong; contains the messages for each wrong key
     ├── Refusal          a request is refused and has changed nothing; becomes a reply
     │   ├── KafkaRefusal     in `wire.errors`: with Kafka's error code
-    │   └── HttpRefusal      in `rest.problems`, with its children: with the status of HTTP
+    │   └── HttpRefusal      in `rest.problems`, with its children: with the HTTP status
     ├── WireError        a peer's bytes are malformed; an error response is sent or the connection is closed
+    │   ├── UnknownApiError        in `wire.schemas`: no such API, or no such version of the API
+    │   ├── TooManyElementsError   in `wire.message_check`: a message has more elements than the caller allows
+    │   └── DamagedBatchError      in `wire.batches`: a batch was damaged on its way
     ├── WorldError       something outside this process failed (disk full, broker unreachable, query failed); becomes
     │   │                an event
-    │   ├── NotAdmittedError       in `kafka.connection`: the broker is not trusted, or rejects this client
+    │   ├── BrokerAccessError      in `kafka.connection`: the broker rejects this client, or the client does
+    │   │                          not trust the broker
+    │   ├── NoAnswerError          in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
-    │   ├── GenerationAbsentError  in `spark.generations.taking`: the checkpoint generation is not on the shared file
-    │   │                          system
-    │   └── UnreachableError       a server cannot be reached or does not respond: another start may succeed
-    ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed
-    ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
-    ├── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
-    ├── ReadAgainError   (in `spark.seams`) a batch has to be read again, after a new start of its query
-    ├── GenerationClosedError  (in `spark.generations.taking`) a task waits for a config of another checkpoint
-    │                          generation
-    └── OvertakenError   (in `spark.generations.resplit`) another worker completes the checkpoint generation; this one
-                         stops
+    │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
+    │   │                          shared file system
+    │   ├── OverdueError           in `cli.demo.script`: a condition of the demo did not become true in time
+    │   └── UnreachableError       a server cannot be reached or does not respond: another attempt may succeed
+    ├── AuthenticationFailedError  in `wire.scram`: a peer, client or broker, cannot prove its identity; the connection
+    │                              is closed
+    ├── FencedError      in `spark.fence`: a task was stopped or taken over, so its batch must not be committed
+    ├── ExchangeUnsupportedError   in `spark.checkpoint`: the file system cannot exchange two names; the fallback is
+    │                              used
+    ├── BatchTooLargeError     in `spark.seams`: a batch is too large for memory; the next start of its query reads the
+    │                          batch in smaller parts
+    ├── TopicAbsentError       in `spark.sources.kafka_client`: a requested topic does not exist
+    ├── GenerationClosedError  in `spark.generations.checkpoint_take_over`: a checkpoint generation is closed; its tasks
+    │                          wait for a config that names another one
+    └── SupersededError  in `spark.generations.resplit`: another worker has taken over a split of a connector; this
+                         worker stops the split
 
-`AssertionError` and every other exception that reaches a machine's shell are bugs in Coterie: they stop one machine,
-which is loaded again from its log.
+`AssertionError` and every other exception that reaches a machine's shell are bugs in Coterie: a broker stops this
+machine and loads it again from its log; a worker ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +46,8 @@ class CoterieError(Exception):
 
 
 class ConfigError(CoterieError):
-    """One or more configuration values are wrong; ``errors`` contains the messages by key."""
+    """One or more values of a configuration are wrong. ``errors`` contains the messages by key; ``str()`` contains all
+    keys and messages."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
         self.errors = {key: tuple(sentences) for key, sentences in errors.items()}
@@ -43,16 +55,18 @@ class ConfigError(CoterieError):
 
     @property
     def listed(self) -> dict[str, list[str]]:
-        """A copy of ``errors`` to which a check of a config can add further messages."""
+        """A copy of ``errors`` with lists, to which the check of a config can add further messages."""
         return {key: list(sentences) for key, sentences in self.errors.items()}
 
 
 class Refusal(CoterieError):
-    """A request is refused and has changed nothing. Each subclass contains the error code of its protocol."""
+    """A request is refused and has changed nothing. Each subclass contains the error code or HTTP status of its
+    protocol."""
 
 
 class WireError(CoterieError):
-    """A peer's bytes are malformed, or announce a length or count greater than the bytes that follow."""
+    """A peer's bytes are malformed, for example because they announce a greater length or count than the bytes that
+    follow."""
 
 
 class WorldError(CoterieError):
@@ -60,4 +74,5 @@ class WorldError(CoterieError):
 
 
 class UnreachableError(WorldError):
-    """A server cannot be reached, or a connection to it broke; another start may succeed."""
+    """A server cannot be reached, does not respond in time, or has closed the connection; another attempt may
+    succeed."""

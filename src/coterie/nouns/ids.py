@@ -1,19 +1,25 @@
-"""Ids: strings and numbers. Each kind has its own type, so that mypy reports an id that is used as another kind."""
+"""The types of ids and numbers. Each kind of id has its own type, so that mypy reports an id that is used as another
+kind."""
 
 from typing import NamedTuple, NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
+"""Identifies a member of a group; the coordinator issues it. Empty for a worker that has no id yet."""
 InstanceId = NewType("InstanceId", str)
 """``group.instance.id``: identifies a static member across restarts (KIP-345)."""
 Generation = NewType("Generation", int)
+"""Number of a classic group's membership; it increases with each rebalance. -1 in requests of a worker without a
+generation."""
 ReplyTo = NewType("ReplyTo", int)
 """Identifies one outstanding request at a coordinator; the coordinator's shell assigns the number."""
 WorkerId = NewType("WorkerId", str)
 """``host:port`` of a worker's REST listener; ``worker_id`` in Connect's REST responses."""
 WorkerUrl = NewType("WorkerUrl", str)
+"""The URL of a worker's REST listener; empty when it is not known."""
 Incarnation = NewType("Incarnation", str)
-"""Distinguishes connectors that had the same name: a connector that is deleted and created again gets a new one."""
+"""Distinguishes connectors that had the same name: a connector that is deleted and created again gets a new
+incarnation."""
 ConfigOffset = NewType("ConfigOffset", int)
 """How far a worker has read the config log: the offset of the last record read, plus one; -1 before the first read."""
 

@@ -1,4 +1,4 @@
-"""The units of assignment: connectors, tasks, and sets of both."""
+"""The units of assignment: connectors, tasks, and sets of both kinds."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,19 +14,21 @@ request that publishes them."""
 
 
 class ConnectorTaskId(NamedTuple):
-    """One task of a connector; printed and parsed as Connect does, ``<connector>-<task>``."""
+    """One task of a connector. Its text is ``<connector>-<task>``, as in Connect."""
 
     connector: ConnectorName
     task: int
+    """The number of the task, from 0."""
 
     def __str__(self) -> str:
         return f"{self.connector}-{self.task}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Split at the *last* ``-``, because a connector's name may contain ``-``.
+        """The task id of a text ``<connector>-<task>``. Split at the *last* ``-``, because a connector's name may
+        contain ``-``.
 
-        :raises ValueError: when ``text`` does not end with ``-`` and a number.
+        :raises ValueError: when ``text`` is not a name, ``-`` and a number.
         """
         connector, dash, task = text.rpartition("-")
         if not (dash and connector and task.isascii() and task.isdigit()):
@@ -40,13 +42,15 @@ Job: TypeAlias = ConnectorName | ConnectorTaskId
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A set of jobs, with the operators of sets."""
+    """An immutable set of jobs, with the operators of sets. Iteration is sorted: connectors by name, then tasks by
+    connector and number."""
 
     connectors: frozenset[ConnectorName] = field(default=frozenset())
     tasks: frozenset[ConnectorTaskId] = field(default=frozenset())
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Self:
+        """The set of these ``jobs``, which may contain duplicates."""
         connectors: set[ConnectorName] = set()
         tasks: set[ConnectorTaskId] = set()
         for job in jobs:
@@ -77,6 +81,7 @@ class Jobs:
         return Jobs(self.connectors - other.connectors, self.tasks - other.tasks)
 
     def __le__(self, other: "Jobs") -> bool:
+        """Whether each job of this set is in ``other``, too."""
         return self.connectors <= other.connectors and self.tasks <= other.tasks
 
     def __contains__(self, job: Job) -> bool:

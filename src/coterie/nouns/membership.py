@@ -1,7 +1,8 @@
 """The orders and events that a worker's member and its herder exchange, the same for each group protocol.
 
 `member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
-``token`` is a value of one protocol: only the modules of that protocol read it.
+``token`` is a value that only modules of one group protocol read: for a classic group `RoundToken` or `RoundResult` of
+`wire.connect`.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ class MemberState(StrEnum):
     """How far a worker is in its group's current rebalance, by Connect's names."""
 
     UNJOINED = "UNJOINED"
+    """The worker is not a member of its group."""
     PREPARING_REBALANCE = "PREPARING_REBALANCE"
     """The worker has sent JoinGroup and waits for the other members."""
     COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
     """All members have joined, and the worker waits for its assignment."""
     STABLE = "STABLE"
+    """The worker is a member of its group, and no rebalance is in progress."""
 
 
 # -- members' reports, and the assignments that the leader's herder computes from them --------------------------------
@@ -29,89 +32,104 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """The metadata that one member reported when it joined."""
+    """The metadata of one member, as its last JoinGroup reported them."""
 
     url: WorkerUrl
     name: str | None = None
     """``worker.name``; None when the member reports none."""
     instance_id: InstanceId | None = None
+    """``group.instance.id`` of a static member; None for every other member."""
     config_offset: ConfigOffset
+    """How far the member has read the config log."""
     owned: Jobs = NO_JOBS
+    """The jobs that run on the member or are assigned to it. Empty if the group's protocol is eager, whose JoinGroup
+    does not contain these jobs."""
     claims: Jobs | None = None
     """The only jobs that the member may run (KIP-987); None means any job."""
     draining: bool = False
+    """Whether the worker is being drained: its jobs have to be moved to other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
-    """The change that the leader computed for one member: only jobs that are newly assigned or revoked."""
+class AssignmentChange:
+    """The change that the leader computed for one member. In an eager rebalance, ``assigned`` contains all jobs of the
+    member; in every other rebalance, only the jobs that are newly assigned or revoked."""
 
     assigned: Jobs = NO_JOBS
     revoked: Jobs = NO_JOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
-    """The assignments that the leader computed in response to :class:`AssignmentWanted`."""
+class ComputedAssignments:
+    """The assignments that the leader computed in response to :class:`AssignmentsRequested`."""
 
     config_offset: ConfigOffset
-    """How far the config log was read for these assignments; with ``has_config_mismatch``: how far it must be read."""
-    assignments: Mapping[MemberId, MemberAssignment]
-    """Contains every member of ``AssignmentWanted.members``."""
+    """How far the leader had read the config log when it computed these assignments; with ``has_config_mismatch``, how
+    far the leader must read it first."""
+    assignments: Mapping[MemberId, AssignmentChange]
+    """The change of each member in ``AssignmentsRequested.members``."""
     delay_ms: int = 0
-    """What is left of the scheduled rebalance delay: the members join again after this time. 0 means no delay."""
+    """The remaining time of the scheduled rebalance delay, after which the members join again; 0 when there is no
+    delay."""
     has_config_mismatch: bool = False
-    """The leader has not read the config log as far as another member: no assignment changes in this rebalance."""
+    """Whether the leader has read less of the config log than another member: this rebalance then changes no
+    assignment."""
 
 
 # -- orders of the herder to its member -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class SetWorkerState:
     """Sets the worker state that the next JoinGroup reports; the herder sends this order again after each change. The
-    first order makes the member join. After `Lost`, the first order that owns no job makes it join again."""
+    first order makes the member join. After `MembershipLost`, the first order with an empty ``owned`` makes it join
+    again."""
 
     config_offset: ConfigOffset
+    """How far this worker has read the config log."""
     owned: Jobs
+    """The jobs that run on this worker or are assigned to it."""
     draining: bool = False
-    """This worker is being drained: the leader moves its jobs away while the worker still runs them."""
+    """Whether this worker is being drained: the leader moves its jobs to other workers while they still run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
-    """Start a rebalance; the jobs keep running."""
+    """Send JoinGroup, which starts a rebalance; the jobs keep running. Without effect if a JoinGroup that reports the
+    current worker state has no response yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Install:
-    """Send the assignments that this leader computed for the :class:`AssignmentWanted` of ``token``. The member drops
-    the order when that rebalance is over."""
+class SendAssignments:
+    """Send the assignments that this leader computed for the :class:`AssignmentsRequested` with the same ``token``. The
+    member ignores the order when that rebalance is over."""
 
     token: object
-    computed: Computed
+    computed: ComputedAssignments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
-    """Leave the group, because the herder is stuck or cannot start its jobs; `Lost` follows. The member joins again
-    after a `Subscribe` that owns no job."""
+class LeaveAndRejoin:
+    """Leave the group, because the herder is stuck or cannot start its jobs; `MembershipLost` follows. A static member
+    sends no LeaveGroup here. The member joins again after a `SetWorkerState` with an empty ``owned``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Leave the group, after all owned jobs have stopped → GroupLeft."""
+    """Leave the group, and end the member → GroupLeft. The herder sends this order when all owned jobs have stopped, or
+    the time limit of the shutdown is over. A static member sends no LeaveGroup, unless ``is_permanent``."""
 
     reason: str
-    for_good: bool = False
-    """The worker will not return, so a static member sends LeaveGroup, too: the group must not wait for it."""
+    is_permanent: bool = False
+    """Whether the worker will not return. A static member then sends LeaveGroup, too, so that the group does not wait
+    for it."""
 
 
-MembershipOrder: TypeAlias = Subscribe | Rejoin | Install | Abandon | Leave
+MembershipOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin | Leave
 
 
 # -- events for the herder --------------------------------------------------------------------------------------------
@@ -119,59 +137,67 @@ MembershipOrder: TypeAlias = Subscribe | Rejoin | Install | Abandon | Leave
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStateChanged:
-    """The member has reached this state of a rebalance; the jobs keep running. :class:`Assigned` ends a rebalance."""
+    """The member has reached ``state`` in a rebalance; the jobs keep running. :class:`Assigned` ends a rebalance."""
 
     state: MemberState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MustReleaseAll:
+class StopAllBeforeJoin:
     """A rebalance has begun that this worker joins only when it owns no job: the herder stops all jobs, then sends a
-    `Subscribe` that owns no job."""
+    `SetWorkerState` with an empty ``owned``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentWanted:
-    """This worker is the leader: its herder has to compute the assignments of all ``members``."""
+class AssignmentsRequested:
+    """This worker is the leader of the rebalance: its herder computes the assignments of all ``members`` and sends
+    `SendAssignments`."""
 
     token: object
-    """The ``token`` of the `Install` that follows."""
+    """Identifies the rebalance; the herder returns it in `SendAssignments`."""
     member_id: MemberId
     """The member id of this worker."""
     members: Mapping[MemberId, MemberReport]
+    """The members' reports. A member whose metadata could not be decoded is not included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """This worker's assignment."""
+    """The assignment that this worker received at the end of a rebalance."""
 
     member_id: MemberId
     epoch: int
-    """The epoch of the assignment: in a classic group its generation."""
+    """The epoch of the assignment: in a classic group, the generation."""
     jobs: Jobs
+    """The newly assigned jobs; with ``replaces_all``, all jobs of this worker."""
     revoked: Jobs = NO_JOBS
-    is_whole: bool = False
-    """``jobs`` replaces the previous assignment. Otherwise ``jobs`` is added to it, and ``revoked`` is removed."""
+    """The jobs that this worker must stop."""
+    replaces_all: bool = False
+    """Whether ``jobs`` replaces the previous assignment (eager). Otherwise ``jobs`` are added to it, and ``revoked``
+    are removed."""
     leader: MemberId
     leader_url: WorkerUrl
+    """The URL of the leader's REST listener."""
     config_offset: ConfigOffset
     """How far the config log has to be read before the assigned jobs may start."""
     token: object
+    """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and the
+    delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvedUntil:
-    """The coordinator's response to a request renewed the lease: this worker may run its jobs until ``until_ms``."""
+class LeaseRenewed:
+    """A response of the coordinator renewed the lease: this worker may run its jobs until ``lease_ends_ms``."""
 
-    until_ms: int
-    """The end of the lease on the steady clock: when the request was sent, plus `Lease.proved_ms`."""
+    lease_ends_ms: int
+    """The end of the lease on the steady clock: the time at which the request was sent, plus `Lease.duration_ms`."""
     session_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """This worker may run no job any longer: it was removed from the group, or its lease ended. The member joins again
-    when the herder has sent a `Subscribe` that owns no job."""
+class MembershipLost:
+    """This worker must stop all jobs: the coordinator or this worker ended its membership, or its lease ended. The
+    member joins again when the herder has sent a `SetWorkerState` with an empty ``owned``."""
 
     reason: str
 
@@ -179,13 +205,19 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRefused:
     """The group cannot accept this worker with its current settings. The worker stops its jobs, leaves and exits with
-    ``reason``, which contains the settings to change. The member sends no further requests, except LeaveGroup."""
+    ``reason``, which contains the settings to change. The member sends no further JoinGroup."""
 
     reason: str
 
 
 MembershipEvent: TypeAlias = (
-    MemberStateChanged | MustReleaseAll | AssignmentWanted | Assigned | ProvedUntil | Lost | MembershipRefused
+    MemberStateChanged
+    | StopAllBeforeJoin
+    | AssignmentsRequested
+    | Assigned
+    | LeaseRenewed
+    | MembershipLost
+    | MembershipRefused
 )
 
 
@@ -194,7 +226,7 @@ MembershipEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceHandover:
-    """The membership state that a worker's process passes to the next process when it re-executes itself.
+    """The membership that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member of the group, if its first heartbeat arrives within the session
     timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
@@ -209,10 +241,13 @@ class PlaceHandover:
     config_offset: ConfigOffset
     """How far the leader had read the config log when it assigned ``jobs``."""
     jobs: Jobs
+    """All jobs that are assigned to this worker."""
     deferred_until_ms: int | None = None
-    """End of the scheduled rebalance delay, if one runs, on the host's steady clock, which both processes share."""
+    """End of the scheduled rebalance delay on the host's steady clock, which both processes share; None when no delay
+    runs."""
     may_have_missed_vote: bool = False
-    """A rebalance was in progress: the group may have selected a protocol that the next process does not know."""
+    """Whether a rebalance was in progress: the group may then have selected another protocol than ``protocol``."""
     must_ask_for_round: bool = False
-    """The next process must start a rebalance: it is the leader and has lost its state, or something has changed that
-    the last JoinGroup did not report."""
+    """Whether the next process must start a rebalance: it is the leader and has lost the leader's state, or released
+    jobs must be assigned to other workers, or a rebalance was in progress, or its settings differ from those in the
+    last JoinGroup."""

@@ -1,1 +1,1 @@
-"""Connect's HTTP API and the HTTP client to the leader."""
+"""Connect's HTTP API of a worker, Coterie's own paths in it, and the HTTP client to other workers."""

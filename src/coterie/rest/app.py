@@ -1,4 +1,6 @@
-"""Connect's HTTP API of one worker. A handler parses a request, sends it to the herder, and returns its response."""
+"""Connect's HTTP API of one worker. A handler parses an HTTP request, sends a request to this worker's herder, and
+returns the herder's response as an HTTP response.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +41,7 @@ from coterie.herder.requests import (
 )
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
-from coterie.rest import bodies, mutations, problems, signatures, views
+from coterie.rest import bodies, csrf, problems, signatures, views
 from coterie.rest.group import GroupApi, Handler
 from coterie.rest.leader import forward
 from coterie.worker.worker import Worker, WorkerPhase
@@ -47,19 +49,27 @@ from coterie.worker.worker import Worker, WorkerPhase
 CONNECT_VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is; clients enable features by this version."""
 HEALTH_TIMEOUT_S = 10.0
+"""How long ``GET /health`` waits for the herder's response before it reports the worker as unhealthy."""
 
 
 def create_app(worker: Worker, client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
-    """``client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their
-    cluster."""
+    """The web application of ``worker``: Connect's paths and Coterie's own, with error responses for all exceptions.
+
+    ``client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster.
+    """
     api = ConnectApi(worker, client, cluster_id)
-    app = Starlette(routes=api.routes(), exception_handlers=dict.fromkeys(problems.KINDS, problems.answer))
+    app = Starlette(
+        routes=api.routes(), exception_handlers=dict.fromkeys(problems.HANDLED_EXCEPTIONS, problems.error_response)
+    )
     app.router.redirect_slashes = False
     return app
 
 
 class ConnectApi:
-    """The handlers of one worker."""
+    """The handlers of one worker for Connect's paths: a public coroutine method handles one method of one path.
+
+    They raise the exceptions for which :func:`problems.error_response` makes responses.
+    """
 
     def __init__(self, worker: Worker, client: httpx.AsyncClient, cluster_id: str) -> None:
         self._worker = worker
@@ -68,6 +78,7 @@ class ConnectApi:
         self._group = GroupApi(worker, client)
 
     def routes(self) -> list[Route]:
+        """The routes of all paths: Connect's and Coterie's own (:class:`GroupApi`)."""
         connector, task = "/connectors/{connector}", "/connectors/{connector}/tasks/{task}"
         table: list[tuple[str, str, Handler]] = [
             ("GET", "/", self.root),
@@ -95,6 +106,7 @@ class ConnectApi:
     # -- root and health ----------------------------------------------------------------------------------------------
 
     async def root(self, _: Request) -> Response:
+        """The versions of Connect's API and of Coterie, and the cluster's id."""
         return JSONResponse(
             {
                 "version": CONNECT_VERSION,
@@ -105,9 +117,11 @@ class ConnectApi:
         )
 
     async def health(self, _: Request) -> Response:
-        """KIP-1017; a worker is healthy when its herder still processes events."""
+        """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within
+        :data:`HEALTH_TIMEOUT_S`; 500 when the herder does not respond in time or refuses, for example because the
+        worker has ended."""
         if self._worker.phase is WorkerPhase.STARTING:
-            return _health(503, "starting", f"Worker is still starting up. {self._worker.stage}")
+            return _health(503, "starting", f"Worker is still starting up. {self._worker.startup_step}")
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 alive = isinstance(await self._worker.ask(DescribeWorker()), WorkerView)
@@ -121,6 +135,7 @@ class ConnectApi:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     async def list_connectors(self, request: Request) -> Response:
+        """The connectors' names; with ``?expand=info`` or ``?expand=status`` an object by name."""
         connectors = await self._read(ListConnectors(), ConnectorList)
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions & {"info", "status"}:
@@ -150,22 +165,27 @@ class ConnectApi:
     # -- writes -------------------------------------------------------------------------------------------------------
 
     async def create_connector(self, request: Request) -> Response:
-        body = await bodies.read(request)
+        body = await bodies.read_body(request)
         new = bodies.new_connector(body)
-        config = bodies.named(new.config, new.name)
+        config = bodies.with_name(new.config, new.name)
         asked = PutConnector(
             connector=ConnectorName(new.name), config=config, replace=False, initial_state=new.initial_state
         )
         return await self._write(request, body, asked, self._written)
 
     async def put_config(self, request: Request) -> Response:
-        body = await bodies.read(request)
+        body = await bodies.read_body(request)
         name = _name(request)
-        asked = PutConnector(connector=name, config=bodies.named(bodies.config(body), name), replace=True)
+        asked = PutConnector(connector=name, config=bodies.with_name(bodies.config(body), name), replace=True)
         return await self._write(request, body, asked, self._written)
 
     def _written(self, answer: Answer) -> Response:
-        info = problems.expect(answer, ConnectorInfo)
+        """The response to a written connector config: 201 if the write has created the connector, 200 if it has
+        replaced a config.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        info = problems.answer_as(answer, ConnectorInfo)
         shown = views.info(info, self._worker.connector_type)
         if not info.created:
             return JSONResponse(shown)
@@ -176,35 +196,49 @@ class ConnectApi:
         return await self._write(request, b"", DeleteConnector(connector=_name(request)), _done(204))
 
     async def put_task_configs(self, request: Request) -> Response:
-        body = await bodies.read(request)
+        """Replace a connector's task configs: the request of a worker that has split the connector."""
+        body = await bodies.read_body(request)
         # In Connect's order: an unreadable body is refused before the signature is checked.
         configs = bodies.task_configs(body)
-        signature = signatures.read(request.headers, body)
+        signature = signatures.parse_signature(request.headers, body)
         asked = PutTaskConfigs(connector=_name(request), configs=configs, signature=signature)
         return await self._write(request, body, asked, _done(204))
 
     async def pause(self, request: Request) -> Response:
+        """Set the connector's target state to PAUSED."""
         asked = SetTargetState(connector=_name(request), target_state=TargetState.PAUSED)
         return await self._write(request, b"", asked, _done(202))
 
     async def resume(self, request: Request) -> Response:
+        """Set the connector's target state to STARTED."""
         asked = SetTargetState(connector=_name(request), target_state=TargetState.STARTED)
         return await self._write(request, b"", asked, _done(202))
 
     async def stop(self, request: Request) -> Response:
+        """Set the connector's target state to STOPPED."""
         asked = SetTargetState(connector=_name(request), target_state=TargetState.STOPPED)
         return await self._write(request, b"", asked, _done(204))
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, asked: HerderRequest, kind: type[problems.AnswerT]) -> problems.AnswerT:
-        return problems.expect(await self._worker.ask(asked), kind)
+    async def _read(self, herder_request: HerderRequest, kind: type[problems.AnswerT]) -> problems.AnswerT:
+        """The response of this worker's herder to ``herder_request``, which is a ``kind``. Reads are not forwarded.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        return problems.answer_as(await self._worker.ask(herder_request), kind)
 
     async def _write(
-        self, request: Request, body: bytes, asked: HerderRequest, show: Callable[[Answer], Response]
+        self, request: Request, body: bytes, herder_request: HerderRequest, show: Callable[[Answer], Response]
     ) -> Response:
-        """Send ``asked`` to this worker's herder; forward the request when only the leader can serve it."""
-        answer = await self._worker.ask(asked)
+        """Send ``herder_request`` to this worker's herder and return its response as HTTP, made by ``show``. If the
+        herder responds that only the leader can serve the request, forward ``request`` with ``body`` to the leader, and
+        return the leader's response.
+
+        :raises ProblemRefusal: when the herder refused the request, or the request was already forwarded twice.
+        :raises WorldError: when the leader cannot be reached.
+        """
+        answer = await self._worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem is Problem.NOT_LEADER:
             return await forward(self._client, request, body, answer)
         return show(answer)
@@ -213,18 +247,26 @@ class ConnectApi:
 def _by_method(
     handlers: dict[str, Handler],
 ) -> Handler:
+    """One handler for all methods of a path, from the ``handlers`` by method. It first checks
+    each request with :func:`csrf.check_mutation`; HEAD is served by the handler of GET."""
+
     async def endpoint(request: Request) -> Response:
-        mutations.check(request)
+        csrf.check_mutation(request)
         return await handlers["GET" if request.method == "HEAD" else request.method](request)
 
     return endpoint
 
 
 def _name(request: Request) -> ConnectorName:
+    """The connector's name in the path of ``request``."""
     return ConnectorName(request.path_params["connector"])
 
 
 def _task(request: Request) -> ConnectorTaskId:
+    """The task's id in the path of ``request``.
+
+    :raises HTTPException: with status 404, when the task in the path is not a number.
+    """
     number: str = request.path_params["task"]
     if not (number.isascii() and number.isdigit()):
         raise HTTPException(404)  # Connect's router returns 404 for a path without a number here.
@@ -232,12 +274,16 @@ def _task(request: Request) -> ConnectorTaskId:
 
 
 def _done(status: int) -> Callable[[Answer], Response]:
+    """A function that returns an empty response with ``status`` for a :class:`Done`, and raises ProblemRefusal when the
+    herder refused the request."""
+
     def show(answer: Answer) -> Response:
-        problems.expect(answer, Done)
+        problems.answer_as(answer, Done)
         return Response(status_code=status)
 
     return show
 
 
 def _health(status: int, word: str, message: str) -> Response:
+    """A response of ``GET /health``; ``word`` is the value of its field ``status``."""
     return JSONResponse({"status": word, "message": message}, status_code=status)

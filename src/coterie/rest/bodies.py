@@ -1,4 +1,6 @@
-"""Parses request bodies to the herder's requests, with the rules of Connect's JSON library."""
+"""Parses the JSON bodies of requests, with the rules of Connect's JSON library: for example, a number in a config
+becomes a string with the same digits.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +13,14 @@ from coterie.nouns.states import TargetState
 from coterie.rest.problems import BadRequestError, BodyTooLargeError, UnreadableBodyError
 
 SIZE_MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of a body. A config must fit into one Kafka record anyway."""
+"""The greatest size of a request's body. A config must fit into one Kafka record, which is smaller."""
 
 _INITIAL_STATES = {
     "RUNNING": TargetState.STARTED,
     "PAUSED": TargetState.PAUSED,
     "STOPPED": TargetState.STOPPED,
 }
+"""Connect's values of ``initial_state``, which are accepted in lower case too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +28,17 @@ class NewConnector:
     """The body of ``POST /connectors``."""
 
     name: str
+    """The connector's name without surrounding spaces; empty when the body contains none."""
     config: Mapping[str, str]
+    """As in the body: the key ``name`` may be missing."""
     initial_state: TargetState | None
+    """None when the body contains no ``initial_state``."""
 
 
-async def read(request: Request) -> bytes:
-    """The whole body.
+async def read_body(request: Request) -> bytes:
+    """The whole body of ``request``.
 
-    :raises BodyTooLargeError: as soon as it is longer than the limit.
+    :raises BodyTooLargeError: as soon as more than :data:`SIZE_MAX_BYTES` were received.
     """
     chunks: list[bytes] = []
     size = 0
@@ -45,6 +51,11 @@ async def read(request: Request) -> bytes:
 
 
 def new_connector(raw: bytes) -> NewConnector:
+    """Parse the body of ``POST /connectors``.
+
+    :raises UnreadableBodyError: when the body is not such JSON, has an unknown field, or an unknown ``initial_state``.
+    :raises BadRequestError: when a value of the config is null.
+    """
     fields = _object(_json(raw), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state"}):
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": a connector has name, config and initial_state')
@@ -59,20 +70,30 @@ def new_connector(raw: bytes) -> NewConnector:
 
 
 def config(raw: bytes) -> Mapping[str, str]:
+    """Parse the body of ``PUT /connectors/{connector}/config``: an object of strings, numbers and booleans.
+
+    :raises UnreadableBodyError: when the body is not such JSON.
+    :raises BadRequestError: when a value is null.
+    """
     return _config(_json(raw))
 
 
 def task_configs(raw: bytes) -> tuple[Mapping[str, str], ...]:
+    """Parse the body of ``POST /connectors/{connector}/tasks``: an array with the config of each task, by task number.
+
+    :raises UnreadableBodyError: when the body is not such JSON.
+    :raises BadRequestError: when a value of a config is null.
+    """
     parsed = _json(raw)
     if not isinstance(parsed, list):
         raise UnreadableBodyError("Cannot read a list of task configs: the body is not a JSON array")
     return tuple(_config(item) for item in parsed)
 
 
-def named(config: Mapping[str, str], name: str) -> Mapping[str, str]:
-    """``config`` with ``name`` added when the key is missing, as Connect does; otherwise unchanged.
+def with_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
+    """``config`` with the key ``name`` set to ``name``; the key is added when it is missing, as Connect does.
 
-    :raises BadRequestError: when ``config`` contains another name.
+    :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
     """
     given = config.get("name")
     if given is None:
@@ -88,12 +109,18 @@ def named(config: Mapping[str, str], name: str) -> Mapping[str, str]:
 
 
 def _json(raw: bytes) -> object:
+    """Parse ``raw`` as JSON; a number becomes a :class:`_Number`.
+
+    :raises UnreadableBodyError: when ``raw`` is not JSON, or contains half of a surrogate pair.
+    """
     try:
         # Numbers keep their text: Connect converts them to strings without interpreting the value.
         parsed = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)
         json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
-        raise UnreadableBodyError("The body contains half of a surrogate pair, which is not text") from None
+        raise UnreadableBodyError(
+            "The body contains half of a surrogate pair (such as \\ud800), which is not text"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UnreadableBodyError(f"The body is not JSON: {error}") from None
     return parsed
@@ -106,16 +133,26 @@ class _Number(str):
 
 
 def _no_constant(constant: str) -> object:
+    """:raises ValueError: always. Python's parser calls this for ``NaN`` and ``Infinity``, which are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def _object(parsed: object, what: str) -> Mapping[str, object]:
+    """``parsed``, which must be a JSON object; ``what`` is its name in the error.
+
+    :raises UnreadableBodyError: when ``parsed`` is not an object.
+    """
     if not isinstance(parsed, dict):
         raise UnreadableBodyError(f"Cannot read {what}: the value is not a JSON object")
     return parsed
 
 
 def _config(parsed: object) -> Mapping[str, str]:
+    """A JSON object as a config: every value as a string.
+
+    :raises UnreadableBodyError: when ``parsed`` is not an object, or a value is an object or an array.
+    :raises BadRequestError: when a value is null.
+    """
     fields = _object(parsed, "a config")
     if nulls := [key for key, value in fields.items() if value is None]:
         sentence = "Null value can not be supplied as the configuration value."
@@ -124,9 +161,12 @@ def _config(parsed: object) -> Mapping[str, str]:
 
 
 def _text(value: object, key: str) -> str:
-    """A JSON scalar as a string."""
+    """A JSON string, number or boolean as a string; ``key`` is named in the error.
+
+    :raises UnreadableBodyError: when ``value`` is an object or an array.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return str(value)
-    raise UnreadableBodyError(f'Cannot read a string from the value of "{key}": it is an object or a list')
+    raise UnreadableBodyError(f'Cannot read the value of "{key}" as a string: the value is an object or an array')

@@ -1,7 +1,8 @@
 """Coterie's own HTTP paths about the group and its workers, under ``/coterie/``.
 
-A client may send a request to any worker. A request for the group is forwarded to the leader. An order to one worker is
-forwarded to the leader, which has the URLs of all members, and from the leader to that worker.
+A client may send a request to any worker. A request for the group is forwarded to the leader. An order to one worker
+(drain, uncordon, restart) is forwarded to the leader, which has the URLs of all members, and by the leader to that
+worker.
 """
 
 import asyncio
@@ -38,23 +39,26 @@ from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Worker
 
-OWN_WORD_TIMEOUT_S = 1.0
-"""The time that a member has to respond with its own state; all members are requested at once."""
+MEMBER_VIEW_TIMEOUT_S = 1.0
+"""How long ``GET /coterie/group`` waits for the ``GET /coterie/worker`` of each other member. The requests to all
+members are sent at the same time."""
 
-CONNECT_HAS_NO_SUCH_PATH = b"HTTP 404 Not Found"
-"""The body of Kafka Connect's response to an unknown path."""
+CONNECT_NOT_FOUND_BODY = b"HTTP 404 Not Found"
+"""Text in the body of Kafka Connect's response to an unknown path: a worker that returns it is a Connect worker."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class GroupApi:
-    """The handlers of one worker for requests about workers and the group."""
+    """The handlers of one worker for the paths under ``/coterie/``. They raise the same exceptions as those of
+    :class:`coterie.rest.app.ConnectApi`."""
 
     def __init__(self, worker: Worker, client: httpx.AsyncClient) -> None:
         self._worker = worker
         self._client = client
 
     def table(self) -> list[tuple[str, str, Handler]]:
+        """Method, path and handler of each request."""
         one = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
         return [
             ("GET", "/coterie/worker", self.describe_worker),
@@ -65,73 +69,88 @@ class GroupApi:
         ]
 
     async def describe_worker(self, _: Request) -> Response:
-        return JSONResponse(self._own_word(await self._view()))
+        """This worker's own state."""
+        return JSONResponse(self._own_view_json(await self._view()))
 
     async def describe_group(self, request: Request) -> Response:
+        """The group's state, as its leader computes it from the last round and from each member's own state. Forwarded
+        to the leader."""
         answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._hand_on(request, answer)
+                return await self._forward(request, answer)
             case _:
-                view = problems.expect(answer, GroupView)
+                view = problems.answer_as(answer, GroupView)
                 async with asyncio.TaskGroup() as asking:
-                    words = [asking.create_task(self._word_of(member)) for member in view.members]
+                    words = [asking.create_task(self._member_view_json(member)) for member in view.members]
                 return JSONResponse(group_views.group(view, [word.result() for word in words]))
 
     async def drain(self, request: Request) -> Response:
+        """Drain the worker in the path: its jobs move to other workers, then its process ends."""
         return await self._order(request, DrainWorker(worker=_worker(request)))
 
     async def uncordon(self, request: Request) -> Response:
+        """Cancel the drain of the worker in the path."""
         return await self._order(request, UncordonWorker(worker=_worker(request)))
 
     async def restart(self, request: Request) -> Response:
-        obstacle = await self._worker.obstacle()
-        return await self._order(request, RestartWorker(worker=_worker(request), obstacle=obstacle))
+        """Restart the process of the worker in the path; the worker keeps its membership. Every worker that receives
+        the request also checks its own settings file: the named worker refuses the request when its file is invalid."""
+        obstacle = await self._worker.settings_error()
+        return await self._order(request, RestartWorker(worker=_worker(request), settings_error=obstacle))
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _order(self, request: Request, order: WorkerOrder) -> Response:
+        """Give ``order`` to this worker's herder, and forward ``request`` if another worker must receive the order.
+        Returns 202 with the identity of the worker that has accepted the order, or the other worker's response.
+
+        :raises ProblemRefusal: when the herder refused the order, or as :meth:`_forward`.
+        """
         answer = await self._worker.ask(order)
         match answer:
-            case RequestRefused(problem=Problem.NOT_THIS_WORKER, leader_url=url):
+            case RequestRefused(problem=Problem.NOT_THIS_WORKER, redirect_url=url):
                 assert url is not None, "the leader has the URL of every member"
                 what = request.url.path.rpartition("/")[2]
-                return await self._hand_on(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
+                return await self._forward(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._hand_on(request, answer)
+                return await self._forward(request, answer)
             case _:
-                problems.expect(answer, Done)
+                problems.answer_as(answer, Done)
                 settings = self._worker.settings
                 ordered = {
                     "worker_id": worker_id_in(settings.url),
-                    "name": settings.shown_name,
-                    "life": self._worker.life,
+                    "name": settings.display_name,
+                    "life": self._worker.boot_id,
                 }
                 return JSONResponse(ordered, status_code=202)
 
-    async def _hand_on(self, request: Request, refused: RequestRefused, path: str | None = None) -> Response:
-        """Forward ``request`` to the leader or to the worker that it names.
+    async def _forward(self, request: Request, refused: RequestRefused, path: str | None = None) -> Response:
+        """Forward ``request`` to the worker at the URL in ``refused`` and return its response. That worker is the
+        leader or, for an order, the worker that must carry out the order. ``path`` replaces the path of ``request``
+        unless it is None.
 
-        :raises ProblemRefusal: when that worker cannot be reached, or is a Kafka Connect worker, which has none of
-            these paths.
+        :raises ProblemRefusal: when the worker cannot be reached, or is a Kafka Connect worker, which has no paths
+            under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
             response = await forward(self._client, request, b"", refused, path=path)
         except WorldError as error:
             who = "leader" if refused.problem is Problem.NOT_LEADER else "worker"
             message = (
-                f"The {who} at {refused.leader_url} cannot be reached. If its process has ended, the group removes it "
+                f"The {who} at {refused.redirect_url} cannot be reached. If its process has ended, the group removes "
+                "it "
                 f"after its session timeout: retry the request then. {error}"
             )
             raise problems.ProblemRefusal(replace(refused, message=message)) from error
-        if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
+        if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
             return response
         if refused.problem is Problem.NOT_THIS_WORKER:
-            message = f"The worker at {refused.leader_url} is a Kafka Connect worker, which has no such request"
+            message = f"The worker at {refused.redirect_url} is a Kafka Connect worker, which cannot serve this request"
         else:
             view = await self._view()
             message = (
-                f"The leader at {refused.leader_url} is a Kafka Connect worker, which has no group API. While a "
+                f"The leader at {refused.redirect_url} is a Kafka Connect worker, which has no group API. While a "
                 "Connect worker is in the group, drains and static assignments are not possible. "
                 f"Generation {view.generation} uses protocol {view.protocol}; this worker, {view.worker_id}, is "
                 f"assigned {len(view.assigned)} jobs (GET /coterie/worker). The last status of each job: "
@@ -144,42 +163,46 @@ class GroupApi:
 
         :raises ProblemRefusal: when this worker is shutting down.
         """
-        return problems.expect(await self._worker.ask(DescribeWorker()), WorkerView)
+        return problems.answer_as(await self._worker.ask(DescribeWorker()), WorkerView)
 
-    async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
-        """The ``GET /coterie/worker`` of ``member``; None when it does not respond in time, or when another member now
-        uses its URL."""
+    async def _member_view_json(self, member: MemberInfo) -> Mapping[str, object] | None:
+        """The JSON of ``GET /coterie/worker`` of ``member``, which for this worker needs no request. None when
+        ``member`` does not respond with success in time, or when another member now uses its URL."""
         word: Mapping[str, object] | None
         if member.url == self._worker.settings.url:
             answer = await self._worker.ask(DescribeWorker())
-            word = self._own_word(answer) if isinstance(answer, WorkerView) else None
+            word = self._own_view_json(answer) if isinstance(answer, WorkerView) else None
         else:
-            word = await self._ask(member.url)
+            word = await self._request_member_view(member.url)
         place = word.get("group") if word is not None else None
         # A worker that has just lost its membership, or is new, has no member id: its response counts.
         is_other = isinstance(place, Mapping) and place.get("member_id") not in ("", member.member_id)
         return None if is_other else word
 
-    async def _ask(self, url: WorkerUrl) -> Mapping[str, object] | None:
+    async def _request_member_view(self, url: WorkerUrl) -> Mapping[str, object] | None:
+        """The response of the worker at ``url`` to ``GET /coterie/worker``; None when it does not return a JSON object
+        with a status of success within :data:`MEMBER_VIEW_TIMEOUT_S`."""
         try:
-            async with asyncio.timeout(OWN_WORD_TIMEOUT_S):
+            async with asyncio.timeout(MEMBER_VIEW_TIMEOUT_S):
                 response = await self._client.get(f"{url.rstrip('/')}/coterie/worker")
             said = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
         return cast(Mapping[str, object], said) if isinstance(said, dict) else None
 
-    def _own_word(self, view: WorkerView) -> Json:
+    def _own_view_json(self, view: WorkerView) -> Json:
+        """The JSON of this worker's own ``GET /coterie/worker``."""
         return views.worker(
             view,
             now_ms=now_ms(),
             version=__version__,
-            life=self._worker.life,
-            lacks=self._worker.lacks(),
+            boot_id=self._worker.boot_id,
+            missing_jars=self._worker.missing_jars(),
             stall_ms=self._worker.stall.longest_ms,
         )
 
 
 def _worker(request: Request) -> str:
+    """The worker in the path of ``request``: its name, ``host:port`` or instance id."""
     worker: str = request.path_params["worker"]
     return worker

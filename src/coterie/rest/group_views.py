@@ -8,18 +8,18 @@ from coterie.nouns.jobs import ConnectorTaskId, Job
 from coterie.rest.views import Json, jobs
 
 UNREACHABLE = "UNREACHABLE"
-"""The state of a member that did not report its own state."""
+"""The ``state`` of a member from which the leader received no valid ``GET /coterie/worker`` in time."""
 
 
-def group(view: GroupView, words: Sequence[Mapping[str, object] | None]) -> Json:
-    """The JSON of ``GET /coterie/group``. ``words`` contains each member's ``GET /coterie/worker``, in the order of
-    ``view.members``; None for a member that did not respond."""
-    members = list(zip(view.members, words, strict=True))
+def group(view: GroupView, member_views: Sequence[Mapping[str, object] | None]) -> Json:
+    """The JSON of ``GET /coterie/group``. ``member_views`` contains the JSON of each member's ``GET /coterie/worker``,
+    in the order of ``view.members``; None for a member without a valid response."""
+    members = list(zip(view.members, member_views, strict=True))
     leader = next((member for member in view.members if member.member_id == view.leader), None)
     return {
         "protocol": view.protocol,
         "generation": view.generation,
-        "leader": None if leader is None else _called(leader),
+        "leader": None if leader is None else _identity(leader),
         "config_offset": view.config_offset,
         "next_round_ms": view.next_round_ms,
         "policy": {
@@ -42,29 +42,34 @@ def group(view: GroupView, words: Sequence[Mapping[str, object] | None]) -> Json
     }
 
 
-def _member(member: MemberInfo, word: Mapping[str, object] | None) -> Json:
-    place = word.get("group") if word is not None else None
+def _member(member: MemberInfo, member_view: Mapping[str, object] | None) -> Json:
+    """One member of the group: from ``member_view``, its own state; from ``member``, the leader's data of the member.
+
+    Where both contain a value, ``member_view`` is used, since it is newer.
+    """
+    place = member_view.get("group") if member_view is not None else None
     state = place.get("state") if isinstance(place, Mapping) else None
-    tasks = word.get("tasks") if word is not None else None
-    draining = word.get("draining") if word is not None else None
-    waits = word.get("drain_waits") if word is not None else None
+    tasks = member_view.get("tasks") if member_view is not None else None
+    draining = member_view.get("draining") if member_view is not None else None
+    waits = member_view.get("drain_waits") if member_view is not None else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
-        **_called(member),
+        **_identity(member),
         "member_id": member.member_id,
         "state": state if isinstance(state, str) else UNREACHABLE,
         "draining": draining if isinstance(draining, bool) else member.draining,
-        "drain_waits": waits if isinstance(waits, str) else member.waits,
+        "drain_waits": waits if isinstance(waits, str) else member.drain_wait_reason,
         "claims": None if member.claims is None else jobs(member.claims),
         "config_offset": member.config_offset,
         "owned": jobs(member.owned),
         "revoked": jobs(member.revoked),
         "phases": None if phases is None else dict(sorted(phases.items())),
-        "life": word.get("life") if word is not None else None,
+        "life": member_view.get("life") if member_view is not None else None,
     }
 
 
-def _called(member: MemberInfo) -> Json:
+def _identity(member: MemberInfo) -> Json:
+    """The fields by which a client can name the member in a request."""
     return {
         "name": member.name,
         "worker_id": member.worker_id,
@@ -74,6 +79,7 @@ def _called(member: MemberInfo) -> Json:
 
 
 def _job(job: Job) -> Json:
+    """A connector or a task; the ``task`` of a connector is None."""
     if isinstance(job, ConnectorTaskId):
         return {"connector": job.connector, "task": job.task}
     return {"connector": job, "task": None}

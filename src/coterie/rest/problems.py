@@ -1,4 +1,6 @@
-"""All errors of a request, with their HTTP status; the body is always Connect's ``{error_code, message}``."""
+"""The exceptions of the HTTP API with their HTTP status. The body of every error response is Connect's
+``{error_code, message}``.
+"""
 
 import http
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from coterie.nouns.errors import Refusal, WorldError
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
-STATUS: Mapping[Problem, int] = {
+STATUS_BY_PROBLEM: Mapping[Problem, int] = {
     Problem.NOT_FOUND: 404,
     # On Connect's own paths, 409 has only this cause. Connect also responds 409 during a rebalance.
     Problem.ALREADY_EXISTS: 409,
@@ -31,56 +33,58 @@ STATUS: Mapping[Problem, int] = {
     Problem.LOG_FAILED: 500,
     Problem.NOT_VALIDATED: 500,
 }
+"""The HTTP status for each reason for which the herder refuses a request."""
 
 
 class HttpRefusal(Refusal):
-    """A refusal with its HTTP status."""
+    """A request is refused with ``status``, an HTTP status; the exception's text is the response's ``message``."""
 
     status: int
 
 
 class ProblemRefusal(HttpRefusal):
-    """The herder refused the request."""
+    """The herder refused the request, or the request could not be forwarded to another worker."""
 
     def __init__(self, refused: RequestRefused) -> None:
-        self.status = STATUS[refused.problem]
+        self.status = STATUS_BY_PROBLEM[refused.problem]
         super().__init__(refused.message)
 
 
 class BadRequestError(HttpRefusal):
-    """An invalid request that is refused before it reaches the herder."""
+    """The request is invalid, and is refused before it reaches the herder."""
 
     status = 400
 
 
 class UnreadableBodyError(HttpRefusal):
-    """A body that is not JSON, or JSON of another shape. Connect responds 500, and its clients expect that status."""
+    """The request's body is not JSON, or JSON of another structure than the request needs. The status is 500, as in
+    Connect, because Connect's clients expect it."""
 
     status = 500
 
 
 class NotJsonError(HttpRefusal):
-    """A body that is not declared as JSON."""
+    """The request has a body and its Content-Type is not ``application/json``."""
 
     status = 415
 
 
 class ForeignOriginError(HttpRefusal):
-    """A mutation that a browser sent for a page of another address."""
+    """A browser sent the request for a page of another address, and the request would change something."""
 
     status = 403
 
 
 class BodyTooLargeError(HttpRefusal):
-    """A body that is longer than the limit."""
+    """The request's body is longer than ``bodies.SIZE_MAX_BYTES``."""
 
     status = 413
 
 
-def expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
-    """``answer`` as a ``kind``.
+def answer_as(answer: Answer, kind: type[AnswerT]) -> AnswerT:
+    """``answer``, the herder's response, which is of the type ``kind`` unless the herder refused the request.
 
-    :raises ProblemRefusal: when the herder refused the request.
+    :raises ProblemRefusal: when ``answer`` is a :class:`RequestRefused`.
     """
     if isinstance(answer, RequestRefused):
         raise ProblemRefusal(answer)
@@ -88,23 +92,25 @@ def expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
     return answer
 
 
-def body(status: int, message: str) -> JSONResponse:
+def error_json(status: int, message: str) -> JSONResponse:
+    """A response with ``status`` and Connect's error body."""
     return JSONResponse({"error_code": status, "message": message}, status_code=status)
 
 
-def answer(_: Request, error: Exception) -> JSONResponse:
-    """The HTTP response for every exception."""
+def error_response(_: Request, error: Exception) -> JSONResponse:
+    """The HTTP response for an exception that a handler has raised: the status of an :class:`HttpRefusal` or of
+    Starlette's HTTPException, and 500 for every other exception. The text of an unexpected exception is not sent."""
     match error:
         case HttpRefusal(status=status):
-            return body(status, str(error))
+            return error_json(status, str(error))
         case WorldError():
-            return body(500, str(error))
+            return error_json(500, str(error))
         case HTTPException(status_code=status):
-            return body(status, f"HTTP {status} {http.HTTPStatus(status).phrase}")
+            return error_json(status, f"HTTP {status} {http.HTTPStatus(status).phrase}")
         case _:
             # The server logs the error with its trace; the response does not disclose internal details.
-            return body(500, "Internal Server Error; see the worker's log")
+            return error_json(500, "Internal Server Error; see the worker's log")
 
 
-KINDS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)
-"""The exceptions for which :func:`answer` is the handler."""
+HANDLED_EXCEPTIONS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)
+"""The exceptions for which :func:`error_response` makes the response: all."""

@@ -1,4 +1,4 @@
-"""Serves a worker's API over HTTP while an awaitable runs."""
+"""Serves a worker's HTTP API for as long as the worker runs."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,11 @@ ResultT = TypeVar("ResultT")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 is any free one. An empty ``host`` means every interface.
+    """A socket that listens at ``host`` and ``port``. Port 0 is replaced by a free port; an empty ``host`` means all
+    IPv4 addresses of this machine.
 
-    :raises WorldError: when the port is in use, or the address is invalid; the message names the address.
+    :raises WorldError: when the port is in use, or the socket cannot listen at the address, for example because the
+        host is unknown; the message contains the address.
     """
     shown = f"{host or '*'}:{port}"
     try:
@@ -32,7 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[ResultT]) -> ResultT:
-    """Serve ``app`` until ``work`` has ended; return the result of ``work``. Closes ``listener``."""
+    """Serve ``app`` at ``listener`` while ``work`` runs, and return the result of ``work``. After ``work``, also when
+    it raises or is cancelled, running requests have 2 s to end; then all connections and ``listener`` are closed.
+
+    :raises ExceptionGroup: contains the exception of ``work``.
+    """
     config = uvicorn.Config(
         app,
         http="h11",
@@ -57,8 +63,9 @@ async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[R
 
 
 class _Server(uvicorn.Server):
-    """Installs no signal handlers: the program that starts a worker handles SIGTERM."""
+    """uvicorn's server without its signal handlers: the program that starts a worker handles SIGTERM."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        """Does nothing; uvicorn's own method installs signal handlers during the block."""
         yield

@@ -16,11 +16,13 @@ from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 
 Json = dict[str, object]
+"""A JSON object."""
 TypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
-"""``source``, ``sink`` or ``unknown``, by a connector's config."""
+"""A function that returns a connector's type for its config: ``source``, ``sink`` or ``unknown``."""
 
 
 def info(connector: ConnectorInfo, type_of: TypeOf) -> Json:
+    """The JSON of ``GET /connectors/{connector}``."""
     return {
         "name": connector.connector,
         "config": dict(connector.config),
@@ -30,6 +32,7 @@ def info(connector: ConnectorInfo, type_of: TypeOf) -> Json:
 
 
 def status(connector: ConnectorStatus, type_of: TypeOf) -> Json:
+    """The JSON of ``GET /connectors/{connector}/status``."""
     return {
         "name": connector.connector,
         "connector": _status(connector.status),
@@ -39,8 +42,9 @@ def status(connector: ConnectorStatus, type_of: TypeOf) -> Json:
 
 
 def expanded(connectors: ConnectorList, expansions: frozenset[str], type_of: TypeOf) -> Json:
-    """The connectors with ``?expand=info&expand=status``. When statuses are requested, a connector without a status is
-    left out, as in Connect: clients expect both parts in every entry."""
+    """The JSON of ``GET /connectors?expand=info&expand=status``, by connector name; ``expansions`` contains the values
+    of ``expand``. When statuses are requested, a connector without a status is left out, as in Connect: clients expect
+    all requested parts in every entry."""
     shown: Json = {}
     for connector, its_status in connectors.connectors:
         entry: Json = {}
@@ -55,26 +59,33 @@ def expanded(connectors: ConnectorList, expansions: frozenset[str], type_of: Typ
 
 
 def tasks(configs: TaskConfigs) -> list[Json]:
+    """The JSON of ``GET /connectors/{connector}/tasks``."""
     return [{"id": _task_id(task), "config": dict(config)} for task, config in configs.tasks]
 
 
 def task_status(one: TaskStatus) -> Json:
+    """The JSON of ``GET /connectors/{connector}/tasks/{task}/status``."""
     return {"id": one.task.task, **_status(one.status)}
 
 
 def worker(
-    view: WorkerView, *, now_ms: int, version: str, life: str, lacks: Mapping[str, str], stall_ms: float
+    view: WorkerView, *, now_ms: int, version: str, boot_id: str, missing_jars: Mapping[str, str], stall_ms: float
 ) -> Json:
-    """The JSON of ``GET /coterie/worker``, which only Coterie has: the state of a worker and its tasks."""
+    """The JSON of ``GET /coterie/worker``, a path of Coterie: the state of a worker and its tasks.
+
+    ``version`` is Coterie's; ``boot_id`` is the random id of the process start; ``missing_jars`` is
+    :meth:`Worker.missing_jars`; ``stall_ms`` is the longest stall of the event loop so far, in ms; ``now_ms`` is the
+    present time on the clock of ``view.deferred_until_ms``.
+    """
     deferred = view.deferred_until_ms
     return {
         "worker_id": view.worker_id,
         "name": view.name,
         "url": view.url,
         "coterie_version": version,
-        "life": life,
+        "life": boot_id,
         "draining": view.draining,
-        "drain_waits": view.drain_waits,
+        "drain_waits": view.drain_wait_reason,
         "restarting": view.restarting,
         "group": {
             "member_id": view.member_id,
@@ -90,12 +101,13 @@ def worker(
         },
         "assigned": jobs(view.assigned),
         "tasks": [_task_view(task) for task in view.tasks],
-        "missing_jars": dict(lacks),
+        "missing_jars": dict(missing_jars),
         "event_loop": {"longest_stall_ms": round(stall_ms, 1)},
     }
 
 
 def jobs(some: Jobs) -> Json:
+    """``some`` connectors and tasks, both sorted."""
     return {"connectors": sorted(some.connectors), "tasks": [_task_id(task) for task in sorted(some.tasks)]}
 
 
@@ -118,6 +130,7 @@ def _task_view(view: TaskView) -> Json:
 
 
 def _status(status: Status) -> Mapping[str, object]:
+    """State, worker, and, where there are any, version and trace of a connector or a task."""
     shown: Json = {"state": status.state.value, "worker_id": status.worker_id}
     if status.version is not None:
         shown["version"] = status.version

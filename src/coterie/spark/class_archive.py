@@ -17,13 +17,15 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.jars import default_folder
 
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-"""The setting that names the archive. Spark puts these options before those of ``spark.driver.extraJavaOptions``."""
+"""The Spark setting that contains the archive's path: a list of Java options. Spark puts these options before those of
+``spark.driver.extraJavaOptions``."""
 
 
 def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Path:
-    """The path of the archive for a session with these ``spark.*`` settings; the archive need not exist.
+    """The path of the archive for a Spark with this Java and these ``spark.*`` settings; the archive need not exist.
 
     :raises WorldError: when the user has no home folder.
+    :raises OSError: when the files of Java or the folder of Spark's jars cannot be read.
     """
     digest = hashlib.sha256()
     # The contents and not the path: each worker writes its own Java wrapper to another path.
@@ -38,7 +40,8 @@ def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapp
 
 
 def with_archive(settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """``settings`` plus :data:`JAVA_OPTIONS` with the archive, if it exists and the user has not set that option."""
+    """``settings``, plus the setting :data:`JAVA_OPTIONS` with the archive's path if the archive can be read and the
+    user has not set this key."""
     try:
         archive = archive_path(java_home, settings, environment)
         usable = os.access(archive, os.R_OK)
@@ -49,6 +52,7 @@ def with_archive(settings: Mapping[str, str], java_home: Path, environment: Mapp
 
 
 def option(name: str, path: Path) -> str:
-    """``-XX:name=path``, quoted for a list of Java options in Spark's settings, because the path can contain spaces."""
+    """The Java option ``-XX:name=path``, quoted for a list of options in Spark's settings: the path can contain
+    spaces."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"-XX:{name}={escaped}"'

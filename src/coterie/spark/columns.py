@@ -7,13 +7,14 @@ from pyspark.sql.types import StructType
 
 
 def ddl_of(spark: SparkSession, columns: StructType) -> str:
-    """``columns`` as in CREATE TABLE. PySpark has no such function."""
+    """``columns`` as text, as in CREATE TABLE: ``id BIGINT,name STRING``. PySpark has no such function."""
     java: Any = spark._jvm
     return str(java.org.apache.spark.sql.types.DataType.fromJson(columns.json()).toDDL())
 
 
 def column_ids(rows: DataFrame) -> dict[str, int]:
-    """Spark's id of each column (``exprId``), by column name. A projection that keeps a column keeps its id."""
+    """Spark's id (``exprId``) of each column of ``rows``, by column name. A projection that keeps a column unchanged
+    keeps the column's id."""
     frame: Any = rows
     output = frame._jdf.queryExecution().analyzed().output()
     attributes = [output.apply(index) for index in range(output.length())]

@@ -18,17 +18,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, not_blank, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.hidden import ERROR, FAULT, fault
+from coterie.spark.bad_records.error_columns import ERROR, ERROR_TYPE, error_value
 from coterie.spark.columns import ddl_of
-from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SOURCE_GROUP
-from coterie.spark.transforms import first_sentence
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.transforms import first_line
 
 
 class Format(Enum):
-    """The format that a converter expects of the bytes; the value is Connect's class name."""
+    """The format of the bytes of a record's key or value. A member's value is the class name of Connect's converter."""
 
     JSON = "org.apache.kafka.connect.json.JsonConverter"
     STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -38,22 +38,23 @@ class Format(Enum):
 FORMATS: Mapping[str, Format] = {
     name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
 }
-"""Each format by Connect's class name, with and without the package."""
+"""The format of each of Connect's converters, by the converter's class name with and without the package."""
 
 _FLAT, _ITEMS, _CORRUPT = "coterie_flat_", "coterie_items_", "coterie_corrupt"
 """Names of columns that exist only while JSON is parsed. The first two are prefixes: ``key`` or ``value`` follows."""
 
 
-def definition(config: EndConfig, side: str) -> Definition:
-    """The keys of the converter of ``side``, which is ``key`` or ``value``."""
+def definition(config: PrefixedConfig, side: str) -> ConfigDef:
+    """The config keys of the converter of ``side`` (``key`` or ``value``), without the prefix of ``config``; with the
+    keys for JSON if ``config`` chooses the JsonConverter."""
     keys = [
-        Key(
+        ConfigKey(
             name=f"{side}.converter",
             type=Type.CLASS,
             documentation=f"Format of a record's {side}: the name of Connect's converter.",
             default=Format.BYTES.value,
             importance=Importance.HIGH,
-            check=one_of(FORMATS),
+            validator=one_of(FORMATS),
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",
@@ -62,12 +63,12 @@ def definition(config: EndConfig, side: str) -> Definition:
     chosen = config.config.get(config.key(keys[0].name), "").strip()
     if FORMATS.get(chosen) is Format.JSON:
         keys += _json_keys(side)
-    return Definition(tuple(keys))
+    return ConfigDef(tuple(keys))
 
 
-def _json_keys(side: str) -> list[Key]:
+def _json_keys(side: str) -> list[ConfigKey]:
     return [
-        Key(
+        ConfigKey(
             name=f"{side}.schema",
             type=Type.STRING,
             documentation=(
@@ -76,12 +77,12 @@ def _json_keys(side: str) -> list[Key]:
             ),
             optional=True,
             importance=Importance.HIGH,
-            check=not_blank,
+            validator=not_blank,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name=f"Columns of the {side}",
         ),
-        Key(
+        ConfigKey(
             name=f"{side}.converter.schemas.enable",
             type=Type.BOOLEAN,
             documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; only the payload is read.',
@@ -95,19 +96,23 @@ def _json_keys(side: str) -> list[Key]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converter:
-    """Converts the column ``side`` of records that also have the columns ``topic``, ``partition`` and ``offset``."""
+    """Converts the bytes in the column ``side`` of records, which also have the columns ``topic``, ``partition`` and
+    ``offset``."""
 
     side: str
     """``key`` or ``value``."""
     format: Format
     columns: str = ""
     """For JSON: the columns, as in CREATE TABLE."""
-    has_envelope: bool = False
+    has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 
     @classmethod
-    def of(cls, config: EndConfig, side: str) -> Self:
-        """:raises ConfigError: when a value is not valid; the error names the key."""
+    def of(cls, config: PrefixedConfig, side: str) -> Self:
+        """The converter that ``config`` defines for ``side``.
+
+        :raises ConfigError: when a value is not valid, or a JsonConverter has no columns; the error names the key.
+        """
         own = definition(config, side)
         format_ = FORMATS[config.read(own, f"{side}.converter", str)]
         if format_ is not Format.JSON:
@@ -115,22 +120,25 @@ class Converter:
         return cls(
             side=side,
             format=format_,
-            columns=config.read(_stated(own, side), f"{side}.schema", str),
-            has_envelope=config.read(own, f"{side}.converter.schemas.enable", bool),
+            columns=config.read(_required_schema(own, side), f"{side}.schema", str),
+            has_schema_envelope=config.read(own, f"{side}.converter.schemas.enable", bool),
         )
 
-    def check(self, config: EndConfig) -> None:
-        """Parse the columns with Spark, which must be running.
+    def check(self, config: PrefixedConfig) -> None:
+        """Check that Spark, which must be running, can parse ``columns``.
 
-        :raises ConfigError: when Spark cannot parse them.
+        :raises ConfigError: when Spark cannot parse them; the error names the schema key of ``config``.
         """
         try:
             self.data_type()
         except PySparkException as error:
-            raise config.refused(f"{self.side}.schema", first_sentence(error)) from error
+            raise config.config_error(f"{self.side}.schema", first_line(error)) from error
 
     def data_type(self) -> DataType:
-        """The type of the converted column: for JSON a struct, whose fields are all nullable."""
+        """The type of the converted column: for JSON a struct, whose fields are all nullable.
+
+        :raises PySparkException: when Spark cannot parse ``columns``.
+        """
         match self.format:
             case Format.JSON:
                 named = cast(StructType, StructType.fromDDL(self.columns))
@@ -141,10 +149,10 @@ class Converter:
                 return BinaryType()
 
     def convert(self, records: DataFrame) -> DataFrame:
-        """``records`` with the column converted. A null becomes nulls.
+        """``records`` with the column ``side`` converted; a null stays null.
 
-        If ``records`` have the error columns, a record that does not convert gets an error. Otherwise that record fails
-        the batch, with a message that contains its topic, partition and offset.
+        Only JSON can fail to convert. If ``records`` have the column :data:`ERROR`, such a record gets a null and an
+        error there. Otherwise the record fails the batch, with a message that contains its topic, partition and offset.
         """
         match self.format:
             case Format.JSON:
@@ -156,15 +164,16 @@ class Converter:
                 return records
 
     def _parsed(self, records: DataFrame) -> DataFrame:
-        """Parse the text as the only item of an array in an object that has another field after the array.
+        """:meth:`convert` for JSON.
 
+        A record's text is parsed as the only item of an array, in an object that has another field after the array.
         Parsed alone, a text is accepted up to the end of its first JSON value: Spark would drop text after that value,
         and an empty text would become a null. A text whose only closing brace is its last character has nothing after
         its object. Such a text is parsed alone, which is faster by a quarter.
         """
         text = F.col(self.side).cast("string")
         item = self.data_type()
-        if self.has_envelope:
+        if self.has_schema_envelope:
             item = StructType([StructField("schema", StringType()), StructField("payload", item)])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         corrupt = StructField(_CORRUPT, StringType())
@@ -187,14 +196,16 @@ class Converter:
         is_good = F.when(flat.isNotNull(), flat[_CORRUPT].isNull()).otherwise(is_one_item) & F.is_valid_utf8(text)
         flat_value = F.struct(*(flat[field.name].alias(field.name) for field in cast(StructType, item).fields))
         value = F.when(flat.isNotNull(), flat_value).otherwise(items["items"][0])
-        if self.has_envelope:
+        if self.has_schema_envelope:
             # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
             is_good &= value.isNull() | value["payload"].isNotNull() | _has_keys(text, ("schema", "payload"))
             value = value["payload"]
         is_null = F.col(self.side).isNull()
         if ERROR in records.columns:
             is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
-            error = fault(f"{self.side.upper()}_CONVERTER", self.format.value, self._fault).cast(FAULT)
+            error = error_value(f"{self.side.upper()}_CONVERTER", self.format.value, self._error_message).cast(
+                ERROR_TYPE
+            )
             columns = {
                 ERROR: F.coalesce(F.col(ERROR), F.when(is_bad, error)),
                 self.side: F.when(~is_null & is_good, value),
@@ -203,12 +214,14 @@ class Converter:
             converted = (
                 F.when(is_null, F.lit(None))
                 .when(is_good, value)
-                .otherwise(F.raise_error(self._refusal()).cast(self.data_type()))
+                .otherwise(F.raise_error(self._error_with_position()).cast(self.data_type()))
             )
             columns = {self.side: converted}
         return rows.withColumns(columns).drop(_FLAT + self.side, _ITEMS + self.side)
 
-    def _refusal(self) -> Column:
+    def _error_with_position(self) -> Column:
+        """The record's topic, partition and offset, followed by the error message for a record that does not
+        convert."""
         return F.concat(
             F.lit("Topic "),
             F.col("topic"),
@@ -216,17 +229,18 @@ class Converter:
             F.col("partition"),
             F.lit(", offset "),
             F.col("offset"),
-            F.lit(f": {self._fault}"),
+            F.lit(f": {self._error_message}"),
         )
 
     @property
-    def _fault(self) -> str:
+    def _error_message(self) -> str:
         """The error message for a record that does not convert."""
-        envelope = ' in {"schema": ..., "payload": ...}' if self.has_envelope else ""
+        envelope = ' in {"schema": ..., "payload": ...}' if self.has_schema_envelope else ""
         return f"the record's {self.side} is not JSON with the columns of {self.side}.schema{envelope}"
 
 
 def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
+    """Whether ``text`` is a JSON object with all keys ``names``; never null."""
     keys = F.json_object_keys(text)
     has = F.lit(True)
     for name in names:
@@ -234,16 +248,18 @@ def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
     return F.coalesce(has, F.lit(False))
 
 
-def open_keys(config: EndConfig, side: str) -> list[str]:
-    """The schema key of ``side`` if its converter needs columns and the config does not set the key, else empty."""
+def keys_to_infer(config: PrefixedConfig, side: str) -> list[str]:
+    """A list with the schema key of ``side`` if its converter is the JsonConverter and ``config`` does not set the key;
+    else empty. The key has no prefix."""
     own, key = definition(config, side), f"{side}.schema"
     return [key] if any(one.name == key for one in own.keys) and config.find(own, key, str) is None else []
 
 
-def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
+def inferred_columns(config: PrefixedConfig, side: str, records: DataFrame) -> str:
     """The columns of the JSON in the column ``side`` of ``records``, inferred by Spark, as in CREATE TABLE.
 
-    :raises ConfigError: when there is no record, or no record is a JSON object with columns.
+    :raises ConfigError: when no record is a JSON object with columns, there is no record, or ``schemas.enable`` is true
+        and no record has a payload.
     :raises PySparkException, Py4JJavaError: when Spark cannot read the records.
     """
     key, spark = config.key(f"{side}.schema"), records.sparkSession
@@ -265,15 +281,16 @@ def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
     return ddl_of(spark, StructType(kept))
 
 
-def _stated(own: Definition, side: str) -> Definition:
-    """The schema key as required: if the user did not set it, its columns were inferred before."""
-    return Definition((replace(own[f"{side}.schema"], optional=False),))
+def _required_schema(own: ConfigDef, side: str) -> ConfigDef:
+    """A definition with only the schema key of ``side``, as a required key: if the user did not set it, the columns
+    were inferred before, and the task's config contains them."""
+    return ConfigDef((replace(own[f"{side}.schema"], optional=False),))
 
 
-def checked(config: EndConfig, side: str) -> dict[str, list[str]]:
-    """Errors, by key, that only Spark detects in a converter whose keys are well-formed. Empty while the columns still
-    have to be inferred."""
-    if open_keys(config, side):
+def schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]]:
+    """Errors that only Spark detects in the columns of a converter whose keys are well-formed, by the user's key. Empty
+    while the columns still have to be inferred."""
+    if keys_to_infer(config, side):
         return {}
     try:
         Converter.of(config, side).check(config)

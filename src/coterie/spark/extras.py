@@ -4,11 +4,11 @@ import importlib
 from collections.abc import Mapping
 
 MODULES: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg", "python": "pandas"}
-"""The module that shows whether an extra is installed, by extra."""
+"""By extra of the package coterie: a Python module that can be imported only if the extra is installed."""
 
 
 def missing_extra(extra: str) -> str | None:
-    """The message why this worker cannot use the module of ``extra``, and what to do; None when it can."""
+    """Why this worker cannot import the module of ``extra`` (:data:`MODULES`), and what to do; None when it can."""
     module = MODULES[extra]
     try:
         # Import the module: psycopg can be found but fails on import when PostgreSQL's library is missing.

@@ -1,4 +1,4 @@
-"""The fence of one run of a task: a closed fence prevents that the run commits another batch in its sink."""
+"""The fence of one run of a task, or of one split: after it is closed, the run or split commits nothing more."""
 
 import threading
 from collections.abc import Iterator
@@ -8,40 +8,43 @@ from coterie.nouns.errors import CoterieError
 
 
 class FencedError(CoterieError):
-    """The run was stopped here, or another owner has taken over in the sink: its batch must not be committed."""
+    """A batch must not be committed: its run was stopped on this worker, or another owner has taken over in the
+    sink."""
 
 
 class Fence:
-    """Open until the run is stopped. A closed fence stays closed. Safe on any thread."""
+    """Open while a run (one start of a task, or one split) may commit in the sink. A closed fence stays closed. Safe on
+    any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._closed = False
 
-    def shut(self) -> None:
-        """Reject further commits. A commit that has begun may still be running. Never waits."""
+    def close_nowait(self) -> None:
+        """Close the fence: no further commit begins. Does not wait: a commit that has begun may still be running."""
         self._closed = True
 
     def close(self, *, within_s: float | None = None) -> bool:
-        """Shut, and wait at most ``within_s`` seconds for a commit that is running (None: without limit).
+        """Close the fence, then wait at most ``within_s`` seconds for a running commit to end (None: without limit).
 
-        True means: no commit is running, and none will begin.
+        Returns True when no commit is running; none will begin. Returns False when a commit is still running.
         """
-        self.shut()
+        self.close_nowait()
         is_free = self._lock.acquire(timeout=-1 if within_s is None else within_s)
         if is_free:
             self._lock.release()
         return is_free
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
+        """Whether no further commit begins. A commit that began before may still be running."""
         return self._closed
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Keep the fence open during one commit.
+    def allow_commit(self) -> Iterator[None]:
+        """Run one commit in the block. :meth:`close` and another ``allow_commit`` wait until the block ends.
 
-        :raises FencedError: when the fence is closed.
+        :raises FencedError: when the fence was closed before; the block then does not run.
         """
         with self._lock:
             if self._closed:

@@ -23,12 +23,13 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.jars import Jar
 
 TIMEOUT = httpx.Timeout(30, connect=15)
-"""Limits for each step: to connect, and to wait for the next bytes."""
-_PART = ".part"
+"""Time limits in seconds: to connect, and to wait for the next bytes of a response."""
+_DOWNLOAD_SUFFIX = ".part"
+"""End of the name of a temporary file, into which a jar is fetched."""
 
 
-def is_whole(jar: Jar, folder: Path) -> bool | None:
-    """Whether the file of ``jar`` in ``folder`` has the pinned digest; None when there is no such file.
+def has_pinned_digest(jar: Jar, folder: Path) -> bool | None:
+    """Whether the file of ``jar`` in ``folder`` has the pinned SHA-256; None when there is no such file.
 
     :raises WorldError: when the file cannot be read.
     """
@@ -38,7 +39,7 @@ def is_whole(jar: Jar, folder: Path) -> bool | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise WorldError(f"{folder / jar.file_name} cannot be read: {error.strerror}") from error
+        raise WorldError(f"The jar {folder / jar.file_name} cannot be read: {error.strerror}") from error
 
 
 def fetch(
@@ -50,10 +51,12 @@ def fetch(
 ) -> None:
     """Fetch each of ``jars`` into ``folder``, which is created if missing; existing files are replaced.
 
-    ``on_bytes`` is called with the size of each received piece. An exception that it raises ends the fetch.
+    ``mirror``: the URL of the Maven repository. ``on_bytes`` is called with the jar and the number of bytes of each
+    received piece; its exceptions are raised unchanged and end the fetch.
 
-    :raises WorldError: when the folder cannot be written, the mirror does not respond, or a file does not have the
-        pinned digest. Jars that were fetched before remain.
+    :raises WorldError: when the folder cannot be written, the environment's proxy or certificates cannot be used, the
+        mirror does not respond or does not return a jar, or a file does not have the pinned SHA-256. Jars that were
+        fetched before remain.
     """
     with _client() as client:
         try:
@@ -69,6 +72,10 @@ def fetch(
 
 
 def _client() -> httpx.Client:
+    """An HTTP client with the proxy and the certificates of the environment.
+
+    :raises WorldError: when these cannot be used.
+    """
     try:
         return httpx.Client(timeout=TIMEOUT, follow_redirects=True, headers={"Accept-Encoding": "identity"})
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
@@ -78,9 +85,10 @@ def _client() -> httpx.Client:
 
 
 def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_bytes: Callable[[Jar, int], None]) -> None:
+    """Fetch one jar; see :func:`fetch`. ``mirror`` ends without a slash."""
     shown = _without_password(mirror)
     digest, size_bytes = hashlib.sha256(), 0
-    with _part(folder, jar) as part:
+    with _download_file(folder, jar) as part:
         try:
             with client.stream("GET", f"{mirror}/{jar.path}") as response:
                 if response.status_code != httpx.codes.OK:
@@ -104,7 +112,7 @@ def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_byt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JarDownload:
     """The temporary file of a jar while it is fetched."""
 
     file: BinaryIO
@@ -112,10 +120,10 @@ class Part:
 
 
 @contextmanager
-def _part(folder: Path, jar: Jar) -> Iterator[Part]:
-    """A new, locked temporary file in the jar's folder. It is removed afterwards unless it was renamed."""
+def _download_file(folder: Path, jar: Jar) -> Iterator[JarDownload]:
+    """A new, locked temporary file in ``folder``. It is removed after the block unless the block has renamed it."""
     while True:
-        number, name = tempfile.mkstemp(dir=folder, prefix=f".{jar.file_name}.", suffix=_PART)
+        number, name = tempfile.mkstemp(dir=folder, prefix=f".{jar.file_name}.", suffix=_DOWNLOAD_SUFFIX)
         try:
             with open(number, "wb") as part:
                 fcntl.flock(part, fcntl.LOCK_EX)
@@ -123,7 +131,7 @@ def _part(folder: Path, jar: Jar) -> Iterator[Part]:
                 if os.fstat(number).st_nlink == 0:
                     continue
                 os.fchmod(number, 0o644)
-                yield Part(file=part, path=Path(name))
+                yield JarDownload(file=part, path=Path(name))
                 return
         finally:
             with suppress(FileNotFoundError):
@@ -131,14 +139,16 @@ def _part(folder: Path, jar: Jar) -> Iterator[Part]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the files of fetches that were killed: their locks are free."""
-    for path in folder.glob(f".*.jar.*{_PART}"):
+    """Remove the temporary files of fetches that were killed. A running fetch holds the lock of its file; the lock of a
+    killed fetch is free."""
+    for path in folder.glob(f".*.jar.*{_DOWNLOAD_SUFFIX}"):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
 
 def _not_fetched(jar: Jar, folder: Path, mirror: str, reason: str) -> str:
+    """The message that ``jar`` could not be fetched, why, and what to do."""
     return (
         f"{jar.file_name} could not be fetched from {mirror}: {reason}. Check the network and the proxy (HTTPS_PROXY), "
         "or name a mirror of Maven Central (coterie jars fetch --mirror URL, jars.mirror in a worker's file), or put "
@@ -147,6 +157,7 @@ def _not_fetched(jar: Jar, folder: Path, mirror: str, reason: str) -> str:
 
 
 def _not_pinned(jar: Jar, mirror: str, difference: str) -> str:
+    """The message that the mirror's file of ``jar`` is not the pinned file, and what to do."""
     return (
         f"The file {jar.file_name} at {mirror} is not the one that Coterie was tested with: {difference}. The file was "
         "not kept; fetch from another mirror (coterie jars fetch --mirror URL, jars.mirror in a worker's file)"
@@ -154,5 +165,6 @@ def _not_pinned(jar: Jar, mirror: str, difference: str) -> str:
 
 
 def _without_password(url: str) -> str:
+    """``url`` without its user name and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

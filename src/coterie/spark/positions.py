@@ -1,6 +1,6 @@
-"""Positions: the input that a task's committed batches have read, and how they are written into a new checkpoint.
+"""Positions: the input that a task's committed batches have read, and how positions are written into a new checkpoint.
 
-A seeded checkpoint contains positions written by Coterie. It has the same files as after batches without rows.
+A checkpoint that was initialized with positions has the same files as a checkpoint after batches without rows.
 """
 
 import json
@@ -13,32 +13,47 @@ from typing import TypeAlias
 from coterie.spark.checkpoint import last_batch
 
 Positions: TypeAlias = Mapping[str, int]
-"""Positions by key. The source defines the meaning of both: for files, the modification time by URI."""
+"""Positions by key. The source defines the meaning of both: for Kafka, the next offset by partition; for files, the
+modification time by URI."""
 
 _PLAN = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
+"""The second line of Spark's file ``offsets/N`` for a batch without rows."""
 _COMMIT = {"nextBatchWatermarkMs": 0}
+"""The second line of Spark's file ``commits/N`` for a batch without rows."""
 
 
 def committed_offset(checkpoint: Path) -> str | None:
-    """The source's offset at the end of the last committed batch, as Spark wrote it; None before the first."""
+    """The source's offset at the end of the last committed batch, as Spark wrote it. None when no batch is committed,
+    or the source had no input yet."""
     batch_id = last_batch(checkpoint / "commits")
     return None if batch_id is None else planned_offset(checkpoint, batch_id)
 
 
 def planned_offset(checkpoint: Path, batch_id: int) -> str | None:
-    """The source's offset at the end of a planned batch; None when the source had no input yet."""
+    """The source's offset at the end of the planned batch ``batch_id``, as Spark wrote it; None when the source had no
+    input yet.
+
+    :raises FileNotFoundError: when the batch is not planned.
+    """
     line = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2]
     return None if line == "-" else line
 
 
 def commit_empty_batches(checkpoint: Path, offset: str, batches: int) -> None:
-    """Commit batches 0 to ``batches`` - 1, each at the source's ``offset``, in a checkpoint without batches."""
+    """Commit batches 0 to ``batches`` - 1, each at the source's ``offset``, in a checkpoint without batches.
+
+    :raises FileExistsError: when the checkpoint has one of these batches.
+    """
     for batch_id in range(batches):
         commit_empty_batch(checkpoint, offset, batch_id)
 
 
 def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
-    """Commit the batch after the last committed one, at the source's ``offset``."""
+    """Write the batch ``batch_id``, the next one after the last committed batch, as planned and committed without rows,
+    at the source's ``offset``.
+
+    :raises FileExistsError: when the checkpoint has this batch.
+    """
     if batch_id == 0:
         with suppress(FileExistsError):  # A query that ended before its first batch has written this file.
             _write(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
@@ -47,12 +62,18 @@ def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
 
 
 def write_source_log(checkpoint: Path, lines: list[str]) -> None:
-    """Write entry 0 of the log of the checkpoint's only source."""
+    """Write ``lines`` as entry 0 of the log of the checkpoint's only source.
+
+    :raises FileExistsError: when this entry exists.
+    """
     _write(checkpoint / "sources" / "0" / "0", "\n".join(["v1", *lines]))
 
 
 def _write(path: Path, text: str) -> None:
-    """:raises FileExistsError: when the file exists: this checkpoint must not be seeded."""
+    """Write a file that appears complete, and create its folder if it is missing.
+
+    :raises FileExistsError: when the file exists: the checkpoint must then not be initialized.
+    """
     path.parent.mkdir(exist_ok=True, parents=True)
     if path.exists():
         raise FileExistsError(path)

@@ -16,154 +16,175 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.guarded import guarded
-from coterie.spark.bad_records.hidden import bad_rows, good_rows
-from coterie.spark.bad_records.report import Report
-from coterie.spark.bad_records.sifted import Sifter, Tally, kept, tally_of
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
-from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java, trace_of
+from coterie.spark.bad_records.error_columns import bad_rows, good_rows
+from coterie.spark.bad_records.report import BadRecordLogReporter
+from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, materialized, summarize_bad_rows
+from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken_over, last_batch
+from coterie.spark.failures import java_message_of, message_of, raise_error_message, trace_of
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.patience import BATCH_TIMEOUT, Patience
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.seams import Batch, ReadAgainError, Source, Staged, TaskLineage
-from coterie.spark.transforms import transform
+from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
+from coterie.spark.task_timeouts import BATCH_TIMEOUT, TaskTimeouts
+from coterie.spark.transforms import apply_transforms
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1
+POLL_INTERVAL_S = 1
 """Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
 _OVERTAKEN = "a later start of the task has taken over in the sink"
+"""The message about a batch in flight that ended with a FencedError while this run's fence was open."""
 
 
 class TaskQuery:
-    """Runs a task on a checkpoint that this worker holds. All methods block: they are called on threads."""
+    """Runs a task on a checkpoint that this worker holds. All methods may block: they are called on threads."""
 
     def __init__(
-        self, spark: SparkSession, task: ConnectorTaskId, pipeline: Pipeline, held: HeldCheckpoint, fence: Fence
+        self,
+        spark: SparkSession,
+        task: ConnectorTaskId,
+        pipeline: Pipeline,
+        held_checkpoint: HeldCheckpoint,
+        fence: Fence,
     ) -> None:
         self.task = task
-        self.held = held
+        self.held_checkpoint = held_checkpoint
         self.fence = fence
-        self.refusal: str | None = None
+        self.permanent_failure: str | None = None
         """The message of a failure that a restart would only repeat; None without such a failure."""
-        self.is_server_away = False
+        self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached."""
-        self._batch: tuple[int, float] | None = None
-        """The number of the running batch, and the monotonic second in which its batch function began."""
-        self._cause: str | None = None
-        """The cause of the last batch's failure, in one line. Spark's own message contains only that Python raised an
-        exception."""
+        self._running_batch: tuple[int, float] | None = None
+        """The number of the running batch, and the monotonic second in which :meth:`_process_batch` began; None between
+        batches."""
+        self._last_failure: str | None = None
+        """Why the last batch failed, in one line; None if no batch has failed since the last start. Spark's own message
+        contains only that Python raised an exception."""
         self._spark = spark
         self._pipeline = pipeline
-        self._lineage = TaskLineage(task=task, lineage=held.lineage)
-        self._report = None if pipeline.tolerance is None else Report(task, pipeline.tolerance)
+        self._lineage = TaskLineage(task=task, lineage=held_checkpoint.lineage)
+        self._bad_record_reporter = (
+            None if pipeline.tolerance is None else BadRecordLogReporter(task, pipeline.tolerance)
+        )
         self._query: StreamingQuery | None = None
         self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Start the query; also after the query has failed.
+        """Start the query, also again after it has failed: take over in the sinks (:meth:`Sink.take_over`), then let
+        Spark run batches. Returns when the query runs.
 
-        :raises ConfigError, PySparkException, Py4JError: when Spark does not start the query.
-        :raises FencedError: when the task was stopped while the query started.
+        :raises ConfigError: when a value is not valid or does not fit the columns; the error names the key.
+        :raises FencedError: when the fence was closed, or a later start of the task has taken over in a sink.
+        :raises WorldError: when the task cannot resume from the checkpoint, or a sink cannot be reached or used.
+        :raises PySparkException, Py4JError: when Spark does not start the query.
         """
-        self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
+        self._start_closing_on_error(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
-    def _begin(self, **trigger: Any) -> StreamingQuery:
-        """Start the query with one of Spark's triggers."""
-        self.is_server_away = False
+    def _start_closing_on_error(self, **trigger: Any) -> StreamingQuery:
+        """Start the query with one of Spark's triggers, given as a keyword argument of ``trigger``. Close the sinks if
+        the start fails. Raises the exceptions of :meth:`start`."""
+        self.is_server_unreachable = False
         try:
-            return self._begin_with(trigger)
+            return self._start_with_trigger(trigger)
         except BaseException as error:
-            self.is_server_away = isinstance(error, UnreachableError)
+            self.is_server_unreachable = isinstance(error, UnreachableError)
             # Close the sinks here: stop() is not called after a start that was fenced.
             self._close_sinks()
             raise
 
-    def _begin_with(self, trigger: dict[str, Any]) -> StreamingQuery:
+    def _start_with_trigger(self, trigger: dict[str, Any]) -> StreamingQuery:
+        """:meth:`_start_closing_on_error` without closing the sinks."""
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
-        rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
+        rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
         if pipeline.tolerance is None:
-            rows = pipeline.sink.shape(transform(rows, pipeline.transforms))
+            rows = pipeline.sink.to_sink_columns(apply_transforms(rows, pipeline.transforms))
         else:
-            rows = guarded(rows, pipeline.transforms, pipeline.sink)
-        writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
+            rows = apply_tolerant(rows, pipeline.transforms, pipeline.sink)
+        writer = rows.writeStream.foreachBatch(self._process_batch).option(
+            "checkpointLocation", str(self.held_checkpoint.path)
+        )
         writer = writer.trigger(**trigger)
         # A start that was stopped or has lost its checkpoint must not remove the batches that the next owner stages.
-        if self.fence.closed:
+        if self.fence.is_closed:
             raise FencedError
-        if not self.taken:
-            self._pipeline.sink.take_over(self._lineage, self.held.starts)
-            if self._pipeline.queue is not None:
-                self._pipeline.queue.take_over(self._lineage, self.held.starts)
+        if not self.is_checkpoint_lost:
+            self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.start_number)
+            if self._pipeline.dead_letter_queue is not None:
+                self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.start_number)
         with self._starting:
-            if self.fence.closed:
+            if self.fence.is_closed:
                 raise FencedError
-            self._cause = None
+            self._last_failure = None
             self._query = writer.start()
             return self._query
 
     def run_once(self) -> None:
-        """Process the input that is available now, and end.
+        """Process the input that is available now, in one or more batches, and wait until the query has ended.
 
-        :raises PySparkException: when a batch fails.
+        :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
         """
-        self._begin(availableNow=True).awaitTermination()
+        self._start_closing_on_error(availableNow=True).awaitTermination()
 
-    def finish_batch(self) -> None:
-        """Run the batch in flight, and no other.
+    def run_batch_in_flight(self) -> None:
+        """Run the batch in flight (planned and not committed) and no other batch, then close the sinks.
 
-        :raises FencedError: when the fence was shut, before the batch began or while it ran.
+        :raises FencedError: when the fence was closed, before the batch began or while it ran.
         :raises UnreachableError: when the batch failed because a server cannot be reached.
-        :raises WorldError: when the batch failed for another reason, or took longer than ``task.batch.timeout.ms``.
+        :raises WorldError: when the batch failed for another reason, took longer than ``task.batch.timeout.ms``, or a
+            later start of the task has taken over in the sink.
         """
         try:
-            query = self._begin(once=True)
-            while not query.awaitTermination(LOOK_EVERY_S):
-                if self.fence.closed:
+            query = self._start_closing_on_error(once=True)
+            while not query.awaitTermination(POLL_INTERVAL_S):
+                if self.fence.is_closed:
                     raise FencedError
-                if (overdue := self.overdue()) is not None:
+                if (overdue := self.check_batch_timeout()) is not None:
                     raise WorldError(overdue)
         except Exception as error:
-            if self.fence.closed:
+            if self.fence.is_closed:
                 raise FencedError from error
             trace = self.trace() if self._query is not None else trace_of(error)
-            raise (UnreachableError if self.is_server_away else WorldError)(trace or _OVERTAKEN) from error
+            raise (UnreachableError if self.is_server_unreachable else WorldError)(trace or _OVERTAKEN) from error
         finally:
             self._interrupt()
             self._close_sinks()
 
     @property
-    def patience(self) -> Patience:
-        return self._pipeline.patience
+    def timeouts(self) -> TaskTimeouts:
+        return self._pipeline.timeouts
 
     @property
     def source(self) -> Source:
         return self._pipeline.source
 
-    def overdue(self) -> str | None:
-        """The message when the running batch exceeds ``task.batch.timeout.ms``, else None; sets :attr:`refusal` too."""
-        batch, limit_ms = self._batch, self._pipeline.patience.batch_timeout_ms
+    def check_batch_timeout(self) -> str | None:
+        """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
+        also assigned to :attr:`permanent_failure`."""
+        batch, limit_ms = self._running_batch, self._pipeline.timeouts.batch_timeout_ms
         if batch is None or limit_ms is None or time.monotonic() - batch[1] <= limit_ms / 1000:
             return None
-        self.refusal = (
+        self.permanent_failure = (
             f"Batch {batch[0]} has not ended within {BATCH_TIMEOUT.name}={limit_ms}: a function or an expression of "
             "the pipeline does not return, or a batch is too large. Fix it and restart the task, or raise "
             "task.batch.timeout.ms"
         )
-        return self.refusal
+        return self.permanent_failure
 
     @property
-    def taken(self) -> bool:
-        return is_taken(self.held.path)
+    def is_checkpoint_lost(self) -> bool:
+        """Whether another start has taken over the checkpoint; tested in the file system at each call."""
+        return is_taken_over(self.held_checkpoint.path)
 
     def active(self) -> bool:
+        """Whether Spark runs the query: it was started, and has neither failed nor been stopped."""
         return self._query is not None and self._query.isActive
 
     def progress(self) -> tuple[int, int, str] | None:
-        """Batch number, number of input rows and timestamp of Spark's last progress; None before the first one."""
+        """Spark's last progress report: the batch number, the number of input rows, and the time at which Spark began
+        to look for the batch, as text; None before the first report."""
         if self._query is None:
             return None
         last = self._query._jsq.lastProgress()
@@ -171,49 +192,52 @@ class TaskQuery:
 
     @property
     def bad_records(self) -> int:
-        """Number of bad records that were left out of committed batches."""
-        return 0 if self._report is None else self._report.count
+        """Number of bad records in the batches that this object has committed: they were not written as good rows."""
+        return 0 if self._bad_record_reporter is None else self._bad_record_reporter.count
 
     def trace(self) -> str:
-        """The cause with which the query ended, in one line, followed by Spark's stack trace."""
-        if self.refusal is not None:
-            return self.refusal
+        """Why the query ended: the cause in one line, followed by Spark's stack trace; or only
+        :attr:`permanent_failure`, if that is set; or that the query ended without an error."""
+        if self.permanent_failure is not None:
+            return self.permanent_failure
         failure = self._query.exception() if self._query is not None else None
         if failure is None:
             return "The query ended without an error"
         assert self._query is not None
-        return f"{self._cause or sentence_of_java(self._query._jsq.exception().get())}\n\n{failure}"
+        return f"{self._last_failure or java_message_of(self._query._jsq.exception().get())}\n\n{failure}"
 
     def stop(self, *, grace_ms: int) -> None:
-        """Let the last batch commit within ``grace_ms``, else interrupt it. Afterwards this run commits nothing.
+        """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
+        Spark has already planned, may still be committed within ``grace_ms``; then they are interrupted.
 
-        The grace ends early when the fence is shut.
+        The grace ends early when the fence is closed. Errors of Spark and of the sink are logged and not raised.
         """
         started = time.monotonic()
         deadline = started + grace_ms / 1000
         try:
-            if self._query is not None and grace_ms > 0 and not self.fence.closed:
-                _end_at_boundary(self._query, self.held.path, lambda: self._is_over(deadline))
-                self._finish_batch(self._query, deadline)
+            if self._query is not None and grace_ms > 0 and not self.fence.is_closed:
+                _stop_at_batch_boundary(self._query, self.held_checkpoint.path, lambda: self._is_grace_over(deadline))
+                self._run_last_planned_batch(self._query, deadline)
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
             log.debug("%s: the query did not stop at a batch boundary: %s", self.task, error)
         finally:
             # The batch function may wait for a server: closing the sink ends that wait. Or it may wait for Spark to
             # compute the batch's rows: then it is interrupted and awaited.
-            self.fence.shut()
+            self.fence.close_nowait()
             self._close_sinks()
             self._interrupt()
             self._close_sinks()
             self.fence.close()
-        planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
+        planned, committed = (last_batch(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
 
-    def _is_over(self, deadline: float) -> bool:
-        return self.fence.closed or time.monotonic() > deadline
+    def _is_grace_over(self, deadline: float) -> bool:
+        """Whether the fence is closed, or the time is past the monotonic second ``deadline``."""
+        return self.fence.is_closed or time.monotonic() > deadline
 
     def _interrupt(self) -> None:
-        """Stop the query, also in the middle of a batch, and wait until Spark has stopped it."""
+        """Stop the query, also in the middle of a batch, and wait until Spark has stopped it. A failure is logged."""
         try:
             # A running start ends first; a later start finds the fence closed.
             with self._starting:
@@ -224,92 +248,111 @@ class TaskQuery:
             log.warning("%s: stopping the query failed; its further commits are rejected: %s", self.task, error)
 
     def _close_sinks(self) -> None:
+        """Close the sink and the dead letter queue."""
         self._pipeline.sink.close()
-        if self._pipeline.queue is not None:
-            self._pipeline.queue.close()
+        if self._pipeline.dead_letter_queue is not None:
+            self._pipeline.dead_letter_queue.close()
 
-    def _finish_batch(self, ended: StreamingQuery, deadline: float) -> None:
-        """Run the batch that Spark planned while it was being stopped, if there is one, and no other batch: the next
-        owner of the task then has no batch to replay."""
-        if self._is_over(deadline) or ended.exception() is not None or self.taken:
+    def _run_last_planned_batch(self, ended: StreamingQuery, deadline: float) -> None:
+        """Run the batch that Spark planned while the query ``ended`` was being stopped, if there is such a batch, and
+        no other batch: the next owner of the task then has no batch to replay.
+
+        Returns when that batch has ended or failed, or when the grace is over. Does nothing if the query has failed or
+        its checkpoint was taken over. Raises the exceptions of :meth:`start`.
+        """
+        if self._is_grace_over(deadline) or ended.exception() is not None or self.is_checkpoint_lost:
             return
-        if batch_in_flight(self.held.path) is None:
+        if batch_in_flight(self.held_checkpoint.path) is None:
             return
         log.debug("%s: running the batch that Spark planned during the stop", self.task)
         ended.stop()
-        query = self._begin(once=True)
-        while not self._is_over(deadline) and not query.awaitTermination(LOOK_EVERY_S):
+        query = self._start_closing_on_error(once=True)
+        while not self._is_grace_over(deadline) and not query.awaitTermination(POLL_INTERVAL_S):
             pass
 
-    def _effect(self, batch: DataFrame, batch_id: int) -> None:
-        """The function of foreachBatch: check the plan, stage the batch, check the read rows, commit in the sink."""
-        self._batch = (batch_id, time.monotonic())
+    def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """The function of foreachBatch: the source checks the planned batch, the sinks stage the rows, the source
+        checks that the rows read are the planned ones, and the staged rows are committed unless the fence is closed.
+
+        Every exception makes the query fail. Before that, the cause is kept for :meth:`trace` and for the supervisor; a
+        FencedError is only logged.
+        """
+        self._running_batch = (batch_id, time.monotonic())
         try:
-            self._pipeline.source.check_plan(self.held.path, batch_id)
-            if self.fence.closed:
+            self._pipeline.source.check_before_read(self.held_checkpoint.path, batch_id)
+            if self.fence.is_closed:
                 raise FencedError
-            is_small = self._pipeline.source.is_small(batch.sparkSession, self.held.path, batch_id)
+            is_small = self._pipeline.source.is_batch_small(batch.sparkSession, self.held_checkpoint.path, batch_id)
             whole = Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
             with ExitStack() as stack:
                 in_order, sifted = self._stage(whole, stack)
-                self._pipeline.source.check_read(batch.sparkSession, self.held.path, batch_id)
-                with self.fence.passing():
+                self._pipeline.source.check_after_read(batch.sparkSession, self.held_checkpoint.path, batch_id)
+                with self.fence.allow_commit():
                     for staged in in_order:
-                        staged.put_in_place()
-                if self._report is not None:
-                    self._report.add(sifted())
+                        staged.commit()
+                if self._bad_record_reporter is not None:
+                    self._bad_record_reporter.add_batch(sifted())
         except UnreachableError as error:
-            self._cause = str(error)
-            self.is_server_away = True
+            self._last_failure = str(error)
+            self.is_server_unreachable = True
             raise
         except WorldError as error:
-            self.refusal = str(error)
+            self.permanent_failure = str(error)
             raise
-        except ReadAgainError as error:
-            self._cause = str(error)
+        except BatchTooLargeError as error:
+            self._last_failure = str(error)
             raise
         except FencedError:
             log.info(
-                "%s: batch %d was not committed: the task was stopped here or another worker has taken it over",
+                "%s: batch %d was not committed: the task was stopped here, or another worker has taken over the task",
                 self.task,
                 batch_id,
             )
             raise
         except Exception as error:
-            self.refusal = raised_sentence(error)
-            self._cause = f"Batch {batch_id} failed: {sentence_of(error)}"
+            self.permanent_failure = raise_error_message(error)
+            self._last_failure = f"Batch {batch_id} failed: {message_of(error)}"
             raise
         finally:
-            self._batch = None
+            self._running_batch = None
 
-    def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[Staged], Callable[[], Tally]]:
-        """The staged data in the order of their commits, and a function that returns the bad-row summary afterwards."""
+    def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[StagedBatch], Callable[[], BadRowSummary]]:
+        """Stage the good rows of ``whole``, and its bad rows if they are written. The staged data is removed when
+        ``stack`` ends.
+
+        Returns the staged batches in the order in which they must be committed, and a function that returns the number
+        of bad rows and the first of them; it is called after the commits.
+        """
         sink, tolerance = self._pipeline.sink, self._pipeline.tolerance
         if tolerance is None:
-            return [self._staged(stack, sink.stage(whole))], Tally
-        if isinstance(tolerance.letters, sink.holds):
-            sifter = Sifter(whole.rows, is_small=whole.is_small)
-            batch = replace(whole, rows=good_rows(whole.rows), sifter=sifter)
-            return [self._staged(stack, sink.stage(batch))], lambda: sifter.tally
-        if self._pipeline.queue is None and not tolerance.logs:
+            return [self._staged(stack, sink.stage(whole))], BadRowSummary
+        if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letters):
+            sifter = BadRowSeparator(whole.rows, is_small=whole.is_small)
+            batch = replace(whole, rows=good_rows(whole.rows), separator=sifter)
+            return [self._staged(stack, sink.stage(batch))], lambda: sifter.bad_row_summary
+        if self._pipeline.dead_letter_queue is None and not tolerance.logs_errors:
             # Only the good rows are evaluated: no second evaluation exists that could give other rows.
-            return [self._staged(stack, sink.stage(replace(whole, rows=good_rows(whole.rows))))], Tally
-        rows = stack.enter_context(kept(whole.rows))
-        tally = tally_of(rows)
-        in_order: list[Staged] = []
-        if self._pipeline.queue is not None and tally.count:
-            in_order.append(self._staged(stack, self._pipeline.queue.stage(replace(whole, rows=bad_rows(rows)))))
+            return [self._staged(stack, sink.stage(replace(whole, rows=good_rows(whole.rows))))], BadRowSummary
+        rows = stack.enter_context(materialized(whole.rows))
+        tally = summarize_bad_rows(rows)
+        in_order: list[StagedBatch] = []
+        if self._pipeline.dead_letter_queue is not None and tally.count:
+            in_order.append(
+                self._staged(stack, self._pipeline.dead_letter_queue.stage(replace(whole, rows=bad_rows(rows))))
+            )
         in_order.append(self._staged(stack, sink.stage(replace(whole, rows=good_rows(rows)))))
         return in_order, lambda: tally
 
     @staticmethod
-    def _staged(stack: ExitStack, staged: Staged) -> Staged:
-        stack.callback(staged.drop)
+    def _staged(stack: ExitStack, staged: StagedBatch) -> StagedBatch:
+        """Return ``staged``, after registering its :meth:`StagedBatch.clean_up` with ``stack``."""
+        stack.callback(staged.clean_up)
         return staged
 
 
-def _end_at_boundary(query: StreamingQuery, checkpoint: Path, is_over: Callable[[], bool]) -> None:
-    """Prevent further batches and wait for the running one until ``is_over``.
+def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_over: Callable[[], bool]) -> None:
+    """Prevent further batches, and wait until the running batch has ended or ``is_over()`` is True. Spark may plan one
+    more batch and not run it.
 
     Uses Spark's internals: Spark's loop over batches continues while its state is not TERMINATED.
     """

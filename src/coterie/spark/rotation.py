@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Self
 
-from coterie.config.definition import Definition, Key, Type, Width, at_least
-from coterie.spark.end_config import EndConfig
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.prefixed_config import PrefixedConfig
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name="flush.size",
             type=Type.INT,
             documentation=(
@@ -17,12 +17,12 @@ DEFINITION = Definition(
                 "Default: the rows of a full batch. For sources that report the number of waiting rows (Kafka)."
             ),
             optional=True,
-            check=at_least(1),
+            validator=at_least(1),
             group=SINK_GROUP,
             width=Width.SHORT,
             display_name="Flush size (rows)",
         ),
-        Key(
+        ConfigKey(
             name="rotate.interval.ms",
             type=Type.LONG,
             documentation=(
@@ -30,27 +30,30 @@ DEFINITION = Definition(
                 "number of waiting rows (Kafka)."
             ),
             default="30000",
-            check=at_least(0),
+            validator=at_least(0),
             group=SINK_GROUP,
             width=Width.SHORT,
             display_name="Rotate interval (ms)",
         ),
     )
 )
-"""Keys of Connect's S3 sink, for the definition of a sink that benefits from batches of many rows."""
+"""The keys of a rotation, with the names in Connect's S3 sink. A sink that benefits from batches of many rows has them
+in its definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A batch starts when ``rows`` rows are waiting, or ``interval_ms`` after the previous batch."""
+    """A batch starts when ``rows`` rows are waiting, and at the latest ``interval_ms`` after the start of the previous
+    batch if any row is waiting then."""
 
     rows: int | None
-    """None: the number of rows of the source's largest batch."""
+    """None means as many rows as the source's largest batch has."""
     interval_ms: int
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self | None:
-        """The rotation of a sink's config; None when the sink must not wait for rows.
+    def of(cls, config: PrefixedConfig) -> Self | None:
+        """The rotation that a sink's config defines; None when batches do not wait for rows
+        (``rotate.interval.ms`` = 0).
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
@@ -59,6 +62,6 @@ class Rotation:
         return cls(rows=rows, interval_ms=interval_ms) if interval_ms else None
 
 
-def keys(config: EndConfig) -> tuple[str, ...]:
-    """The rotation keys by the names that the user has to set."""
+def keys(config: PrefixedConfig) -> tuple[str, ...]:
+    """The user's keys (:meth:`PrefixedConfig.key`) of the rotation keys, whether or not the user has set them."""
     return tuple(config.key(known.name) for known in DEFINITION.keys)

@@ -12,96 +12,107 @@ from typing import ClassVar, Protocol, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from coterie.config.definition import Definition
+from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import CoterieError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.keys import DeadLetters
-from coterie.spark.bad_records.sifted import Sifter
-from coterie.spark.end_config import EndConfig
+from coterie.spark.bad_records.keys import DeadLetterDestination
+from coterie.spark.bad_records.separator import BadRowSeparator
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
+from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 
 PARTITION_BYTES = 32 << 20
-"""Approximate maximum of a Spark partition's input. When the driver writes the rows, it holds the rows of two Spark
-partitions at a time."""
+"""Approximate maximum size of the input of one Spark partition, in bytes. When the driver writes the rows, it holds the
+rows of two Spark partitions at a time."""
 SMALL_BATCH_ROWS = 20_000
+"""Maximum number of rows of a small batch; see :data:`SMALL_BATCH_BYTES`."""
 SMALL_BATCH_BYTES = 8 << 20
-"""Limits of a small batch. The driver writes a small batch by Arrow with less CPU time than Spark's own writers (1.7 to
-8 times less for a batch of 100 rows), and its rows fit into the driver's memory."""
+"""Approximate maximum size of the input of a small batch, in bytes. The rows of a small batch fit into the driver's
+memory, and the driver writes them by Arrow with less CPU time than Spark's own writers (1.7 to 8 times less for a batch
+of 100 rows)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The input of one task: ``index`` is the task's number, from 0 to ``count`` - 1."""
+class TaskInput:
+    """The part of a connector's input that one task reads."""
 
-    index: int
-    count: int
+    task_number: int
+    """The task's number, from 0 to ``task_count`` - 1."""
+    task_count: int
+    """The number of the connector's tasks."""
     parts: tuple[str, ...]
     """The source partitions that this task reads, as :meth:`Source.split` assigned them."""
-    function: SplitFunction
+    split_function: SplitFunction
+    """The function that divides the input of the source partitions between the tasks."""
 
 
-class ReadAgainError(CoterieError):
-    """A batch is not read, because one of its Spark partitions would be too large for memory. The next start of the
-    query on the same checkpoint reads the batch in smaller Spark partitions."""
+class BatchTooLargeError(CoterieError):
+    """A planned batch is not read, because one of its Spark partitions would be too large for memory. The next start of
+    the query on the same checkpoint reads the batch in smaller Spark partitions."""
 
 
 class Source(Protocol):
-    """Reads the input of one task. The task's input (:class:`Share`) is fixed for the lifetime of its checkpoint."""
+    """Reads the input of one task (:class:`TaskInput`), which is fixed for the lifetime of the task's checkpoint. Keys
+    have names without the prefix ``source.``."""
 
-    free_prefixes: ClassVar[tuple[str, ...]]
+    free_key_prefixes: ClassVar[tuple[str, ...]]
     """Prefixes of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
-    identity: ClassVar[tuple[str, ...]]
-    """The keys that, with the source partitions, determine what a task reads. A batch in flight of a closed checkpoint
-    generation is read with the values of its own generation."""
-    access: ClassVar[tuple[str, ...]]
-    """The keys that determine to which system the identity keys refer; they include passwords and options."""
+    identity_keys: ClassVar[tuple[str, ...]]
+    """The keys that, with the source partitions, determine what a task reads. A batch in flight (planned and not
+    committed) of a closed checkpoint generation is read with the values of these keys in that generation's config."""
+    connection_keys: ClassVar[tuple[str, ...]]
+    """The keys that determine to which system (cluster, server) the identity keys refer; they include passwords and
+    options."""
     split_function: ClassVar[SplitFunction]
     """The function that divides the input of the source partitions between the tasks."""
     has_fixed_split: ClassVar[bool]
-    """Whether the positions of one split cannot be used in another split, so that the number of tasks never changes."""
-    sifts_bad_records: ClassVar[bool]
-    """Whether :meth:`read` returns rows with the error columns of ``bad_records/hidden.py`` if the config contains
-    ``errors.tolerance=all``. A record that does not convert is then a bad row, and does not fail the batch."""
-    store: ClassVar[PositionStore]
-    """Reads the positions of a task's checkpoint, and writes them into a new checkpoint."""
-    can_rotate: ClassVar[bool]
+    """Whether the positions of one split cannot be used in another split. The number of a connector's tasks then never
+    changes after the first split."""
+    reports_bad_records: ClassVar[bool]
+    """Whether :meth:`read` returns rows with the error columns of :mod:`coterie.spark.bad_records.error_columns` if the
+    config contains ``errors.tolerance=all``. A record that does not convert is then a bad row, and does not fail the
+    batch."""
+    position_store: ClassVar[PositionStore]
+    """Reads the positions of a task's checkpoint, and writes positions into a new checkpoint."""
+    can_wait_for_rows: ClassVar[bool]
     """Whether :meth:`read` can delay batches until enough rows are waiting, as the sink's :class:`Rotation` requires.
     """
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
-        """The keys of this source, without ``source.``. They may depend on ``config``."""
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
+        """The keys of this source. They may depend on the values in ``config``."""
         ...
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key, that the definition cannot detect: options, columns, an unreachable server.
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Errors, by the user's key, that the definition cannot detect: invalid options or columns, a server that
+        cannot be reached. Empty when there is none.
 
         Called when the definition detects no error. Waits some seconds at most for a server. Columns whose key is among
-        :meth:`open_keys` are not checked: a second call checks them with the values of :meth:`infer`.
+        :meth:`keys_to_infer` are not checked: a second call checks them with the values of :meth:`infer`.
         """
         ...
 
     @classmethod
-    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+    def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
         """The keys that ``config`` does not set and for which :meth:`infer` finds a value: the columns of the input."""
         ...
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """A value for each of :meth:`open_keys`, inferred from the existing input. All tasks of a checkpoint generation
-        have these values, and later generations keep them. Called when :meth:`validate` returns no error.
+    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+        """A value for each of :meth:`keys_to_infer`, by key, inferred from the existing input. All tasks of a
+        checkpoint generation have these values. A later generation that reads one of the same source partitions keeps
+        them. Called when :meth:`validate` returns no error.
 
-        :raises ConfigError: when there is no input, or Spark cannot read it; the error names the key to set.
+        :raises ConfigError: when there is no input, or Spark cannot read the input; the error names the key to set.
         :raises WorldError: when the source cannot be reached.
         """
         ...
 
     @classmethod
-    def parts(cls, config: EndConfig) -> Sequence[str]:
+    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
         """The names of the existing source partitions.
 
         :raises ConfigError: when a value is not valid; the error names the key.
@@ -111,60 +122,68 @@ class Source(Protocol):
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """The source partitions of each task, for ``tasks_max`` tasks at most."""
+        """The source partitions of each task, by task number, for ``tasks_max`` tasks at most."""
         ...
 
     @classmethod
-    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """The initial positions of the source partitions ``parts``, which were never read. A source partition that is
-        missing in the result begins at Spark's default.
+    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+        """The positions at which to begin with the source partitions ``parts``, which were never read. A source
+        partition that is missing in the result begins at Spark's default.
 
-        ``is_first``: the connector is new. A source partition that is added later is read from its beginning.
+        ``is_new_connector``: True for the first split of a new connector. False for source partitions that are added to
+        an existing connector: these are read from their beginning.
 
+        :raises ConfigError: when the config defines no position for a source partition; the error names the key.
         :raises WorldError: when the source cannot be reached.
         """
         ...
 
     @classmethod
-    def of(cls, config: EndConfig, share: Share) -> Self:
-        """:raises ConfigError: when a value is not valid; the error names the key."""
+    def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
+        """The object that reads ``task_input`` for one start of a task, or one that only validation uses.
+
+        :raises ConfigError: when a value is not valid; the error names the key.
+        """
         ...
 
     def schema(self, spark: SparkSession) -> StructType:
-        """The columns of :meth:`read`.
+        """The columns that the rows of :meth:`read` have, with the hidden ones of
+        :mod:`coterie.spark.record_columns`, without error columns.
 
-        :raises ConfigError: when Spark cannot parse them.
+        :raises ConfigError: when Spark cannot parse the columns in the config.
         """
         ...
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """The stream of this task's rows. Called before each start of the query on ``checkpoint``, which may have no
-        batches. A replayed batch has the same rows. The size of every batch is bounded.
+        """The stream of this task's rows, from the end of the batches in ``checkpoint``, which may have none. Called
+        before each start of the query on ``checkpoint``. A replayed batch has the same rows. The size of every batch is
+        bounded. ``rotation``: how long a batch waits for rows; None: not at all.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the task cannot resume from this checkpoint.
         """
         ...
 
-    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether a batch's rows fit into the driver's memory by its plan: at most :data:`SMALL_BATCH_ROWS` rows and
-        about :data:`SMALL_BATCH_BYTES` bytes of input. Counts no rows.
+    def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Whether the planned batch ``batch_id`` is small (:data:`SMALL_BATCH_ROWS`, :data:`SMALL_BATCH_BYTES`), so
+        that all its rows fit into the driver's memory. Judged by the plan in ``checkpoint``: no row is counted.
 
-        :raises ReadAgainError: when a Spark partition would be too large; the next :meth:`read` uses smaller ones.
+        :raises BatchTooLargeError: when a Spark partition would be too large; the next :meth:`read` uses smaller ones.
         """
         ...
 
-    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Called before a planned batch is read.
+    def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
+        """Check that the planned batch ``batch_id`` may be read. Called before each read of a batch.
 
         :raises WorldError: when the batch must not be read.
         """
         ...
 
-    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Called after a batch was read, before the sink commits it.
+    def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
+        """Check that the rows that were read are those of the batch's plan. Called after the sink has staged the batch
+        and before it commits the batch.
 
-        :raises WorldError: when the rows read differ from the batch's plan.
+        :raises WorldError: when the rows that were read differ from the plan.
         """
         ...
 
@@ -175,111 +194,122 @@ class TaskLineage:
 
     task: ConnectorTaskId
     lineage: str
+    """The id of the checkpoint's contents (:attr:`HeldCheckpoint.lineage`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch for a sink. :meth:`Staged.put_in_place` commits all of its rows or none.
+    """One batch for a sink. :meth:`StagedBatch.commit` commits all of its rows or none.
 
-    A replay has the same rows, the same lineage and the same id. If an expression of the user is not deterministic, two
-    evaluations may classify different rows as bad.
+    A replay of the batch has the same rows, the same lineage and the same id. If an expression of the user is not
+    deterministic, two evaluations of the rows may classify different rows as bad.
     """
 
     lineage: TaskLineage
     batch_id: int
     rows: DataFrame
-    """The rows, with the columns of :meth:`Sink.shape`."""
+    """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
-    """Whether the rows may be collected on the driver; see :meth:`Source.is_small`."""
-    sifter: Sifter | None = None
-    """Separates the batch's good and bad rows, for a sink that writes both in one transaction (:attr:`Sink.holds`). The
-    sink then takes its rows from ``sifter`` and not from ``rows``, the good rows of another evaluation."""
+    """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
+    separator: BadRowSeparator | None = None
+    """Separates the batch's good and bad rows, for a sink that writes both in one transaction
+    (:attr:`Sink.atomic_dead_letters`); else None. The sink then takes its rows from ``separator``, and not from
+    ``rows``: these are the good rows of another evaluation."""
 
 
-class Staged(Protocol):
-    """A batch that the sink has written and not committed: readers cannot read it yet."""
+class StagedBatch(Protocol):
+    """One copy of a batch, which the sink has written and not committed: readers of the sink do not see it yet."""
 
-    def put_in_place(self) -> None:
-        """Commit the batch in the sink, atomically. Of all copies of a batch only the first is committed. The others
-        are dropped without an error.
+    def commit(self) -> None:
+        """Commit the batch in the sink, atomically. If another copy of the same batch was committed before, this copy
+        is dropped without an error.
 
         :raises FencedError: when another owner has taken over in the sink.
         :raises WorldError: when the commit failed.
         """
         ...
 
-    def drop(self) -> None:
-        """Remove the staged data of this copy, whether it was committed or not. Raises nothing."""
+    def clean_up(self) -> None:
+        """Remove what remains of the staged data of this copy, after its commit or instead of it. Raises nothing."""
         ...
 
 
 class Sink(Protocol):
-    """The place to which a task writes its batches. A sink does not use the worker's fence: the query keeps the fence
-    open around :meth:`Staged.put_in_place`."""
+    """The place to which a task writes its batches. Keys have names without the prefix ``sink.``. A sink does not use
+    the run's :class:`Fence`: the query keeps the fence open around :meth:`StagedBatch.commit`."""
 
-    free_prefixes: ClassVar[tuple[str, ...]]
-    """See :attr:`Source.free_prefixes`."""
-    identity: ClassVar[tuple[str, ...]]
-    """The keys that determine where rows are written and their meaning there. A changed value requires a new checkpoint
-    generation. A batch in flight of a closed generation is written with the values of its own generation."""
-    access: ClassVar[tuple[str, ...]]
-    """See :attr:`Source.access`."""
-    holds: ClassVar[tuple[type[DeadLetters], ...]]
+    free_key_prefixes: ClassVar[tuple[str, ...]]
+    """See :attr:`Source.free_key_prefixes`."""
+    identity_keys: ClassVar[tuple[str, ...]]
+    """The keys that determine where rows are written, and what rows mean there. A changed value requires a new
+    checkpoint generation. A batch in flight (planned and not committed) of a closed generation is written with the
+    values of these keys in that generation's config."""
+    connection_keys: ClassVar[tuple[str, ...]]
+    """See :attr:`Source.connection_keys`."""
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]]
     """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
-    these kinds :meth:`stage` receives a batch with a :attr:`Batch.sifter`; the sink's config names the destination.
+    these kinds :meth:`stage` receives a batch with a :attr:`Batch.separator`; the sink's config names the destination.
 
-    For other kinds the batch contains only the good rows. A separate sink commits the bad rows before them."""
+    For other kinds the batch contains only the good rows. A separate sink commits the bad rows before the good rows."""
 
     @property
     def rotation(self) -> Rotation | None:
-        """How long batches wait for rows; None for a sink that writes small batches as efficiently as large ones."""
+        """How long batches wait for rows. None means that they do not wait: the sink's config sets no wait, or the sink
+        writes small batches as efficiently as large ones."""
         ...
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
-        """The keys of this sink, without ``sink.``. They may depend on ``config``."""
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
+        """The keys of this sink. They may depend on the values in ``config``."""
         ...
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """See :meth:`Source.validate`."""
         ...
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
-        """Whether a batch's rows are written exactly once, also when this owner or another owner replays the batch."""
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
+        """Whether, with this config, a batch's rows are written exactly once, also when this or another owner of the
+        task replays the batch."""
         ...
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
-        """:raises ConfigError: when a value is not valid; the error names the key."""
+    def of(cls, config: PrefixedConfig) -> Self:
+        """The object that writes the batches of one start of a task, or one that only validation uses.
+
+        :raises ConfigError: when a value is not valid; the error names the key.
+        """
         ...
 
-    def shape(self, rows: DataFrame) -> DataFrame:
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         """``rows`` with the columns that the sink's batches have: the columns of the value, and those that the sink
-        takes from the metadata columns (:mod:`coterie.spark.record`). Called before each start of the query. The
-        function must transform each row separately.
+        takes from the metadata columns (:mod:`coterie.spark.record_columns`). Called before each start of the query.
+        Each result row must depend on one row only.
 
         :raises ConfigError: when ``rows`` lack a column that a key of the sink requires; the error names the key.
         """
         ...
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Remove the data that earlier owners of this task have staged, and end their open transactions on a server, so
-        that earlier owners commit nothing any more. Called before each start of the query, on this object each time.
+        that earlier owners commit nothing any more. Called on the same object before each start of the query, also
+        before restarts.
 
-        ``start`` is the number of the task's start (:attr:`HeldCheckpoint.starts`): earlier owners have lower numbers.
+        ``start_number`` is the number of the task's start (:attr:`HeldCheckpoint.start_number`): earlier owners have
+        lower numbers.
 
-        :raises WorldError: when the sink cannot be reached.
+        :raises FencedError: when a later start of the task has taken over in the sink.
+        :raises WorldError: when the sink cannot be reached or used.
         """
         ...
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Remove the data that the sink keeps for these lineages to reject a second copy of a batch. Idempotent.
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+        """Remove the data that the sink keeps for each of ``lineages`` to reject a second copy of a batch. Idempotent.
 
-        All batches of the lineages are committed, and no start will use them any more. A batch of an owner that
-        continues after a long suspension must still not be committed afterwards.
+        All batches of the lineages are committed, and no start will use these lineages any more. Also after the removal
+        the sink must reject a batch of an earlier owner whose process continues after a long suspension.
 
         ``config``: the config of the checkpoint generation to which the lineages belong.
 
@@ -287,7 +317,7 @@ class Sink(Protocol):
         """
         ...
 
-    def stage(self, batch: Batch) -> Staged:
+    def stage(self, batch: Batch) -> StagedBatch:
         """Write a batch without making it visible to readers.
 
         :raises FencedError: when another owner has taken over in the sink.
@@ -296,5 +326,6 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Close connections. Called when the task's query has ended. Raises nothing."""
+        """Close connections; a call of another thread that waits for a server then fails. Called when the query is
+        stopped and when it has ended, possibly more than once. Raises nothing."""
         ...

@@ -35,13 +35,14 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of
 from coterie.nouns.errors import WorldError
 from coterie.spark.converters import FORMATS, Format
-from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.prefixed_config import PrefixedConfig
 
 _DEFAULTS = {"key": Format.STRING, "value": Format.JSON}
+"""The format by side, for a config that sets no converter."""
 
 _PLAIN: dict[type[DataType], str] = {
     BooleanType: "boolean",
@@ -56,21 +57,22 @@ _PLAIN: dict[type[DataType], str] = {
     VarcharType: "string",
     BinaryType: "bytes",
 }
-"""Connect's types of the column types that Spark writes to JSON in the same way as Connect."""
+"""Connect's name of each column type that Spark writes to JSON in the same way as Connect."""
 
 
-def definition(config: EndConfig, side: str) -> Definition:
-    """The keys of the converter of ``side``, which is ``key`` or ``value``."""
+def definition(config: PrefixedConfig, side: str) -> ConfigDef:
+    """The config keys of the converter of ``side`` (``key`` or ``value``), without the prefix of ``config``; with the
+    key for JSON if the converter is the JsonConverter."""
     name = f"{side}.converter"
     default = _DEFAULTS[side]
     keys = [
-        Key(
+        ConfigKey(
             name=name,
             type=Type.CLASS,
             documentation=f"Format in which the {side} of a record is written: the name of Connect's converter.",
             default=default.value,
             importance=Importance.HIGH,
-            check=one_of(FORMATS),
+            validator=one_of(FORMATS),
             group=SINK_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",
@@ -79,7 +81,7 @@ def definition(config: EndConfig, side: str) -> Definition:
     chosen = config.config.get(config.key(name), default.value).strip()
     if FORMATS.get(chosen) is Format.JSON:
         keys.append(
-            Key(
+            ConfigKey(
                 name=f"{name}.schemas.enable",
                 type=Type.BOOLEAN,
                 documentation=f'Whether the {side} is written as {{"schema": ..., "payload": ...}}.',
@@ -89,28 +91,32 @@ def definition(config: EndConfig, side: str) -> Definition:
                 display_name=f"Schema in the {side}",
             )
         )
-    return Definition(tuple(keys))
+    return ConfigDef(tuple(keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serializer:
-    """Writes the ``side`` of records."""
+    """Writes the key or the value of records."""
 
     side: str
+    """``key`` or ``value``."""
     format: Format
-    has_envelope: bool = False
-    """For JSON: whether the schema is written too."""
+    has_schema_envelope: bool = False
+    """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 
     @classmethod
-    def of(cls, config: EndConfig, side: str) -> Self:
-        """:raises ConfigError: when a value is not valid; the error names the key."""
+    def of(cls, config: PrefixedConfig, side: str) -> Self:
+        """The serializer that ``config`` defines for ``side``.
+
+        :raises ConfigError: when a value is not valid; the error names the key.
+        """
         own = definition(config, side)
         format_ = FORMATS[config.read(own, f"{side}.converter", str)]
         has_envelope = format_ is Format.JSON and config.read(own, f"{side}.converter.schemas.enable", bool)
-        return cls(side=side, format=format_, has_envelope=has_envelope)
+        return cls(side=side, format=format_, has_schema_envelope=has_envelope)
 
     def of_column(self, rows: DataFrame, name: str) -> Column:
-        """The serialized bytes of one column; null where the column is null.
+        """The serialized bytes of the column ``name`` of ``rows``; null where the column is null.
 
         :raises WorldError: when the format does not support the column's type.
         """
@@ -136,7 +142,8 @@ class Serializer:
                 return F.when(column.isNotNull(), self._with_schema(text, field.dataType))
 
     def of_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
-        """The bytes of a JSON object with these columns.
+        """The bytes of a JSON object with the columns ``names`` of ``rows``, in an envelope if
+        ``has_schema_envelope``. Only for the format JSON.
 
         :raises WorldError: when JSON does not support the type of a column.
         """
@@ -145,7 +152,9 @@ class Serializer:
         return self._with_schema(_to_json(payload), StructType(fields))
 
     def _with_schema(self, text: Column, type_: DataType) -> Column:
-        if not self.has_envelope:
+        """The bytes of the JSON ``text``, which was written from the column type ``type_``; in an envelope with the
+        schema if ``has_schema_envelope``."""
+        if not self.has_schema_envelope:
             return text.cast("binary")
         schema = json.dumps(_connect_schema(type_, is_optional=False), ensure_ascii=False, separators=(",", ":"))
         return F.concat(F.lit(f'{{"schema":{schema},"payload":'), text, F.lit("}")).cast("binary")
@@ -157,19 +166,21 @@ def column_of(name: str) -> Column:
 
 
 def _json_of(column: Column, field: StructField) -> Column:
-    """Any value as JSON. Spark's ``to_json`` writes only objects and lists."""
+    """The JSON text of ``column``, which ``field`` describes, for any supported type. Spark's ``to_json`` writes only
+    objects and lists."""
     text = _to_json(F.struct(_payload(column, field).alias("v")))
     return F.substring(text, F.lit(len('{"v":') + 1), F.length(text) - len('{"v":}'))
 
 
 def _to_json(payload: Column) -> Column:
+    """The JSON text of a struct, with its null fields."""
     return F.to_json(payload, {"ignoreNullFields": "false"})
 
 
 def _payload(column: Column, field: StructField) -> Column:
-    """The column, converted to types that Spark writes to JSON in the same way as Connect.
+    """``column``, converted to types that Spark writes to JSON in the same way as Connect.
 
-    :raises WorldError: when there is no such type.
+    :raises WorldError: when the type of ``field`` has no such conversion; the message names the column.
     """
     try:
         return _converted(column, field.dataType)
@@ -180,7 +191,10 @@ def _payload(column: Column, field: StructField) -> Column:
 
 
 def _converted(column: Column, type_: DataType) -> Column:
-    """:raises ValueError: when a type cannot be written; the message is the name of the type."""
+    """:func:`_payload` for a column, list item, map value or struct field of the type ``type_``.
+
+    :raises ValueError: when a type cannot be written; the message is the name of the type.
+    """
     match type_:
         case TimestampType():
             return F.unix_millis(column)
@@ -206,7 +220,7 @@ def _converted(column: Column, type_: DataType) -> Column:
 
 
 def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
-    """The schema, as Connect's JsonConverter writes it, of a type that :func:`_converted` supports."""
+    """The schema, as Connect's JsonConverter writes it, of a column type that :func:`_converted` supports."""
     schema: dict[str, Any]
     match type_:
         case StructType():

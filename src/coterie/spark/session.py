@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.class_archive import with_archive
-from coterie.spark.java import deafened, find_java_home
+from coterie.spark.java import find_java_home, wrap_ignoring_signals
 from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 # same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
-FAST = {
+DEFAULT_SETTINGS = {
     # Hadoop's local file system starts a chmod process for every file; the raw one with this manager does not. This
     # halves the time of a small batch (30 queries at 1 s: from 14-20 batches/s to the full 30).
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
@@ -59,18 +59,22 @@ FAST = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Settings for a Spark whose executors run in the driver's JVM: other machines cannot connect to the driver."""
 
 THREADS_PER_CORE = 4
-"""The number of Spark's threads for each core. A partition of a backlog occupies its thread for seconds. With more
-threads than cores other tasks still get a thread, and the operating system divides the cores between all threads."""
+"""The number of Spark's threads for each core, if the user does not set ``spark.master``. A Spark partition of a
+backlog occupies its thread for seconds. With more threads than cores other tasks still get a thread, and the operating
+system divides the cores between all threads."""
 
 _launching = threading.Lock()
+"""Held while this process starts a JVM: two starts at the same time must not both find that there is no session."""
 
 
 def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """Coterie's default settings, overridden by the user's ``spark.*`` settings. Values of a key are not merged."""
+    """Coterie's default settings, overridden by ``settings``, the user's ``spark.*`` settings. The user's value of a
+    key replaces Coterie's value: lists of options are not merged."""
     ours = {
-        **FAST,
+        **DEFAULT_SETTINGS,
         "spark.master": "local[*]",
         "spark.app.name": "coterie",
         "spark.local.dir": str(scratch),
@@ -85,13 +89,13 @@ def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
     return {**ours, **settings}
 
 
-class Session:
+class SparkDriver:
     """A SparkSession in this process, with its JVM.
 
-    When the JVM ends without a call of :meth:`close`, ``on_death(reason)`` is called on a thread of this session.
+    When the JVM ends and :meth:`close` was not called before, ``on_exit(reason)`` is called on a thread of this object.
     """
 
-    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path, on_death: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path, on_exit: Callable[[str], None]) -> None:
         self.spark = spark
         self.jvm_pid: int = gateway.proc.pid
         self._gateway = gateway
@@ -101,27 +105,29 @@ class Session:
             code = gateway.proc.wait()
             if not self._closing.is_set():
                 ended = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-                on_death(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {log_file}")
+                on_exit(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {log_file}")
 
         self._watcher = threading.Thread(target=watch, name="coterie-jvm-watch", daemon=True)
         self._watcher.start()
 
-    def close(self, *, patience_s: float = 10) -> None:
-        """Stop Spark and wait until the JVM has ended; after ``patience_s`` seconds the JVM is killed."""
+    def close(self, *, timeout_s: float = 10) -> None:
+        """Stop Spark and end the JVM. A JVM that still runs ``timeout_s`` seconds after Spark was stopped is killed.
+        The JVM may have ended before; failures of Spark are logged."""
         self._closing.set()
         try:
             if self._gateway.proc.poll() is None:
                 self.spark.stop()
         except Exception as error:  # noqa: BLE001 - a failure of the JVM; the JVM is ended below in any case
-            log.warning("Stopping Spark failed; its JVM is ended: %s", error)
-        _end(self._gateway, patience_s=patience_s)
+            log.warning("Stopping Spark failed, so its JVM is ended now: %s", error)
+        _end(self._gateway, timeout_s=timeout_s)
         self._watcher.join()
 
 
-def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Session:
-    """Start a JVM and a session in it.
+def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDriver:
+    """Start a JVM and a Spark session in it. ``on_exit``: see :class:`SparkDriver`.
 
-    :raises WorldError: when there is no Java, or Spark does not start; the message contains what to do.
+    :raises WorldError: when there is no suitable Java, Spark does not start, or this process already has a session; the
+        message contains the reason or the log file to read.
     """
     scratch, log_file = config.scratch, config.log_file
     scratch.mkdir(parents=True, exist_ok=True)
@@ -135,7 +141,7 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
         try:
             # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. The JVM ignores
             # the signals that end this process in a clean way: it must not end before the last batches are committed.
-            launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
+            launcher = wrap_ignoring_signals(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
             options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
@@ -149,14 +155,15 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
                 conf.setIfMissing("spark.default.parallelism", str(cores))
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
-            return Session(SparkSession(context), gateway, log_file, on_death)
+            return SparkDriver(SparkSession(context), gateway, log_file, on_exit)
         except Exception as error:
-            _end(gateway, patience_s=10)
+            _end(gateway, timeout_s=10)
             raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
 
 
-def _end(gateway: Any, *, patience_s: float) -> None:
-    """End the JVM and clear PySpark's references to it, so that this process can start another JVM."""
+def _end(gateway: Any, *, timeout_s: float) -> None:
+    """End the JVM and clear PySpark's references to it, so that this process can start another JVM. The JVM is killed
+    if it has not ended after ``timeout_s`` seconds."""
     jvm: subprocess.Popen[bytes] = gateway.proc
     try:
         gateway.shutdown()
@@ -166,7 +173,7 @@ def _end(gateway: Any, *, patience_s: float) -> None:
         # The JVM ends when this pipe is closed, which also happens when this process is killed.
         jvm.stdin.close()
     try:
-        jvm.wait(timeout=patience_s)
+        jvm.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         jvm.kill()
         jvm.wait()

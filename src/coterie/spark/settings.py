@@ -9,11 +9,11 @@ from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSettings:
-    """The folder of the jars that a worker's connectors need, and whether and where to fetch them."""
+    """The folder of the jars that a worker's connectors need, whether a worker fetches missing jars, and from where."""
 
     folder: Path
     fetch: bool = False
-    """Whether jars that are missing in ``folder`` are fetched before Spark starts."""
+    """Whether pinned jars that are missing in ``folder``, or differ there, are fetched before Spark starts."""
     mirror: str = field(default=MAVEN_CENTRAL, repr=False)
     """URL of the Maven repository; may contain a password."""
 
@@ -39,11 +39,11 @@ class SparkConfig:
     log_file: Path
     """The file for the output of the JVM."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """``spark.*`` settings of the user, which override Coterie's."""
+    """The user's ``spark.*`` settings, which override Coterie's."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of Kafka's clients: the defaults of Kafka sources and sinks, which a connector can override."""
     jars: JarSettings | None = None
-    """None means that Spark has only its own jars."""
+    """None means that Coterie adds no jars to Spark's own and to those of ``settings``."""
     python: PythonSettings = PythonSettings()
     offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
-    """Interval at which the offsets of tasks that read from Kafka are committed to their connector's group."""
+    """Interval at which the offsets of tasks that read from Kafka are committed to their connector's consumer group."""

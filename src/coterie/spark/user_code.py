@@ -13,18 +13,20 @@ from coterie.config.definition import as_list
 from coterie.spark.settings import PythonSettings
 
 MODULES_SETTING = "spark.coterie.pipeline.modules"
-"""The setting of a worker's Spark session that contains the modules that the worker allows."""
+"""The setting of a worker's Spark session that contains the worker's ``pipeline.modules``: the modules whose functions
+connectors may run, separated by commas."""
 PYTHON_SETTING = "spark.sql.execution.pyspark.python"
 """Spark's setting for the Python executable that runs functions of users."""
 
 
 def settings_of(python: PythonSettings) -> Mapping[str, str]:
-    """The settings of a worker's Spark session for functions of users."""
+    """The settings of a worker's Spark session for functions of users, by key: :data:`MODULES_SETTING` and
+    :data:`PYTHON_SETTING`."""
     return {MODULES_SETTING: ",".join(python.modules), PYTHON_SETTING: python.executable or sys.executable}
 
 
 def well_formed(value: str) -> str | None:
-    """A check of a config value: ``package.module:function``."""
+    """A check of a config value: None if it has the form ``package.module:function``, else the error message."""
     module, colon, name = value.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return None
@@ -32,9 +34,10 @@ def well_formed(value: str) -> str | None:
 
 
 def load(spark: SparkSession, named: str) -> Callable[..., Any]:
-    """The function with the name ``named``, which is well-formed.
+    """Import the function ``named``, a text that :func:`well_formed` accepts.
 
-    :raises ValueError: when the worker does not allow the module, or the function does not exist.
+    :raises ValueError: when the worker does not allow the module, the module cannot be imported, or it has no function
+        of this name.
     """
     module_name, _, name = named.partition(":")
     allowed = as_list(spark.conf.get(MODULES_SETTING, "") or "")
@@ -47,7 +50,7 @@ def load(spark: SparkSession, named: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"the module {module_name} cannot be imported: {raised(error)}") from error
+        raise ValueError(f"the module {module_name} cannot be imported: {exception_message(error)}") from error
     function = getattr(module, name, None)
     if function is None:
         raise ValueError(f"the module {module_name} has no {name}")
@@ -57,8 +60,9 @@ def load(spark: SparkSession, named: str) -> Callable[..., Any]:
     return found
 
 
-def raised(error: BaseException) -> str:
-    """An exception in one line: its type, the first line of its message, and the innermost file and line number."""
+def exception_message(error: BaseException) -> str:
+    """One line about an exception: its type, the first line of its message and, if it was raised, the innermost file
+    and line number of its traceback."""
     lines = str(error).strip().splitlines()
     sentence = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
@@ -66,10 +70,10 @@ def raised(error: BaseException) -> str:
 
 
 def call_within(limit_s: float, function: Callable[..., Any], *arguments: object) -> Any:
-    """The result of ``function``, which runs on a separate thread.
+    """Call ``function`` with ``arguments`` on a separate thread and return its result.
 
-    :raises ValueError: when the function raises, exits, or does not return within ``limit_s`` seconds; its thread then
-        continues to run.
+    :raises ValueError: when ``function`` raises any exception, SystemExit too, or does not return within ``limit_s``
+        seconds; in the latter case the thread continues to run.
     """
     results: list[object] = []
     errors: list[BaseException] = []
@@ -84,7 +88,7 @@ def call_within(limit_s: float, function: Callable[..., Any], *arguments: object
     thread.start()
     thread.join(limit_s)
     if errors:
-        raise ValueError(f"it raised {raised(errors[0])}") from errors[0]
+        raise ValueError(f"the function raised {exception_message(errors[0])}") from errors[0]
     if not results:
-        raise ValueError(f"it did not return within {limit_s:.0f} s")
+        raise ValueError(f"the function did not return within {limit_s:.0f} s")
     return results[0]

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from coterie.config.definition import (
-    Definition,
+    ConfigDef,
+    ConfigKey,
     Importance,
-    Key,
     Type,
     Width,
     as_list,
@@ -27,53 +27,67 @@ from coterie.config.definition import (
 )
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import TASKS_MAX
-from coterie.spark import connect_keys, rotation, transforms
+from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
-from coterie.spark.bad_records.guarded import guarded
-from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
+from coterie.spark.bad_records.error_columns import ERROR, ERROR_TYPE, ORIGINAL, ORIGINAL_RECORD_TYPE
+from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.columns import column_ids
-from coterie.spark.end_config import EndConfig
-from coterie.spark.failures import sentence_of
+from coterie.spark.failures import message_of
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
-from coterie.spark.patience import BATCH_TIMEOUT, PARTS_AGE
-from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources, written_to
-from coterie.spark.record import Part
-from coterie.spark.seams import Share
+from coterie.spark.plugins import (
+    SINKS,
+    ConfiguredSink,
+    ConfiguredSource,
+    configured_sink,
+    configured_source,
+    sink_identity,
+    sources,
+)
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn
+from coterie.spark.seams import TaskInput
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.task_timeouts import BATCH_TIMEOUT, METADATA_MAX_AGE
 
 logger = logging.getLogger(__name__)
 
 GROUP = "Common"
+"""The group, in a form, of the keys that every connector has."""
 INFERRED = "task.inferred"
-"""Key of a task's config: its checkpoint generation's values for source keys that the config omits, as JSON by name."""
+"""Key of a task's config: the values that its checkpoint generation inferred for source keys that the connector's
+config does not set, as a JSON object by name without the prefix."""
 _PREFIXES = ("source", "sink", "transforms", "predicates")
-EXACTLY_ONCE = Key(
+"""The first words of a connector's keys that have a prefix."""
+EXACTLY_ONCE = ConfigKey(
     name="exactly.once.support",
     type=Type.STRING,
     documentation="With required, a connector whose sink may write a row twice is rejected.",
     default="requested",
-    check=one_of(("requested", "required")),
+    validator=one_of(("requested", "required")),
     group=GROUP,
     order=4,
     width=Width.SHORT,
     display_name="Exactly once support",
 )
+"""The key by which the user requires that the sink writes each row exactly once."""
 
-_OTHERWISE = (
+_ALTERNATIVES = (
     "or create a connector under another name; or delete this one and create it again. A new connector reads "
     "everything from the beginning, into other folders"
 )
-"""The alternatives to keeping the old value, for a config that does not match a connector's checkpoints."""
+"""End of a message about a config that does not fit the connector's checkpoints, after "keep the old value": what else
+the user can do."""
 
 
 def _fits_folders(name: str) -> str | None:
-    """A check of a connector's name: the folders of its checkpoints and files contain the name."""
+    """A check of a connector's name: None if the name is valid, also as part of the names of the connector's folders,
+    else the error message."""
     size = len(safe_name(name).encode())
     if size > NAME_BYTES_MAX:
         return (
@@ -84,40 +98,40 @@ def _fits_folders(name: str) -> str | None:
 
 
 @cache
-def common() -> Definition:
+def common() -> ConfigDef:
     """The keys that every connector has, with any source and sink."""
-    return Definition(
+    return ConfigDef(
         (
-            Key(
+            ConfigKey(
                 name="name",
                 type=Type.STRING,
                 documentation="Name of the connector, unique among all connectors.",
                 importance=Importance.HIGH,
                 optional=True,
-                check=_fits_folders,
+                validator=_fits_folders,
                 group=GROUP,
                 order=0,
                 width=Width.MEDIUM,
                 display_name="Connector name",
             ),
-            Key(
+            ConfigKey(
                 name="connector.class",
                 type=Type.CLASS,
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
-                check=one_of((*sources(), *SINKS), "No such connector; there are"),
+                validator=one_of((*sources(), *SINKS), "No such connector; there are"),
                 group=GROUP,
                 order=1,
                 width=Width.LONG,
                 display_name="Connector class",
             ),
-            Key(
+            ConfigKey(
                 name="tasks.max",
                 type=Type.INT,
                 documentation="Maximum number of tasks of the connector.",
                 default="1",
                 importance=Importance.HIGH,
-                check=between(1, TASKS_MAX),
+                validator=between(1, TASKS_MAX),
                 group=GROUP,
                 order=2,
                 width=Width.SHORT,
@@ -125,12 +139,12 @@ def common() -> Definition:
             ),
             transforms.ALIASES,
             transforms.PREDICATE_ALIASES,
-            Key(
+            ConfigKey(
                 name="trigger.interval.ms",
                 type=Type.LONG,
                 documentation="Interval at which a task checks for new input; 0 means without a pause.",
                 default="1000",
-                check=at_least(0),
+                validator=at_least(0),
                 group=GROUP,
                 order=3,
                 width=Width.SHORT,
@@ -138,140 +152,159 @@ def common() -> Definition:
             ),
             EXACTLY_ONCE,
             BATCH_TIMEOUT,
-            PARTS_AGE,
+            METADATA_MAX_AGE,
             *bad_records.DEFINITION.keys,
         )
     )
 
 
-def errors_of(
+def config_errors(
     spark: SparkSession,
     config: Mapping[str, str],
-    worker: Mapping[str, str],
-    checkpointed: Sequence[Mapping[str, str]],
+    worker_kafka_properties: Mapping[str, str],
+    checkpointed_task_configs: Sequence[Mapping[str, str]],
 ) -> dict[str, list[str]]:
-    """All errors by key: first those of the definitions, then those of the plug-ins for keys without an error.
+    """All errors in a connector's config, by key; empty when the config is valid. Keys that are probably typos are
+    logged.
 
-    ``worker``: see :attr:`EndConfig.worker`. ``checkpointed`` are the configs of the connector's tasks that may have
-    checkpoints.
+    A plug-in validates its keys only if their definition has no error. ``worker_kafka_properties``: see
+    :attr:`PrefixedConfig.worker_kafka_properties`. ``checkpointed_task_configs``: the configs of the connector's tasks
+    that may have checkpoints; empty for a new connector.
+
+    :raises ConfigError, WorldError: when the partitions of a source whose number of tasks is fixed cannot be listed.
     """
-    for key, probably in slips(config).items():
+    for key, probably in likely_typos(config).items():
         logger.warning("The key %s of connector %s is ignored; is %s meant?", key, config.get("name", ""), probably)
-    found = common().errors(config) | transforms.errors_of(config)
+    found = common().errors(config) | transforms.config_errors(config)
     if "connector.class" in found:
         return found
-    source, sink, missing = _ends(config, worker)
+    source, sink, missing = _configured_ends(config, worker_kafka_properties)
     found |= missing
     if source is not None:
-        found |= source_errors(source, checkpointed)
+        found |= source_errors(source, checkpointed_task_configs)
     if source is not None and sink is not None:
-        found |= sink_errors(source, checkpointed) | connect_keys.errors_of(source, sink)
+        found |= sink_errors(source, checkpointed_task_configs) | unsupported_connect_keys.unsupported_key_errors(
+            source, sink
+        )
     wrong: dict[str, list[str]] = {}
     if source is not None:
-        source, wrong = _checked(spark, source, checkpointed)
+        source, wrong = _checked(spark, source, checkpointed_task_configs)
         if not wrong:
             if "tasks.max" not in found and source.plugin.has_fixed_split:
-                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
-            found |= _unfit_transforms(spark, source, sink, found)
+                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed_task_configs)
+            found |= _transform_errors(spark, source, sink, found)
         found |= wrong
     if sink is not None:
-        wrong = sink.definition.errors(config) | sink.config.unknown(sink.definition, sink.plugin.free_prefixes)
-        found |= wrong or sink.plugin.validate(spark, sink.config) | _weaker(sink)
-        if source is not None and not source.plugin.can_rotate:
-            found |= _without_rotation(source, sink)
+        wrong = sink.definition.errors(config) | sink.config.unknown_key_errors(
+            sink.definition, sink.plugin.free_key_prefixes
+        )
+        found |= wrong or sink.plugin.validate(spark, sink.config) | _exactly_once_errors(sink)
+        if source is not None and not source.plugin.can_wait_for_rows:
+            found |= _rotation_errors(source, sink)
     if source is not None and sink is not None:
-        found |= _unfit_ends(spark, config, source, sink, found)
+        found |= _end_combination_errors(spark, config, source, sink, found)
     return found
 
 
-def _unfit_ends(
+def _end_combination_errors(
     spark: SparkSession,
     config: Mapping[str, str],
-    source: SourceEnd,
-    sink: SinkEnd,
+    source: ConfiguredSource,
+    sink: ConfiguredSink,
     known: Mapping[str, list[str]],
 ) -> dict[str, list[str]]:
-    """Errors in the combination of the source and the sink, in addition to the ``known`` ones."""
+    """Errors, by key, in the combination of the source and the sink. ``known``: the errors that were found before; some
+    checks need a config without errors."""
     found = {} if known else _writes_to_itself(spark, source, sink)
     if not any(key.startswith("errors.") for key in known):
-        found |= _unfit_tolerance(spark, config, source, sink)
+        found |= _tolerance_errors(spark, config, source, sink)
     return found
 
 
 def _checked(
-    spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
-) -> tuple[SourceEnd, dict[str, list[str]]]:
-    """The source with the values that its tasks would get for keys that the config omits; and errors of its keys."""
+    spark: SparkSession, source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> tuple[ConfiguredSource, dict[str, list[str]]]:
+    """Check the source's keys. Returns the source, with the inferred values of keys that the config does not set, and
+    the errors by key. The values are missing if an error prevents the inference."""
     wrong = source.definition.errors(source.config.config)
-    wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
+    wrong |= source.config.unknown_key_errors(source.definition, source.plugin.free_key_prefixes)
     # Check jars, other keys and the server first: without them Spark would only report that it finds no columns.
     wrong = wrong or source.plugin.validate(spark, source.config)
-    if wrong or not source.plugin.open_keys(source.config):
+    if wrong or not source.plugin.keys_to_infer(source.config):
         return source, wrong
-    source, wrong = _with_columns(spark, source, checkpointed)
+    source, wrong = _with_columns(spark, source, checkpointed_task_configs)
     return source, wrong or source.plugin.validate(spark, source.config)
 
 
 def _with_columns(
-    spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
-) -> tuple[SourceEnd, dict[str, list[str]]]:
-    """The source with the values that its tasks would get for the keys that the config omits; or the errors, by key, if
-    the values cannot be inferred."""
+    spark: SparkSession, source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> tuple[ConfiguredSource, dict[str, list[str]]]:
+    """Infer the values of the keys that the config does not set (:meth:`Source.keys_to_infer`). Returns the source with
+    these values and no error; or ``source`` unchanged and the errors, by key, if the values cannot be inferred."""
     try:
-        kept = source.config.filled(_kept_columns(source, checkpointed))
-        return replace(source, config=kept.filled(source.plugin.infer(spark, kept))), {}
+        kept = source.config.with_defaults(_kept_columns(source, checkpointed_task_configs))
+        return replace(source, config=kept.with_defaults(source.plugin.infer(spark, kept))), {}
     except ConfigError as error:
         return source, error.listed
     except (WorldError, PySparkException, Py4JError, OSError) as error:
-        key = source.config.key(source.plugin.open_keys(source.config)[0])
-        return source, {key: [f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"]}
+        key = source.config.key(source.plugin.keys_to_infer(source.config)[0])
+        return source, {key: [f"No columns can be inferred: {message_of(error)}. Set {key}, or try again"]}
 
 
-def _kept_columns(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """The columns inferred for an earlier checkpoint generation that the next one keeps, by the rule of
-    :meth:`coterie.spark.generations.owner.Wanted.inferred`. Columns that a former config set are not kept.
+def _kept_columns(
+    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> Mapping[str, str]:
+    """The inferred values of the present checkpoint generation that the next generation keeps, by key: all of them if
+    the source still has one of the partitions that the tasks read, else none. This is the rule of
+    :meth:`coterie.spark.generations.updater.GenerationRequest.inferred`. Columns that a former config set are not kept.
 
     :raises ConfigError, WorldError: see :meth:`Source.parts`.
     """
-    inferred: Mapping[str, str] = json.loads(checkpointed[0].get(INFERRED, "{}")) if checkpointed else {}
-    before = {part for task in checkpointed for part in json.loads(task.get("task.parts", "[]"))}
+    inferred: Mapping[str, str] = (
+        json.loads(checkpointed_task_configs[0].get(INFERRED, "{}")) if checkpointed_task_configs else {}
+    )
+    before = {part for task in checkpointed_task_configs for part in json.loads(task.get("task.parts", "[]"))}
     if not inferred or before.isdisjoint(source.plugin.parts(source.config)):
         return {}
-    return {name: inferred[name] for name in source.plugin.open_keys(source.config) if name in inferred}
+    return {name: inferred[name] for name in source.plugin.keys_to_infer(source.config) if name in inferred}
 
 
-def _unfit_tolerance(
-    spark: SparkSession, config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
+def _tolerance_errors(
+    spark: SparkSession, config: Mapping[str, str], source: ConfiguredSource, sink: ConfiguredSink
 ) -> dict[str, list[str]]:
-    """Errors in the keys for bad records that depend on the source and the sink."""
+    """Errors, by key, in the keys for bad records (``errors.*``) that depend on the source and the sink."""
     try:
-        tolerance = bad_records.tolerance_of(config)
+        tolerance = bad_records.error_tolerance_of(config)
     except ConfigError as error:
         return error.listed
     if tolerance is None:
         return {}
     key = bad_records.TOLERANCE
-    if not source.plugin.sifts_bad_records:
+    if not source.plugin.reports_bad_records:
         name = source.plugin.__name__
         return {key: [f"{key}=all: {name} does not report bad records; KafkaSource and FileSource do. Set none"]}
-    holds = isinstance(tolerance.letters, sink.plugin.holds)
+    holds = isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
     # The dead letter queue reads producer.override.* with the prefix `sink.` and without it.
     writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)
     if (
-        isinstance(tolerance.letters, bad_records.ToTopic)
+        isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterTopic)
         and _may_share_cluster(source.config, writer)
-        and _reads(source, tolerance.letters.topic)
+        and _reads_topic(source, tolerance.dead_letter_destination.topic)
     ):
-        topic = tolerance.letters.topic
+        topic = tolerance.dead_letter_destination.topic
         return {bad_records.TOPIC: [f"Topic {topic} is one of the topics that the connector reads; name another"]}
-    if isinstance(tolerance.letters, bad_records.ToFolder) and _shows(sink, tolerance.letters.path):
-        path = tolerance.letters.path
+    if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
+        sink, tolerance.dead_letter_destination.path
+    ):
+        path = tolerance.dead_letter_destination.path
         return {
             bad_records.PATH: [f"Readers of the sink's folder would read the bad records in {path}; name another one"]
         }
     if not holds:
         try:
-            found = queue.errors_of(spark, tolerance.letters, config, source.config.worker)
+            found = queue.destination_errors(
+                spark, tolerance.dead_letter_destination, config, source.config.worker_kafka_properties
+            )
         except ConfigError as error:
             found = error.listed
         if found:
@@ -286,15 +319,17 @@ def _unfit_tolerance(
     return {}
 
 
-def _shows(sink: SinkEnd, folder: Path) -> bool:
-    """Whether the sink writes files, and ``folder`` is the sink's folder, is in it, or contains it."""
+def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
+    """Whether the sink has a key ``path`` and ``folder`` is the folder at this path, is in it, or contains it."""
     if (path := sink.config.config.get(sink.config.key("path"))) is None:
         return False
     there, bad = as_path(path).resolve(), folder.resolve()
     return there == bad or there in bad.parents or bad in there.parents
 
 
-def _reads(source: SourceEnd, topic: str) -> bool:
+def _reads_topic(source: ConfiguredSource, topic: str) -> bool:
+    """Whether the keys ``topics`` or ``topics.regex`` of the source name ``topic``. False for an expression that only
+    Java accepts."""
     config = source.config.config
     pattern = config.get(source.config.key("topics.regex"), "")
     try:
@@ -304,8 +339,9 @@ def _reads(source: SourceEnd, topic: str) -> bool:
     return matches or topic in as_list(config.get(source.config.key("topics"), ""))
 
 
-def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
-    """An error if a connector would write to a topic that it reads, and so read its own records without end."""
+def _writes_to_itself(spark: SparkSession, source: ConfiguredSource, sink: ConfiguredSink) -> dict[str, list[str]]:
+    """An error, by key, if a connector from Kafka to Kafka would write to a topic that it reads, and so read its own
+    records without end. Empty when it would not, and when that cannot be decided from the config."""
     if source.plugin is not KafkaSource or sink.plugin is not KafkaSink:
         return {}
     if not _may_share_cluster(source.config, sink.config):
@@ -315,7 +351,7 @@ def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> 
         name for name in map(source.config.key, ("topics", "topics.regex")) if name in sink.config.config
     )
     if topic is not None:
-        if not _reads(source, topic.strip()):
+        if not _reads_topic(source, topic.strip()):
             return {}
         sentence = f"{reads} names this topic, on the same cluster. Name another one, or leave it out of {reads}"
         return {key: [f"Invalid value {topic} for configuration {key}: {_ENDLESS}: {sentence}"]}
@@ -331,53 +367,59 @@ def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> 
 
 
 _ENDLESS = "the connector would read its own records again, without end"
+"""The reason in the messages of :func:`_writes_to_itself`."""
 
 
-def _may_share_cluster(source: EndConfig, sink: EndConfig) -> bool:
+def _may_share_cluster(source: PrefixedConfig, sink: PrefixedConfig) -> bool:
     """Whether a Kafka source and a Kafka sink have a common bootstrap address."""
     return not _servers(source, kafka.OVERRIDE).isdisjoint(_servers(sink, kafka_target.OVERRIDE))
 
 
-def _servers(config: EndConfig, override: str) -> set[str]:
-    overrides = config.under(override)
-    return set(as_list(overrides.get(kafka.SERVERS, config.worker.get(kafka.SERVERS, ""))))
+def _servers(config: PrefixedConfig, override: str) -> set[str]:
+    """The bootstrap addresses of an end: those of its key with the prefix ``override``, else those of the worker."""
+    overrides = config.values_under(override)
+    return set(as_list(overrides.get(kafka.SERVERS, config.worker_kafka_properties.get(kafka.SERVERS, ""))))
 
 
-def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
-    """Whether no transform changes the column from which the Kafka sink takes a record's topic."""
-    share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
+def _keeps_topics(spark: SparkSession, source: ConfiguredSource) -> bool:
+    """Whether a Kafka sink without a key for the topic writes each record to the topic from which the Kafka source read
+    the record: no transform changes the column from which the sink takes the topic."""
+    share = TaskInput(task_number=0, task_count=1, parts=(), split_function=source.plugin.split_function)
     own = spark.newSession()
     reader = source.plugin.of(source.config, share)
     assert isinstance(reader, KafkaSource)
     rows = own.createDataFrame([], reader.schema(own))
-    after = transforms.transform(rows, transforms.parsed(source.config.config))
-    name = "topic" if "topic" in after.columns else Part.TOPIC.value
+    after = transforms.apply_transforms(rows, transforms.parse_transforms(source.config.config))
+    name = "topic" if "topic" in after.columns else MetadataColumn.TOPIC.value
     if name == "topic" and name not in reader.columns:
         return False  # The topic is a column of the record's value.
     return column_ids(rows)[name] == column_ids(after)[name]
 
 
-def _ends(
-    config: Mapping[str, str], worker: Mapping[str, str]
-) -> tuple[SourceEnd | None, SinkEnd | None, dict[str, list[str]]]:
-    """The source and the sink, and errors by key; an end is None if the config does not name it correctly."""
+def _configured_ends(
+    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
+) -> tuple[ConfiguredSource | None, ConfiguredSink | None, dict[str, list[str]]]:
+    """The source, the sink, and errors by key. The source or the sink is None if ``config`` does not name it
+    correctly; the errors then contain the reason."""
     found: dict[str, list[str]] = {}
     source, sink = None, None
     try:
-        source = source_end(config, worker)
+        source = configured_source(config, worker_kafka_properties)
     except ConfigError as error:
         found |= error.listed
     try:
-        sink = sink_end(config, worker)
+        sink = configured_sink(config, worker_kafka_properties)
     except ConfigError as error:
         found |= error.listed
     return source, sink, found
 
 
-def slips(config: Mapping[str, str]) -> Mapping[str, str]:
-    """Ignored keys that are probably typos, with the key that is probably meant: ``sorce.path`` and ``source.path``.
+def likely_typos(config: Mapping[str, str]) -> Mapping[str, str]:
+    """The keys of ``config`` that are probably typos, each with the key that is probably meant: ``sorce.path`` with
+    ``source.path``.
 
-    Keys without a known prefix are ignored. A typo is a key whose first word is one edit away from a known prefix.
+    Coterie ignores keys without a known prefix. Such a key is probably a typo if its first word is one edit away from a
+    known prefix.
     """
     firsts = {key: key.partition(".")[0] for key in config if "." in key}
     return {
@@ -402,8 +444,9 @@ def _is_one_edit(word: str, other: str) -> bool:
     )
 
 
-def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
-    """An error if exactly once is required and the sink does not guarantee it."""
+def _exactly_once_errors(sink: ConfiguredSink) -> dict[str, list[str]]:
+    """An error, by key, if ``exactly.once.support`` is ``required`` and the sink with its config does not write rows
+    exactly once."""
     required = common().read(sink.config.config, EXACTLY_ONCE.name, str) == "required"
     if not required or sink.plugin.is_exactly_once(sink.config):
         return {}
@@ -414,8 +457,9 @@ def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
     return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
 
 
-def _without_rotation(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
-    """An error for each rotation key that is set although it has no effect with this source."""
+def _rotation_errors(source: ConfiguredSource, sink: ConfiguredSink) -> dict[str, list[str]]:
+    """An error, by key, for each set rotation key of the sink. ``source`` is one that cannot wait for rows, so that
+    these keys have no effect."""
     sentence = (
         f"{source.plugin.__name__} does not report how many rows are waiting, so a batch cannot wait for more rows. "
         "Remove the key, and set trigger.interval.ms to have fewer and larger files"
@@ -425,25 +469,29 @@ def _without_rotation(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
     return {key: [f"Configuration {key} has no effect: {sentence}"] for key in found}
 
 
-def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:
-    """The source partitions that each task reads.
+def parts_of_tasks(source: ConfiguredSource) -> Sequence[Sequence[str]]:
+    """The source partitions that each task would read after a split now, by task number.
 
-    :raises ConfigError: when a value is not valid.
+    :raises ConfigError: when a value is not valid; the error names the key.
     :raises WorldError: when the source cannot be reached.
     """
     tasks_max = common().read(source.config.config, "tasks.max", int)
     return source.plugin.split(source.plugin.parts(source.config), tasks_max)
 
 
-def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """An error if the ``checkpointed`` tasks have read another source, or files of another format.
+def source_errors(
+    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """An error, by key, if the tasks with the configs ``checkpointed_task_configs`` have another class of source than
+    ``source``, or another value of its key ``format``.
 
-    Their checkpoints contain positions of that source, and Spark cannot resume at these positions in another source.
+    Their checkpoints contain positions of the former source, and Spark cannot resume at these positions in another
+    source. ``checkpointed_task_configs`` are the configs of the connector's tasks that may have checkpoints.
     """
-    if not checkpointed:
+    if not checkpointed_task_configs:
         return {}
     try:
-        before = source_end(checkpointed[0], source.config.worker, "task.class")
+        before = configured_source(checkpointed_task_configs[0], source.config.worker_kafka_properties, "task.class")
     except ConfigError:
         return {}  # Another runtime has created these task configs: the tasks have never run on Spark.
     if before.plugin is not source.plugin:
@@ -456,79 +504,90 @@ def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) 
     return _other_source(key, source, old)
 
 
-def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """An error for each changed key of the sink if the source's positions cannot be moved to new checkpoints, and the
-    ``checkpointed`` tasks may have checkpoints: another sink needs new checkpoints."""
-    if not checkpointed or not isinstance(source.plugin.store, NoPositions):
+def sink_errors(
+    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """An error, by key, for each key of the sink whose value identifies another place than in
+    ``checkpointed_task_configs``, the configs of the connector's tasks that may have checkpoints. Empty if the source's
+    positions can be moved to new checkpoints: only then the sink may change."""
+    if not checkpointed_task_configs or not isinstance(source.plugin.position_store, NoPositions):
         return {}
-    config, worker = source.config.config, source.config.worker
+    config, worker = source.config.config, source.config.worker_kafka_properties
     try:
-        before, now = written_to(checkpointed[0], worker), written_to(config, worker)
+        before, now = sink_identity(checkpointed_task_configs[0], worker), sink_identity(config, worker)
     except ConfigError:
         return {}  # The check of the definitions reports the error.
     changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
     if "class" in changed:
         keys = {next(key for key in ("sink.class", "sink.format", "connector.class") if key in config)}
     else:
-        end = sink_end(config, worker).config
+        end = configured_sink(config, worker).config
         keys = {end.key(name) for name in changed}
     sentence = (
         f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Set the former "
-        f"value again; {_OTHERWISE}"
+        f"value again; {_ALTERNATIVES}"
     )
     return {key: [f"The value of configuration {key} cannot be changed: {sentence}"] for key in sorted(keys)}
 
 
-def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:
+def _other_source(key: str, source: ConfiguredSource, before: str) -> dict[str, list[str]]:
+    """The error, by ``key``, that the connector's checkpoints were made with ``before``, a class or a format."""
     sentence = (
         f"Invalid value {source.config.config[key]} for configuration {key}: the connector has checkpoints, made with "
-        f"{before}, and another source cannot resume from them. Keep {before}; {_OTHERWISE}"
+        f"{before}, and another source cannot resume from them. Keep {before}; {_ALTERNATIVES}"
     )
     return {key: [sentence]}
 
 
 def split_errors(
-    config: Mapping[str, str], tasks: int, checkpointed: Sequence[Mapping[str, str]]
+    config: Mapping[str, str], tasks: int, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """An error if a ``config`` with ``tasks`` tasks has another number of tasks than the ``checkpointed`` tasks.
+    """An error, by key, if the number of tasks changes. ``tasks`` is the number with the new ``config``; the former
+    number is in ``checkpointed_task_configs``, the configs of the connector's tasks that may have checkpoints. For a
+    source whose split is fixed (:attr:`Source.has_fixed_split`).
 
-    A task's checkpoint records the read part of the task's own input. With another number of tasks each task has other
-    input, and keeps its checkpoint or starts without one: some rows are then read by no task, others by two tasks.
+    A task's checkpoint records which part of the task's own input was read. With another number of tasks each task has
+    other input, and keeps its checkpoint or starts without one: some rows are then read by no task, others by two
+    tasks.
     """
-    if not checkpointed or (before := checkpointed[0].get("task.count")) in (None, str(tasks)):
+    if not checkpointed_task_configs or (before := checkpointed_task_configs[0].get("task.count")) in (
+        None,
+        str(tasks),
+    ):
         return {}
-    old, new = (common().value(one, "tasks.max") for one in (checkpointed[0], config))
+    old, new = (common().value(one, "tasks.max") for one in (checkpointed_task_configs[0], config))
     return {
         "tasks.max": [
             f"Invalid value {new} for configuration tasks.max: the connector has checkpoints of {before} task(s), made "
             f"with tasks.max={old}; {tasks} task(s) with these checkpoints would lose rows and duplicate others. Keep "
-            f"tasks.max={old}; {_OTHERWISE}"
+            f"tasks.max={old}; {_ALTERNATIVES}"
         ]
     }
 
 
-def _unfit_transforms(
-    spark: SparkSession, source: SourceEnd, sink: SinkEnd | None, found: Mapping[str, list[str]]
+def _transform_errors(
+    spark: SparkSession, source: ConfiguredSource, sink: ConfiguredSink | None, found: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
     """Errors, by key, of the transforms with the source's columns, and of the sink with the resulting columns. Spark
-    resolves both in the same way as for the task's query."""
+    resolves both in the same way as for a task's query. Empty if ``found``, the errors so far, has an error in the
+    transforms' or predicates' keys."""
     if any(key.startswith(("transforms", "predicates")) for key in found):
         return {}
     try:
-        share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
+        share = TaskInput(task_number=0, task_count=1, parts=(), split_function=source.plugin.split_function)
         # A separate session, as for each task: transforms may create views in it.
         own = spark.newSession()
         schema = source.plugin.of(source.config, share).schema(own)
-        parsed = transforms.parsed(source.config.config)
+        parsed = transforms.parse_transforms(source.config.config)
         to_sink = None if sink is None else sink.plugin.of(sink.config)
         tolerance = source.config.config.get(bad_records.TOLERANCE, "none").strip()
-        if tolerance == "all" and source.plugin.sifts_bad_records:
-            hidden = [StructField(ORIGINAL, RECORD), StructField(ERROR, FAULT)]
-            guarded(own.createDataFrame([], StructType([*schema.fields, *hidden])), parsed, to_sink)
+        if tolerance == "all" and source.plugin.reports_bad_records:
+            hidden = [StructField(ORIGINAL, ORIGINAL_RECORD_TYPE), StructField(ERROR, ERROR_TYPE)]
+            apply_tolerant(own.createDataFrame([], StructType([*schema.fields, *hidden])), parsed, to_sink)
         else:
-            rows = transforms.transform(own.createDataFrame([], schema), parsed)
+            rows = transforms.apply_transforms(own.createDataFrame([], schema), parsed)
             if to_sink is not None:
-                to_sink.shape(rows)
+                to_sink.to_sink_columns(rows)
     except ConfigError as error:
         return error.listed
     return {}

@@ -16,27 +16,29 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import make_first, take_over
+from coterie.spark.checkpoint import create_first_checkpoint, take_over
 from coterie.spark.class_archive import JAVA_OPTIONS, archive_path, option
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.java import find_java_home
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
-from coterie.spark.session import open_session, settings_for
+from coterie.spark.session import settings_for, start_driver
 from coterie.spark.settings import SparkConfig
 
 FORMATS = ("json", "parquet")
-"""A format that Spark writes, and the format that Arrow writes."""
+"""The formats of the sinks of the two queries: the first is written by Spark's writer, the second by Arrow."""
 ROWS = 200
+"""Number of rows in each input file."""
 ARCHIVE_WITHIN_S = 600
-"""Time limit for Java to write an archive, which it does when it ends."""
+"""Time limit, in seconds, for the end of the JVM, which writes the archive when it ends."""
 
 
 def warm_up(spark: SparkSession, scratch: Path) -> None:
     """Run two queries with two batches each: read CSV, filter, cast, and write files by Spark's writer and by Arrow.
+    Returns when both have ended.
 
-    The files are removed afterwards.
+    All files are in a new folder in ``scratch``, which is removed afterwards.
 
     :raises WorldError, PySparkException: when a query fails.
     """
@@ -50,10 +52,11 @@ def warm_up(spark: SparkSession, scratch: Path) -> None:
 
 
 def write_archive(config: SparkConfig) -> None:
-    """Start Spark as a worker with this config does, warm it up, and end it: then Java writes an archive of the classes
-    that were loaded.
+    """Write the archive of classes for workers with this config (:func:`archive_path`): start Spark as such a worker
+    does, warm it up, and end it. At its end Java writes an archive of the classes that it has loaded.
 
-    :raises WorldError: when Spark does not start, its first query fails, or Java cannot write the archive.
+    :raises WorldError: when there is no suitable Java, Spark does not start, its first query fails, or the archive
+        cannot be written.
     """
     config.scratch.mkdir(parents=True, exist_ok=True)
     java_home = find_java_home(config.scratch, os.environ)
@@ -62,10 +65,10 @@ def write_archive(config: SparkConfig) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = {**config.settings, JAVA_OPTIONS: option("ArchiveClassesAtExit", unfinished)}
-        session = open_session(replace(config, settings=settings), lambda _: None)
+        session = start_driver(replace(config, settings=settings), lambda _: None)
         try:
             warm_up(session.spark, config.scratch)
-            session.close(patience_s=ARCHIVE_WITHIN_S)
+            session.close(timeout_s=ARCHIVE_WITHIN_S)
         finally:
             # After an error or Ctrl-C; it does nothing where the JVM has ended.
             session.close()
@@ -82,6 +85,7 @@ def write_archive(config: SparkConfig) -> None:
 
 
 def _run(spark: SparkSession, folder: Path, format_: str) -> None:
+    """Write input files into ``folder`` and run a query that writes them to files of the format ``format_``."""
     source = folder / f"{format_}-in"
     source.mkdir()
     for number in range(2):
@@ -89,7 +93,7 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         (source / f"{number}.csv").write_text("id,amount,text\n" + "".join(lines))
     task = ConnectorTaskId(ConnectorName(f"warm-up-{format_}"), 0)
     checkpoints = folder / f"{format_}-checkpoints"
-    make_first(checkpoints)
+    create_first_checkpoint(checkpoints)
     held = take_over(checkpoints)
     config = {
         "task.class": "FileSource",

@@ -14,15 +14,18 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """The codecs' numbers in the lowest three bits of a batch's attributes."""
 
 _BLOCK_SIZE = 256 * 1024
+"""The number of decompressed bytes that are read at once."""
 
 _XERIAL = b"\x82SNAPPY\x00"
-"""Java's clients split snappy data into blocks, after these bytes and two int32 versions. Other clients write one block
-without any header."""
+"""The first bytes of the snappy data of Java's clients. After them come two int32 versions, and then the blocks. Other
+clients write one block without any header."""
 _XERIAL_HEAD_SIZE = 16
+"""The size in bytes of `_XERIAL` and the two versions."""
 
 
-def unpacked(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
-    """``data`` decompressed.
+def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
+    """``data`` decompressed with the codec of this number. With codec gzip, data that is cut off is not an error: the
+    result is then too short.
 
     :raises WireError: when ``data`` is damaged, ``codec`` is unknown, or the result is longer than ``size_max`` bytes.
     """
@@ -32,9 +35,9 @@ def unpacked(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
         elif codec == GZIP:
             plain = zlib.decompressobj(wbits=31).decompress(data, size_max + 1)
         elif codec == SNAPPY:
-            plain = _unpacked_snappy(bytes(data), size_max)
+            plain = _decompress_snappy(bytes(data), size_max)
         elif codec in (LZ4, ZSTD):
-            plain = _unpacked_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
+            plain = _decompress_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
         else:
             raise WireError(f"no codec has the number {codec}")
     except (zlib.error, OSError, ValueError) as error:
@@ -45,15 +48,18 @@ def unpacked(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
     return plain
 
 
-def packed_gzip(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=31)
-    return packer.compress(data) + packer.flush()
+def compress_gzip(data: bytes) -> bytes:
+    """``data`` compressed with gzip."""
+    compressor = zlib.compressobj(wbits=31)
+    return compressor.compress(data) + compressor.flush()
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _unpacked_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
+def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
+    """``data`` decompressed with pyarrow's codec ``codec``; at least ``size_max`` + 1 bytes if the result is longer
+    than ``size_max``."""
     import pyarrow
 
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec) as stream:
@@ -66,7 +72,11 @@ def _unpacked_stream(codec: str, data: bytes | memoryview, size_max: int) -> byt
         return bytes(plain)
 
 
-def _unpacked_snappy(data: bytes, size_max: int) -> bytes:
+def _decompress_snappy(data: bytes, size_max: int) -> bytes:
+    """``data`` decompressed with snappy.
+
+    :raises WireError: when the result is longer than ``size_max`` bytes, or a block is malformed.
+    """
     import pyarrow
 
     blocks: list[bytes] = []
@@ -82,13 +92,14 @@ def _unpacked_snappy(data: bytes, size_max: int) -> bytes:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    """The compressed blocks in ``data``."""
     if not data.startswith(_XERIAL):
         yield data
         return
     reader = Reader(data, _XERIAL_HEAD_SIZE)
-    while reader.left:
+    while reader.remaining:
         size = reader.int32()
-        if not 0 <= size <= reader.left:
-            raise WireError(f"a snappy block states a length of {size} bytes, but {reader.left} bytes are left")
-        yield bytes(data[reader.at : reader.at + size])
+        if not 0 <= size <= reader.remaining:
+            raise WireError(f"a snappy block states a length of {size} bytes, but {reader.remaining} bytes are left")
+        yield bytes(data[reader.position : reader.position + size])
         reader.raw(size)

@@ -1,7 +1,7 @@
 """The embedded Connect protocol: the data that workers send inside JoinGroup and SyncGroup (KIP-415, "Public
 Interfaces").
 
-`connect_bytes` encodes and decodes it.
+`connect_bytes` encodes and decodes this data.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,25 @@ from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
 PROTOCOL_TYPE = "connect"
+"""The protocol type of Connect's groups in JoinGroup."""
 
 
 class ConnectProtocol(IntEnum):
-    """The protocol's version; its name on the wire is ``wire_name``."""
+    """The versions of the protocol. A version's name on the wire is ``wire_name``; the value of ``connect.protocol`` is
+    ``setting``."""
 
     EAGER = 0
+    """Every rebalance stops all jobs."""
     COMPATIBLE = 1
+    """A rebalance stops only the jobs that move (KIP-415)."""
     SESSIONED = 2
+    """As COMPATIBLE; in addition, requests between workers are signed (KIP-507)."""
     STATIC = 3
-    """Coterie's own (KIP-987)."""
+    """As SESSIONED; in addition, a worker may claim jobs (KIP-987), and may be drained. The bytes are Coterie's own."""
 
     @property
     def wire_name(self) -> str:
+        """The version's name in JoinGroup; EAGER has the name "default"."""
         return ("default", "compatible", "sessioned", "static")[self]
 
     @property
@@ -33,18 +39,23 @@ class ConnectProtocol(IntEnum):
         return self.name.lower()
 
     @property
-    def offered(self) -> "tuple[ConnectProtocol, ...]":
-        """The versions that a worker with this setting offers: this one and all older ones, the newest first."""
+    def versions_to_offer(self) -> "tuple[ConnectProtocol, ...]":
+        """The versions that a worker offers whose ``connect.protocol`` is this version: this version and all older
+        ones, the newest first."""
         return tuple(sorted((protocol for protocol in ConnectProtocol if protocol <= self), reverse=True))
 
     @classmethod
-    def named(cls, setting: str) -> "ConnectProtocol":
-        """:raises KeyError: when ``setting`` is not a valid value of ``connect.protocol``."""
+    def from_setting(cls, setting: str) -> "ConnectProtocol":
+        """The version for ``setting``, a value of ``connect.protocol``.
+
+        :raises KeyError: when ``setting`` is not a valid value.
+        """
         return {protocol.setting: protocol for protocol in cls}[setting]
 
 
 class AssignmentError(IntEnum):
-    """The reason why a leader's assignments change nothing."""
+    """The error in a leader's assignments. With CONFIG_MISMATCH, the assignments change nothing: the leader has not
+    read as much of the config topic as a member."""
 
     NO_ERROR = 0
     CONFIG_MISMATCH = 1
@@ -52,18 +63,25 @@ class AssignmentError(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAssignment:
-    """The assignment that the leader sends to one worker: only jobs that are newly assigned or revoked.
+    """The assignment that the leader sends to one worker. ``assigned`` and ``revoked`` contain only the jobs that are
+    newly assigned or revoked; in protocol v0 (eager), ``assigned`` contains all jobs that the worker is to run, and
+    replaces those that it had.
 
-    As the ``allocation`` of a :class:`WorkerMetadata` it contains all jobs that the worker has.
+    As the ``allocation`` of a :class:`WorkerMetadata`, ``assigned`` contains all jobs that the worker has.
     """
 
     error: AssignmentError = AssignmentError.NO_ERROR
     leader: MemberId
+    """The member id of the leader."""
     leader_url: WorkerUrl
+    """The URL of the leader's REST API."""
     config_offset: ConfigOffset
+    """Up to which offset the config topic was read for this assignment; with CONFIG_MISMATCH: up to which offset the
+    leader must read it."""
     assigned: Jobs = NO_JOBS
     revoked: Jobs = NO_JOBS
     delay_ms: int = 0
+    """What is left of the scheduled rebalance delay; 0 when none runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +89,21 @@ class WorkerMetadata:
     """The metadata that a worker sends in JoinGroup. The fields after ``allocation`` are sent from v3 on."""
 
     url: WorkerUrl
+    """The URL of the worker's REST API."""
     config_offset: ConfigOffset
+    """Up to which offset the worker has read the config topic."""
     allocation: WorkerAssignment | None = None
+    """The jobs that the worker has; None if it reports none, as in v0."""
     static_connectors: frozenset[ConnectorName] | None = None
     """The connectors that this worker claims (KIP-987)."""
     static_tasks: frozenset[ConnectorTaskId] | None = None
     """The tasks that this worker claims. If this field or ``static_connectors`` is not None, the worker runs only the
     jobs that it claims; an empty claim means: no job. If both are None, the worker runs any job."""
     draining: bool = False
-    """The worker is being drained: the leader moves its jobs away while it still runs them."""
+    """Whether the worker is being drained: the leader moves its jobs away while it still runs them."""
     opaque: bytes | None = None
-    """Reserved for later versions; passed on unchanged."""
+    """A JSON object with the worker's name (`connect_opaque`), to which later versions may add. Encoding and decoding
+    do not change the bytes."""
 
 
 # -- the tokens of a classic group's rebalances (`nouns.membership`) --------------------------------------------------
@@ -89,32 +111,34 @@ class WorkerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundToken:
-    """The rebalance for which the leader has to compute assignments: the token of ``AssignmentWanted``."""
+    """The rebalance for which the leader has to compute assignments: the token of ``AssignmentsRequested``."""
 
     generation: Generation
     protocol: ConnectProtocol
     """The group's selected protocol: the newest that all members offer."""
-    left_out: frozenset[MemberId] = frozenset()
-    """Members whose metadata cannot be decoded: ``AssignmentWanted.members`` does not contain them, but they may still
-    run tasks."""
+    undecodable_members: frozenset[MemberId] = frozenset()
+    """Members whose metadata cannot be decoded: ``AssignmentsRequested.members`` does not contain them, but they may
+    still run tasks."""
 
     @classmethod
     def of(cls, token: object) -> Self:
+        """``token``, which must be a `RoundToken`."""
         assert isinstance(token, cls)
         return token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """The result of a rebalance: the token of ``Assigned``."""
+    """The result of a rebalance for this worker: the token of ``Assigned``."""
 
     protocol: ConnectProtocol
     """The protocol that was selected in that rebalance."""
     error: AssignmentError = AssignmentError.NO_ERROR
     delay_ms: int = 0
-    """What is left of the scheduled rebalance delay; 0 when none runs."""
+    """What is left of the scheduled rebalance delay when the leader computes the assignment; 0 when none runs."""
 
     @classmethod
     def of(cls, token: object) -> Self:
+        """``token``, which must be a `RoundResult`."""
         assert isinstance(token, cls)
         return token

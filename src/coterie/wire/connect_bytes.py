@@ -24,17 +24,18 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignm
 from coterie.wire.primitives import Reader, Writer
 
 CONNECTOR = -1
-"""In an array of tasks this number means the connector instance itself."""
+"""In an array of task numbers: the connector instance itself."""
 
 _INT32_MAX = 2**31 - 1
 NULL = -1
 """The count of a null array."""
 _CONNECTOR_SIZE_MIN = 2 + 4
-"""An empty name and an empty array of tasks."""
+"""In bytes: an empty name and an empty array of tasks."""
 
 
 def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> bytes:
-    """The bytes that a worker sends in JoinGroup under ``protocol``'s name, with the fields that this protocol has."""
+    """The bytes that a worker sends in JoinGroup under ``protocol``'s name. Fields that this version does not have are
+    left out."""
     writer = Writer()
     writer.int16(protocol)
     writer.string(metadata.url)
@@ -50,7 +51,8 @@ def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> byte
 
 
 def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
-    """The version that the bytes state, and the worker's metadata.
+    """The version that ``data`` states, which may be newer than any :class:`ConnectProtocol`, and the worker's
+    metadata.
 
     :raises WireError: when the bytes are malformed.
     """
@@ -58,7 +60,7 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
     version = _read_version(reader)
     url = WorkerUrl(reader.string())
     config_offset = ConfigOffset(reader.int64())
-    allocation = reader.nullable_bytes() if reader.left else None
+    allocation = reader.nullable_bytes() if reader.remaining else None
     # Bytes that follow the fields of v1 or v2 have no defined meaning and are ignored.
     end = reader if version >= ConnectProtocol.STATIC else Reader(b"")
     return version, WorkerMetadata(
@@ -68,13 +70,14 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
         allocation=decode_assignment(allocation)[1] if allocation else None,
         static_connectors=_read_claimed_connectors(end),
         static_tasks=_read_claimed_tasks(end),
-        draining=end.boolean() if end.left else False,
-        opaque=end.nullable_bytes() if end.left else None,
+        draining=end.boolean() if end.remaining else False,
+        opaque=end.nullable_bytes() if end.remaining else None,
     )
 
 
 def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -> bytes:
-    """The bytes that the leader sends in SyncGroup for one worker. v0 has no fields for revocations and delay."""
+    """The bytes that the leader sends in SyncGroup to one worker. v0 has no fields for revoked jobs and the delay: they
+    are left out."""
     writer = Writer()
     writer.int16(protocol)
     writer.int16(assignment.error)
@@ -91,7 +94,8 @@ def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -
 
 
 def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
-    """The version that the bytes state, and the leader's assignment.
+    """The version that ``data`` states, which may be newer than any :class:`ConnectProtocol`, and the leader's
+    assignment.
 
     :raises WireError: when the bytes are malformed.
     """
@@ -104,7 +108,7 @@ def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
         config_offset=ConfigOffset(reader.int64()),
         assigned=_read_jobs(reader),
         revoked=_read_jobs(reader),
-        delay_ms=reader.int32() if reader.left else 0,
+        delay_ms=reader.int32() if reader.remaining else 0,
     )
 
 
@@ -112,6 +116,10 @@ def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
 
 
 def _read_version(reader: Reader) -> int:
+    """The version at the beginning of a message.
+
+    :raises WireError: when it is negative.
+    """
     version = reader.int16()
     if version < 0:
         raise WireError(f"the version {version} of the embedded Connect protocol is negative")
@@ -119,6 +127,10 @@ def _read_version(reader: Reader) -> int:
 
 
 def _read_error(reader: Reader) -> AssignmentError:
+    """The error code of an assignment.
+
+    :raises WireError: when it is unknown.
+    """
     code = reader.int16()
     try:
         return AssignmentError(code)
@@ -127,12 +139,14 @@ def _read_error(reader: Reader) -> AssignmentError:
 
 
 def _write_jobs(writer: Writer, jobs: Jobs) -> None:
-    """Sorted by connector name, the instance before its tasks, so that equal assignments are encoded as equal bytes."""
+    """Write ``jobs`` sorted by connector name, the connector instance before its tasks, so that equal assignments are
+    encoded as equal bytes."""
     numbers = [(connector, CONNECTOR) for connector in jobs.connectors]
     _write_numbers(writer, numbers + [(task.connector, task.task) for task in jobs.tasks])
 
 
 def _write_numbers(writer: Writer, numbers: Iterable[tuple[ConnectorName, int]]) -> None:
+    """Write pairs of connector and task number as one array for each connector."""
     by_connector: Mapping[ConnectorName, list[int]] = {
         connector: [number for _, number in group] for connector, group in groupby(sorted(numbers), key=itemgetter(0))
     }
@@ -145,6 +159,7 @@ def _write_numbers(writer: Writer, numbers: Iterable[tuple[ConnectorName, int]])
 
 
 def _read_jobs(reader: Reader) -> Jobs:
+    """Connector instances and tasks; none for a null array, and when no bytes are left."""
     numbers = _read_numbers(reader, number_min=CONNECTOR) or ()
     return Jobs.of(
         connector if number == CONNECTOR else ConnectorTaskId(connector, number) for connector, number in numbers
@@ -152,7 +167,11 @@ def _read_jobs(reader: Reader) -> Jobs:
 
 
 def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorName, int]] | None:
-    """Pairs of connector and task number, one for each task. None for a null array, and when no bytes are left."""
+    """Pairs of connector and task number, one for each task; ``number_min`` is the smallest valid number. None for a
+    null array, and when no bytes are left.
+
+    :raises WireError: when the array is malformed, or a number is too small.
+    """
 
     def read_connector() -> list[tuple[ConnectorName, int]]:
         connector = ConnectorName(reader.string())
@@ -161,7 +180,9 @@ def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorNam
             raise WireError(f"connector {connector!r} has the invalid task number {min(numbers)}")
         return [(connector, number) for number in numbers]
 
-    connectors = reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.left else None
+    connectors = (
+        reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.remaining else None
+    )
     return None if connectors is None else [job for jobs in connectors for job in jobs]
 
 
@@ -169,6 +190,7 @@ def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorNam
 
 
 def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:
+    """Write the connectors and the tasks that the worker claims; a null array if the field is None."""
     if metadata.static_connectors is None:
         writer.count(NULL)
     else:
@@ -182,10 +204,12 @@ def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:
 
 
 def _read_claimed_connectors(reader: Reader) -> frozenset[ConnectorName] | None:
-    names = reader.nullable_array(reader.string, element_size_min=2) if reader.left else None
+    """The claimed connectors; None for a null array, and when no bytes are left."""
+    names = reader.nullable_array(reader.string, element_size_min=2) if reader.remaining else None
     return None if names is None else frozenset(map(ConnectorName, names))
 
 
 def _read_claimed_tasks(reader: Reader) -> frozenset[ConnectorTaskId] | None:
+    """The claimed tasks; None for a null array, and when no bytes are left."""
     numbers = _read_numbers(reader, number_min=0)
     return None if numbers is None else frozenset(ConnectorTaskId(connector, number) for connector, number in numbers)

@@ -9,20 +9,22 @@ because no rebalance may fail due to this field.
 import json
 
 SIZE_MAX_BYTES = 4_096
-"""Longer fields are ignored, because the leader decodes the field of every member in every rebalance."""
+"""A longer field is ignored, because the leader decodes the field of every member in every rebalance."""
 
 
 def encode_opaque(*, name: str) -> bytes:
+    """The opaque field of a worker with this name."""
     return json.dumps({"name": name}, ensure_ascii=False).encode()
 
 
-def name_in(opaque: bytes | None) -> str | None:
-    """The worker's name in the opaque field; None when there is none or it is not printable."""
+def decode_worker_name(opaque: bytes | None) -> str | None:
+    """The worker's name in the opaque field. None when the field is missing, too long or malformed, or has no name, or
+    the name is empty or not printable."""
     if opaque is None or len(opaque) > SIZE_MAX_BYTES:
         return None
     try:
-        said = json.loads(opaque)
+        decoded = json.loads(opaque)
     except (ValueError, RecursionError):
         return None
-    name = said.get("name") if isinstance(said, dict) else None
+    name = decoded.get("name") if isinstance(decoded, dict) else None
     return name if isinstance(name, str) and name and name.isprintable() else None

@@ -1,4 +1,5 @@
-"""The bytes in which a worker's process passes its membership to the next process when it re-executes itself.
+"""The bytes in which a worker's process passes its membership in the group to the next process when it re-executes
+itself.
 
 They stay on one host, between the two processes; they are not part of any protocol.
 """
@@ -14,6 +15,7 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def encode_place(place: PlaceHandover) -> bytes:
+    """``place`` as JSON, for :func:`decode_place` in the next process."""
     numbers: dict[str, list[int]] = {}
     for task in sorted(place.jobs.tasks):
         numbers.setdefault(task.connector, []).append(task.task)
@@ -35,14 +37,17 @@ def encode_place(place: PlaceHandover) -> bytes:
 
 
 def decode_place(data: bytes) -> PlaceHandover:
-    """:raises WireError: when the bytes are malformed."""
+    """The membership in ``data``, which :func:`encode_place` has encoded in the previous process.
+
+    :raises WireError: when ``data`` cannot be decoded.
+    """
     try:
         said: Any = json.loads(data)
         deferred_until_ms = said["deferred_until_ms"]
         return PlaceHandover(
             member_id=MemberId(said["member_id"]),
             generation=Generation(int(said["generation"])),
-            protocol=ConnectProtocol.named(said["protocol"]).setting,
+            protocol=ConnectProtocol.from_setting(said["protocol"]).setting,
             leader=MemberId(said["leader"]),
             leader_url=WorkerUrl(said["leader_url"]),
             config_offset=ConfigOffset(int(said["config_offset"])),

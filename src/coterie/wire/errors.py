@@ -1,4 +1,4 @@
-"""Kafka's error codes, under one name for all packages, and a refusal with such a code."""
+"""Kafka's error codes, as one name for all packages, and the exception for a refusal with such a code."""
 
 from kio.schema.errors import ErrorCode
 
@@ -8,10 +8,10 @@ __all__ = ("ErrorCode", "KafkaRefusal")
 
 
 class KafkaRefusal(Refusal):
-    """A request of Kafka's protocol is refused with ``error``. ``sentence`` is the error message for responses that
-    have a field for it."""
+    """Refuses a request of Kafka's protocol with the error code ``error``. ``message`` is the text for responses that
+    have a field for an error message; None: no text."""
 
-    def __init__(self, error: ErrorCode, sentence: str | None = None) -> None:
-        super().__init__(sentence or error.name)
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or error.name)
         self.error = error
-        self.sentence = sentence
+        self.message = message

@@ -1,7 +1,7 @@
 """Frames: a header and one Kafka message, as the broker reads requests and clients read responses.
 
 A frame here does not include its length; :func:`framed` adds it. Messages are kio's entities of one API version;
-`shapes` builds them from values that do not depend on a version.
+`kio_entities` builds them from values that do not depend on a version.
 """
 
 import io
@@ -12,16 +12,16 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
-from coterie.wire.guard import ELEMENTS_MAX, checked_message
+from coterie.wire.message_check import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Reader, Writer
 from coterie.wire.schemas import API_VERSIONS, header_version, request_schema, response_schema
 
 LENGTH_SIZE = 4
-"""On a connection each frame follows its length, an int32."""
+"""The size in bytes of the length, an int32, that precedes each frame on a connection."""
 
 REQUEST_ELEMENTS_MAX = 50_000
-"""The maximum number of elements in one request. A request for 20,000 topics of one partition each needs fewer. A
-client of 10,000 partitions of a few topics sends 10,000 elements."""
+"""The maximum number of array elements and tagged fields in one request. A request for 20,000 topics of one partition
+each needs fewer. A client of 10,000 partitions of a few topics sends 10,000 elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class RequestHeader:
 
 
 def framed(frame: bytes) -> bytes:
-    """The length of ``frame``, then ``frame``."""
+    """``frame`` with its length before it, as it is sent on a connection."""
     return len(frame).to_bytes(LENGTH_SIZE, signed=True) + frame
 
 
@@ -43,29 +43,32 @@ def framed(frame: bytes) -> bytes:
 
 
 def decode_header(frame: bytes) -> RequestHeader:
-    """The request header's fields up to the client id, which all header versions share.
+    """The request header's fields up to the client id, which all header versions share. ``frame`` has no length before
+    it.
 
-    :raises WireError: when the frame is too short.
+    :raises WireError: when the frame is too short, or the client id is not UTF-8.
     """
     return _read_header(Reader(frame))
 
 
 def decode_request(frame: bytes, *, elements_max: int = REQUEST_ELEMENTS_MAX) -> tuple[RequestHeader, Any]:
-    """The header and kio's entity of the request.
+    """The header and kio's entity of the request in ``frame``, which has no length before it.
 
-    :raises UnknownApiError: when there is no such API or version.
-    :raises WireError: when the frame is malformed; `TooManyElementsError` for more than ``elements_max``.
+    :raises UnknownApiError: when kio has no such API or version.
+    :raises WireError: when the frame is malformed; `TooManyElementsError` when it has more than ``elements_max`` array
+        elements and tagged fields.
     """
     reader = Reader(frame)
     header = _read_header(reader)
     schema = request_schema(header.api_key, header.api_version)
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
-    return header, _decode(frame, reader.at, schema, elements_max)
+    return header, _decode(frame, reader.position, schema, elements_max)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
-    """A frame with the response to the request of ``header``. kio's entity ``response`` determines the API version."""
+    """The frame of the response to the request of ``header``, without the length (:func:`framed` adds it). The API
+    version is that of kio's entity ``response``."""
     writer = Writer()
     writer.int32(header.correlation_id)
     if header_version(type(response)) == 1:
@@ -77,7 +80,8 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def encode_request(request: Any, *, correlation_id: int, client_id: str | None) -> tuple[RequestHeader, bytes]:
-    """The header of kio's request entity, which :func:`decode_response` needs for the response, and the frame."""
+    """The header of kio's entity ``request``, which :func:`decode_response` needs for the response, and the frame
+    without its length."""
     header = RequestHeader(
         api_key=request.__api_key__,
         api_version=request.__version__,
@@ -96,10 +100,12 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
 
 
 def decode_response(frame: bytes, header: RequestHeader) -> Any:
-    """kio's entity of the response to the request of ``header``.
+    """kio's entity of the response in ``frame``, which has no length before it, to the request of ``header``. If a
+    broker does not support the version of an ApiVersions request, its response has version 0 (KIP-511).
 
     :raises UnknownApiError: when kio has no such API or version.
-    :raises WireError: when the frame is malformed or belongs to another request.
+    :raises WireError: when the frame is malformed or belongs to another request; `TooManyElementsError` when it has
+        more than :data:`ELEMENTS_MAX` array elements and tagged fields.
     """
     schema = response_schema(header.api_key, header.api_version)
     reader = Reader(frame)
@@ -109,20 +115,21 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
     if (
         header.api_key == API_VERSIONS
         and header.api_version > 0
-        and reader.left >= 2
-        and Reader(frame, reader.at).int16() == 35
+        and reader.remaining >= 2
+        and Reader(frame, reader.position).int16() == 35
     ):
         # UNSUPPORTED_VERSION: a broker that does not support the requested version responds in version 0 (KIP-511).
         schema = response_schema(API_VERSIONS, 0)
     if header_version(schema) == 1:
         reader.skip_tagged_fields()
-    return _decode(frame, reader.at, schema, ELEMENTS_MAX)
+    return _decode(frame, reader.position, schema, ELEMENTS_MAX)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _read_header(reader: Reader) -> RequestHeader:
+    """The request header's fields up to the client id."""
     return RequestHeader(
         api_key=reader.int16(),
         api_version=reader.int16(),
@@ -132,6 +139,10 @@ def _read_header(reader: Reader) -> RequestHeader:
 
 
 def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:
+    """kio's entity of the message that begins at position ``at`` of the frame, after a check of its counts and lengths.
+
+    :raises WireError: when the message is malformed.
+    """
     checked = checked_message(frame, at, schema, elements_max=elements_max)
     try:
         entity, _ = entity_reader(schema)(checked, at)
@@ -141,6 +152,7 @@ def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:
 
 
 def _encode(entity: Any) -> bytes:
+    """The bytes of kio's entity, without a header."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()

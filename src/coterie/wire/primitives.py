@@ -1,7 +1,7 @@
-"""Kafka's primitive types, read with every length checked against the bytes left, and written.
+"""Reader and writer of Kafka's primitive types.
 
-Old types (int16 and int32 lengths) and compact ones (unsigned varint of length + 1, KIP-482). A length or count from a
-peer is compared with the bytes left before memory is allocated for it.
+There are older types (with int16 and int32 lengths) and compact ones (with an unsigned varint of length + 1, KIP-482).
+A length or count from a peer is compared with the bytes left before memory is allocated for it.
 """
 
 import struct
@@ -22,22 +22,24 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Reads one value after the other; every method raises :class:`WireError` when the bytes are too few or invalid."""
+    """Reads one value after the other from ``data``, from ``position`` up to ``end``. Every method raises
+    :class:`WireError` when the bytes left are too few or invalid."""
 
-    __slots__ = ("_data", "_end", "at")
+    __slots__ = ("_data", "_end", "position")
 
-    def __init__(self, data: bytes | memoryview, at: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes | memoryview, position: int = 0, end: int | None = None) -> None:
         self._data = data
         self._end = len(data) if end is None else end
-        self.at = at
+        self.position = position
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many bytes have not been read yet."""
-        return self._end - self.at
+        return self._end - self.position
 
     def raw(self, size: int) -> bytes:
-        return bytes(self._data[self._take(size) : self.at])
+        """The next ``size`` bytes."""
+        return bytes(self._data[self._take(size) : self.position])
 
     def int8(self) -> int:
         return int(_INT8.unpack_from(self._data, self._take(1))[0])
@@ -55,68 +57,81 @@ class Reader:
         return self.int8() != 0
 
     def uvarint(self) -> int:
-        """At most 5 bytes, as Kafka writes lengths and tags."""
+        """An unsigned varint of at most 5 bytes, as Kafka writes lengths and tags."""
         return self._varint(5)
 
     def varint(self) -> int:
-        """Zigzag, at most 5 bytes."""
+        """A zigzag varint of at most 5 bytes."""
         value = self._varint(5)
         return (value >> 1) ^ -(value & 1)
 
     def varlong(self) -> int:
-        """Zigzag, at most 10 bytes."""
+        """A zigzag varint of at most 10 bytes."""
         value = self._varint(10)
         return (value >> 1) ^ -(value & 1)
 
     def string(self) -> str:
+        """A string with an int16 length; null is an error."""
         return _not_null(self.nullable_string(), "string")
 
     def nullable_string(self) -> str | None:
+        """A string with an int16 length; None for the length -1."""
         return self._text(self.int16())
 
     def bytes_(self) -> bytes:
+        """Bytes with an int32 length; null is an error."""
         return _not_null(self.nullable_bytes(), "bytes")
 
     def nullable_bytes(self) -> bytes | None:
+        """Bytes with an int32 length; None for the length -1."""
         return self._bytes(self.int32())
 
     def array(self, element: Callable[[], T], *, element_size_min: int) -> list[T]:
+        """An array with an int32 count, read as in :meth:`nullable_array`; null is an error."""
         return _not_null(self.nullable_array(element, element_size_min=element_size_min), "array")
 
     def nullable_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T] | None:
-        """``element_size_min``: the fewest bytes of one element, at least 1. A count that needs more bytes
-        than are left is rejected."""
+        """An array with an int32 count; None for the count -1. ``element`` reads one element. ``element_size_min``, at
+        least 1, is the fewest bytes of one element: a count that needs more bytes than are left is rejected."""
         return self._array(self.int32(), element, element_size_min)
 
     def compact_string(self) -> str:
+        """A string with a compact length; null is an error."""
         return _not_null(self._text(self.uvarint() - 1), "string")
 
     def varint_bytes(self) -> bytes | None:
-        """Bytes as in keys, values and headers of records: a zigzag length, where -1 is null, and the bytes."""
+        """Bytes as in keys, values and headers of records: a zigzag length, and the bytes; None for the length -1."""
         return self._bytes(self.varint())
 
     def skip_tagged_fields(self) -> None:
+        """Read a number of tagged fields, and skip them."""
         for _ in range(self._count(self.uvarint(), 2)):
             self.uvarint()
             self._take(self.uvarint())
 
     def expect_end(self) -> None:
-        if self.left:
-            raise WireError(f"{self.left} bytes are left over")
+        """Check that all bytes have been read.
+
+        :raises WireError: when bytes are left.
+        """
+        if self.remaining:
+            raise WireError(f"{self.remaining} bytes follow the last value")
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
     def _take(self, size: int) -> int:
-        start = self.at
+        """The position of the next ``size`` bytes, which count as read then."""
+        start = self.position
         if size < 0 or size > self._end - start:
-            raise WireError(f"{size} bytes are expected at {start}, but {self._end - start} are left")
-        self.at = start + size
+            raise WireError(f"{size} bytes are expected at position {start}, but {self._end - start} are left")
+        self.position = start + size
         return start
 
     def _varint(self, size_max: int) -> int:
-        at = self.at
+        """An unsigned varint of at most ``size_max`` bytes."""
+        at = self.position
         if at < self._end and (byte := self._data[at]) < 0x80:
-            self.at = at + 1  # nearly every varint has one byte
+            self.position = at + 1  # nearly every varint has one byte
             return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
@@ -124,28 +139,32 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise WireError(f"a varint of more than {size_max} bytes ends at {self.at}")
+        raise WireError(f"the varint before position {self.position} has more than {size_max} bytes")
 
     def _bytes(self, size: int) -> bytes | None:
+        """The next ``size`` bytes; None for the size -1."""
         if size == -1:
             return None
         return self.raw(size)
 
     def _text(self, size: int) -> str | None:
+        """The next ``size`` bytes as text; None for the size -1."""
         raw = self._bytes(size)
         if raw is None:
             return None
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise WireError(f"a string before {self.at} is not UTF-8: {error.reason}") from error
+            raise WireError(f"the string before position {self.position} is not UTF-8: {error.reason}") from error
 
     def _count(self, count: int, element_size_min: int) -> int:
-        if count < 0 or count * element_size_min > self.left:
-            raise WireError(f"{count} elements are announced at {self.at}, but {self.left} bytes are left")
+        """``count``, a number of elements, after a check that the bytes left can contain them."""
+        if count < 0 or count * element_size_min > self.remaining:
+            raise WireError(f"{count} elements are announced at {self.position}, but {self.remaining} bytes are left")
         return count
 
     def _array(self, count: int, element: Callable[[], T], element_size_min: int) -> list[T] | None:
+        """``count`` elements; None for the count -1."""
         if count == -1:
             return None
         return [element() for _ in range(self._count(count, element_size_min))]
@@ -166,6 +185,7 @@ class Writer:
         return len(self._data)
 
     def getvalue(self) -> bytes:
+        """All bytes written so far."""
         return bytes(self._data)
 
     def raw(self, value: bytes | bytearray | memoryview) -> None:
@@ -187,6 +207,7 @@ class Writer:
         self.int8(int(value))
 
     def uvarint(self, value: int) -> None:
+        """Write an unsigned varint; ``value`` must not be negative."""
         assert value >= 0
         while value > 0x7F:
             self._data.append((value & 0x7F) | 0x80)
@@ -194,40 +215,46 @@ class Writer:
         self._data.append(value)
 
     def varint(self, value: int) -> None:
-        """Zigzag; numbers of 64 bits are written, too."""
+        """Write a zigzag varint, of up to 10 bytes for numbers of 64 bits."""
         self.uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def string(self, value: str) -> None:
+        """Write a string with an int16 length."""
         raw = value.encode()
         self.int16(len(raw))
         self._data += raw
 
     def nullable_string(self, value: str | None) -> None:
+        """Write a string with an int16 length; the length -1 for None."""
         if value is None:
             self.int16(-1)
         else:
             self.string(value)
 
     def bytes_(self, value: bytes) -> None:
+        """Write bytes with an int32 length."""
         self.int32(len(value))
         self._data += value
 
     def nullable_bytes(self, value: bytes | None) -> None:
+        """Write bytes with an int32 length; the length -1 for None."""
         if value is None:
             self.int32(-1)
         else:
             self.bytes_(value)
 
     def count(self, count: int) -> None:
-        """The int32 count that begins an old array; the caller writes the elements."""
+        """Write the int32 count at the beginning of an array of an older type; the caller writes the elements."""
         self.int32(count)
 
     def compact_string(self, value: str) -> None:
+        """Write a string with a compact length."""
         raw = value.encode()
         self.uvarint(len(raw) + 1)
         self._data += raw
 
     def varint_bytes(self, value: bytes | None) -> None:
+        """Write bytes as in keys, values and headers of records: a zigzag length, -1 for None, and the bytes."""
         if value is None:
             self.varint(-1)
         else:
@@ -235,10 +262,15 @@ class Writer:
             self._data += value
 
     def no_tagged_fields(self) -> None:
+        """Write that there are no tagged fields: their count, 0."""
         self.uvarint(0)
 
 
-def _not_null(value: T | None, what: str) -> T:
+def _not_null(value: T | None, type_name: str) -> T:
+    """``value``, which was read and must not be null.
+
+    :raises WireError: when it is None.
+    """
     if value is None:
-        raise WireError(f"a {what} is null where null is not allowed")
+        raise WireError(f"a {type_name} is null where null is not allowed")
     return value

@@ -14,8 +14,11 @@ from kio.index import KioIndexError, load_request_schema, load_response_schema
 from coterie.nouns.errors import WireError
 
 SASL_HANDSHAKE = 17
+"""The API key of SaslHandshake."""
 API_VERSIONS = 18
+"""The API key of ApiVersions."""
 SASL_AUTHENTICATE = 36
+"""The API key of SaslAuthenticate."""
 
 
 class UnknownApiError(WireError):
@@ -24,17 +27,27 @@ class UnknownApiError(WireError):
 
 @cache
 def request_schema(api_key: int, api_version: int) -> type[Any]:
-    """:raises UnknownApiError: when there is no such API or version."""
+    """kio's class of the requests of this API in this version.
+
+    :raises UnknownApiError: when kio has no such API or version.
+    """
     return _found(load_request_schema, api_key, api_version)
 
 
 @cache
 def response_schema(api_key: int, api_version: int) -> type[Any]:
-    """:raises UnknownApiError: when there is no such API or version."""
+    """kio's class of the responses of this API in this version.
+
+    :raises UnknownApiError: when kio has no such API or version.
+    """
     return _found(load_response_schema, api_key, api_version)
 
 
 def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int) -> type[Any]:
+    """The class that ``load``, a function of kio's index, returns.
+
+    :raises UnknownApiError: when kio has no such API or version.
+    """
     try:
         return load(api_key, api_version)
     except KioIndexError as error:
@@ -42,15 +55,15 @@ def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int
 
 
 def is_nullable(type_: Any) -> bool:
-    """Whether a schema's field of this type may be null."""
+    """Whether a field with the type annotation ``type_`` may be null."""
     return NoneType in get_args(type_)
 
 
 def not_none(type_: Any) -> Any:
-    """``X`` of ``X | None``; any other type itself."""
+    """The type ``X`` of the annotation ``X | None``; any other annotation unchanged."""
     return next(arg for arg in get_args(type_) if arg is not NoneType) if is_nullable(type_) else type_
 
 
 def header_version(schema: type[Any]) -> int:
-    """The version of the header before the message, which kio states for each schema; 0 for ApiVersions responses."""
+    """The version of the header that precedes messages of ``schema``, as kio states it; 0 for ApiVersions responses."""
     return int(schema.__header_schema__.__version__)

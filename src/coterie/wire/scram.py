@@ -20,60 +20,67 @@ from dataclasses import dataclass
 
 from coterie.nouns.errors import CoterieError, WireError
 
-HASHES: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
-"""By mechanism the name of its hash in :mod:`hashlib`; the stronger mechanism first."""
+HASH_BY_MECHANISM: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
+"""By mechanism: the name of its hash in :mod:`hashlib`; the stronger mechanism first."""
 ITERATIONS_MIN = 4_096
-"""The minimum of RFC 7677 and of Kafka."""
+"""The fewest iterations of a password's hash that a client accepts: the minimum of RFC 7677 and of Kafka."""
 ITERATIONS_MAX = 16_384
-"""The maximum of Kafka. A client rejects more, because a malicious server could use them to exhaust its CPU."""
+"""The most iterations of a password's hash that a client accepts: the maximum of Kafka. With more, a malicious server
+could exhaust the client's CPU."""
 
 
-class DeniedError(CoterieError):
-    """The peer cannot prove its identity. Both sides raise this error."""
+class AuthenticationFailedError(CoterieError):
+    """The peer's password, proof or signature is wrong. Both sides raise this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Credential:
-    """The keys that a server stores for one password and one mechanism."""
+    """The keys that a server stores for one password and one mechanism, instead of the password."""
 
     salt: bytes
     iterations: int
     stored_key: bytes
+    """RFC 5802's StoredKey, which checks a client's proof."""
     server_key: bytes
+    """RFC 5802's ServerKey, which makes the server's signature."""
 
     @classmethod
     def of(cls, mechanism: str, password: str, *, salt: bytes, iterations: int) -> "Credential":
-        salted = _salted(HASHES[mechanism], password, salt, iterations)
+        """The credential of ``password`` for ``mechanism`` with this salt."""
+        salted = _salted(HASH_BY_MECHANISM[mechanism], password, salt, iterations)
         return cls(
             salt=salt,
             iterations=iterations,
-            stored_key=_hash(HASHES[mechanism], _mac(HASHES[mechanism], salted, b"Client Key")),
-            server_key=_mac(HASHES[mechanism], salted, b"Server Key"),
+            stored_key=_hash(HASH_BY_MECHANISM[mechanism], _mac(HASH_BY_MECHANISM[mechanism], salted, b"Client Key")),
+            server_key=_mac(HASH_BY_MECHANISM[mechanism], salted, b"Server Key"),
         )
 
-    def fits(self, mechanism: str, password: str) -> bool:
-        """Whether ``password`` is the password of this credential; takes the same time in both cases."""
+    def matches_password(self, mechanism: str, password: str) -> bool:
+        """Whether ``password`` is the password of this credential, which must be for ``mechanism``. Takes the same time
+        in both cases."""
         other = Credential.of(mechanism, password, salt=self.salt, iterations=self.iterations)
         return hmac.compare_digest(other.stored_key, self.stored_key)
 
 
 class ScramServer:
-    """The server's side of one exchange."""
+    """The server's side of one exchange: call :meth:`first_message`, then :meth:`final_message`."""
 
-    def __init__(self, mechanism: str, *, nonce: str, find: Callable[[str], Credential]) -> None:
-        """``nonce`` is fresh. ``find`` returns a user's credential; for an unknown user it returns a credential that no
-        password matches, because a different response would reveal which users exist."""
-        self._hash = HASHES[mechanism]
+    def __init__(self, mechanism: str, *, nonce: str, find_credential: Callable[[str], Credential]) -> None:
+        """``nonce`` must not have been used before. ``find_credential`` returns the credential of the user name that it
+        gets; for an unknown user it must return a credential that no password matches, because a different response
+        would reveal which users exist."""
+        self._hash = HASH_BY_MECHANISM[mechanism]
         self._nonce = nonce
-        self._find = find
+        self._find_credential = find_credential
         self._gs2 = ""
-        self._told = ""
+        self._auth_message_start = ""
         self._credential: Credential
         self.user = ""
-        """The client's user name, set by :meth:`first`; authenticated only when :meth:`final` has returned."""
+        """The client's user name, set by :meth:`first_message`; empty before. The user is authenticated only when
+        :meth:`final_message` has returned."""
 
-    def first(self, message: bytes) -> bytes:
-        """The server's first message, in response to the client's first.
+    def first_message(self, message: bytes) -> bytes:
+        """The server's first message, in response to the client's first message.
 
         :raises WireError: when ``message`` is malformed, or requests a feature that the server does not support.
         """
@@ -88,49 +95,54 @@ class ScramServer:
             raise WireError("a SCRAM message has no user or no nonce")
         self._gs2 = f"{binding},{authorization},"
         self._nonce = fields["r"] + self._nonce
-        self._credential = self._find(self.user)
+        self._credential = self._find_credential(self.user)
         first = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
-        self._told = f"{bare},{first}"
+        self._auth_message_start = f"{bare},{first}"
         return first.encode()
 
-    def final(self, message: bytes) -> bytes:
-        """The server's final message, in response to the client's final. When it returns, the user is authenticated.
+    def final_message(self, message: bytes) -> bytes:
+        """The server's final message, in response to the client's final message. When this method returns, the user is
+        authenticated.
 
-        :raises DeniedError: when the client's proof is wrong.
-        :raises WireError: when the message is malformed.
+        :raises AuthenticationFailedError: when the client's proof is wrong.
+        :raises WireError: when the message is malformed or belongs to another exchange.
         """
         text = _text(message)
         fields = _fields(text, "c", "r", "p")
         if _unbase64(fields["c"]).decode(errors="replace") != self._gs2 or fields["r"] != self._nonce:
             raise WireError("a SCRAM message belongs to another exchange")
         proof = _unbase64(fields["p"])
-        told = f"{self._told},{text[: text.rindex(',p=')]}".encode()
-        signature = _mac(self._hash, self._credential.stored_key, told)
+        auth_message = f"{self._auth_message_start},{text[: text.rindex(',p=')]}".encode()
+        signature = _mac(self._hash, self._credential.stored_key, auth_message)
         if len(proof) != len(signature):
             raise WireError("a SCRAM proof has the wrong length")
         client_key = _xor(proof, signature)
         if not hmac.compare_digest(_hash(self._hash, client_key), self._credential.stored_key):
-            raise DeniedError("the client's proof is wrong")
-        return b"v=" + _base64(_mac(self._hash, self._credential.server_key, told)).encode()
+            raise AuthenticationFailedError("the client's proof is wrong")
+        return b"v=" + _base64(_mac(self._hash, self._credential.server_key, auth_message)).encode()
 
 
 class ScramClient:
-    """The client's side of one exchange."""
+    """The client's side of one exchange: call :meth:`first_message`, :meth:`final_message` and
+    :meth:`verify_server_final`."""
 
     def __init__(self, mechanism: str, *, user: str, password: str, nonce: str) -> None:
-        self._hash = HASHES[mechanism]
+        """``nonce`` must not have been used before."""
+        self._hash = HASH_BY_MECHANISM[mechanism]
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={_escaped(user)},r={nonce}"
+        self._client_first_bare = f"n={_escaped(user)},r={nonce}"
         self._signature = b""
 
-    def first(self) -> bytes:
-        return f"n,,{self._bare}".encode()
+    def first_message(self) -> bytes:
+        """The client's first message."""
+        return f"n,,{self._client_first_bare}".encode()
 
-    def final(self, message: bytes) -> bytes:
-        """The client's final message, in response to the server's first.
+    def final_message(self, message: bytes) -> bytes:
+        """The client's final message, in response to the server's first message.
 
-        :raises WireError: when the server's message is malformed, or its number of iterations is not allowed.
+        :raises WireError: when the server's message is malformed or belongs to another exchange, or its number of
+            iterations is not allowed.
         """
         text = _text(message)
         fields = _fields(text, "r", "s", "i")
@@ -140,28 +152,31 @@ class ScramClient:
         salted = _salted(self._hash, self._password, _unbase64(fields["s"]), iterations)
         client_key = _mac(self._hash, salted, b"Client Key")
         without_proof = f"c={_base64(b'n,,')},r={fields['r']}"
-        told = f"{self._bare},{text},{without_proof}".encode()
-        self._signature = _mac(self._hash, _mac(self._hash, salted, b"Server Key"), told)
-        proof = _xor(client_key, _mac(self._hash, _hash(self._hash, client_key), told))
+        auth_message = f"{self._client_first_bare},{text},{without_proof}".encode()
+        self._signature = _mac(self._hash, _mac(self._hash, salted, b"Server Key"), auth_message)
+        proof = _xor(client_key, _mac(self._hash, _hash(self._hash, client_key), auth_message))
         return f"{without_proof},p={_base64(proof)}".encode()
 
-    def check(self, message: bytes) -> None:
-        """Verify the signature in the server's final message.
+    def verify_server_final(self, message: bytes) -> None:
+        """Check the signature in the server's final message: it proves that the server has the user's keys.
 
-        :raises DeniedError: when the server responds with an error, or cannot prove its identity.
+        :raises AuthenticationFailedError: when the server rejects the login, or its signature is wrong.
         :raises WireError: when the message is malformed.
         """
         text = _text(message)
         if text.startswith("e="):
-            raise DeniedError(f"the server responds with the error {text[2:]}")
+            raise AuthenticationFailedError(f"the server rejects the login with the SCRAM error {text[2:]}")
         if not hmac.compare_digest(_unbase64(_fields(text, "v")["v"]), self._signature):
-            raise DeniedError("the server's signature is wrong: it cannot prove that it has the user's keys")
+            raise AuthenticationFailedError(
+                "the server's signature is wrong: it cannot prove that it has the user's keys"
+            )
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _salted(hash_: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """RFC 5802's SaltedPassword."""
     return hashlib.pbkdf2_hmac(hash_, password.encode(), salt, iterations)
 
 
@@ -178,6 +193,10 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def _text(message: bytes) -> str:
+    """``message`` as text.
+
+    :raises WireError: when it is not UTF-8.
+    """
     try:
         return message.decode()
     except UnicodeDecodeError as error:
@@ -185,8 +204,11 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str, *names: str) -> dict[str, str]:
-    """The values of a message that begins with the fields ``names`` in this order. Extensions after them are ignored;
-    a proof, ``p``, is the last field, after all extensions."""
+    """The values, by name, of a message that begins with the fields ``names`` in this order. Extensions after them are
+    ignored; a proof, ``p``, is the last field, after all extensions.
+
+    :raises WireError: when a field is missing.
+    """
     parts = text.split(",")
     fields = dict(zip(names, parts, strict=False))
     if len(fields) != len(names):
@@ -200,20 +222,31 @@ def _fields(text: str, *names: str) -> dict[str, str]:
 
 
 def _iterations(digits: str) -> int:
+    """The number of iterations that the server's message states.
+
+    :raises WireError: when it is not a number, or not between `ITERATIONS_MIN` and `ITERATIONS_MAX`.
+    """
     # Check the length first: converting a very long text to a number would take too much time.
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(ITERATIONS_MAX))
     if not is_number or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX:
-        raise WireError(f"SCRAM with {digits[:20]} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
+        raise WireError(
+            f"the server requests SCRAM with {digits[:20]} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
+        )
     return int(digits)
 
 
 def _escaped(user: str) -> str:
+    """``user`` as SCRAM's messages contain it: without = and commas."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
 def _unescaped(user: str) -> str:
+    """The user name from its form in a message.
+
+    :raises WireError: when it contains an = that is not part of an escape.
+    """
     if "=" in user.replace("=2C", "").replace("=3D", ""):
-        raise WireError("the user name in a SCRAM message is not escaped")
+        raise WireError("the user name in a SCRAM message contains an = that is not part of =2C or =3D")
     return user.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -222,6 +255,10 @@ def _base64(data: bytes) -> str:
 
 
 def _unbase64(text: str) -> bytes:
+    """The bytes that ``text`` encodes.
+
+    :raises WireError: when it is not base64.
+    """
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

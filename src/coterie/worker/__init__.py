@@ -1,1 +1,1 @@
-"""The asyncio shell of one worker: drives the member and herder machines, supervises tasks."""
+"""The asyncio shell of one worker: gives events to the member and herder machines, and performs their effects."""

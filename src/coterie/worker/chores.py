@@ -1,7 +1,7 @@
-"""Performs the herder's chores (effects that take time). Each chore returns the event that reports its result.
+"""Performs the herder's chores (effects that take time), and returns an event with the result of each.
 
-External failures (a topic or server cannot be reached) become events here. A plug-in may raise any exception; it fails
-only the plug-in's own job, with its trace, and never the worker.
+External failures (a topic or server cannot be reached) become events here. A plug-in may raise any exception: the event
+then reports that the plug-in's job has failed, with the exception's trace, and the worker continues.
 """
 
 import logging
@@ -13,6 +13,7 @@ from coterie.engine.log import Log
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
+    CheckpointGenerationFinished,
     Chore,
     ChoreResult,
     CloseRuntime,
@@ -22,8 +23,7 @@ from coterie.herder.messages import (
     ConfigValidated,
     ConnectorSplit,
     FindConfigEnd,
-    FinishGeneration,
-    GenerationFinished,
+    FinishCheckpointGeneration,
     GroupLeft,
     MakeSessionKey,
     PublishTaskConfigs,
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Chores:
-    """Performs chores with the shells that were passed to the worker."""
+    """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client."""
 
     def __init__(
         self,
@@ -68,14 +68,15 @@ class Chores:
         self._leader_client = leader_client
 
     async def result(self, chore: Chore) -> ChoreResult:
-        """Perform ``chore``. Only a bug in Coterie raises an exception."""
+        """Perform ``chore`` and return its result. Failures are results too: only a bug in Coterie raises an
+        exception."""
         match chore:
             case StartTask() | RestartTask():
                 return await self._start(chore)
             case StopTask():
                 return await self._stop(chore)
-            case SplitConnector() | FinishGeneration() | ValidateConfig():
-                return await self._ask(chore)
+            case SplitConnector() | FinishCheckpointGeneration() | ValidateConfig():
+                return await self._run_connector_chore(chore)
             case PublishTaskConfigs():
                 return await self._publish(chore)
             case MakeSessionKey(size_bytes=size_bytes):
@@ -86,8 +87,8 @@ class Chores:
                 return await self._append_config(chore)
             case AppendStatuses():
                 return await self._append_statuses(chore)
-            case Leave(reason=reason, for_good=for_good):
-                await self._membership.leave(reason, for_good=for_good)
+            case Leave(reason=reason, is_permanent=is_permanent):
+                await self._membership.leave(reason, is_permanent=is_permanent)
                 return GroupLeft()
             case CloseRuntime():
                 await self._runtime.close()
@@ -96,10 +97,11 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        task = chore.start.task if isinstance(chore, StartTask) else chore.task
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises an exception, whichever it is."""
+        task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
-                await self._runtime.start(chore.start)
+                await self._runtime.start(chore.spec)
             else:
                 await self._runtime.restart(task)
         except Exception as error:  # noqa: BLE001
@@ -107,53 +109,71 @@ class Chores:
         return TaskStarted(task=task)
 
     async def _stop(self, chore: StopTask) -> TaskStopped:
+        """Stop a task. Returns TaskStopped also when the runtime raises an exception, which is logged."""
         try:
             await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
         except Exception as error:  # noqa: BLE001
             # The worker cannot do more; the checkpoint's next owner is protected from a query that is still running.
-            logger.error("Stopping task %s failed: %s", chore.task, _way_to(error))
+            logger.error("Stopping task %s failed: %s", chore.task, _error_type_and_stack(error))
         return TaskStopped(task=chore.task)
 
-    async def _ask(
-        self, chore: SplitConnector | FinishGeneration | ValidateConfig
-    ) -> ConnectorSplit | SplitFailed | GenerationFinished | ConfigValidated:
+    async def _run_connector_chore(
+        self, chore: SplitConnector | FinishCheckpointGeneration | ValidateConfig
+    ) -> ConnectorSplit | SplitFailed | CheckpointGenerationFinished | ConfigValidated:
+        """Perform a chore that runs the code of a connector."""
         match chore:
             case SplitConnector():
                 return await self._split(chore)
-            case FinishGeneration():
-                return await self._finish(chore)
+            case FinishCheckpointGeneration():
+                return await self._finish_checkpoint_generation(chore)
             case ValidateConfig():
                 return await self._validate(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
-        name, written_at = chore.connector, chore.written_at
+        """Split a connector into task configs. Returns SplitFailed when the runtime raises an exception, whichever it
+        is; it is transient for UnreachableError and SplitEndedError."""
+        name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             configs = await self._runtime.split(
-                name, chore.incarnation, chore.config, chore.checkpointed, keeps_split=chore.keeps_split
+                name,
+                chore.incarnation,
+                chore.config,
+                chore.checkpointed_task_configs,
+                keeps_source_parts=chore.keeps_source_parts,
             )
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
             trace = _trace_of(error)
-            return SplitFailed(connector=name, written_at=written_at, trace=trace, is_transient=is_transient)
-        return ConnectorSplit(connector=name, written_at=written_at, configs=configs)
+            return SplitFailed(
+                connector=name, config_line_offset=config_line_offset, trace=trace, is_transient=is_transient
+            )
+        return ConnectorSplit(connector=name, config_line_offset=config_line_offset, configs=configs)
 
-    async def _finish(self, chore: FinishGeneration) -> GenerationFinished:
+    async def _finish_checkpoint_generation(self, chore: FinishCheckpointGeneration) -> CheckpointGenerationFinished:
+        """Finish a connector's closed checkpoint generation. A failure is logged, and ``configs`` of the result is then
+        None."""
         configs = None
         try:
-            configs = await self._runtime.finish(chore.connector, chore.incarnation)
+            configs = await self._runtime.finish_checkpoint_generation(chore.connector, chore.incarnation)
         except CoterieError as error:
-            logger.warning("Cannot finish the closed checkpoint generation of %s here: %s", chore.connector, error)
+            logger.warning("Cannot finish the closed checkpoint generation of connector %s: %s", chore.connector, error)
         except Exception as error:  # noqa: BLE001
-            logger.error("Finishing the closed checkpoint generation of %s failed: %s", chore.connector, _way_to(error))
-        return GenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
+            logger.error(
+                "Finishing the closed checkpoint generation of connector %s failed: %s",
+                chore.connector,
+                _error_type_and_stack(error),
+            )
+        return CheckpointGenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
 
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
+        """Validate a connector's config. A WorldError becomes ``failure`` of the result; any other exception is logged
+        without its message, and its message becomes an error of the key ``connector.class``."""
         try:
-            errors = await self._runtime.validate(chore.config, chore.checkpointed)
+            errors = await self._runtime.validate(chore.config, chore.checkpointed_task_configs)
         except WorldError as error:
             return ConfigValidated(id=chore.id, errors={}, failure=str(error))
         except Exception as error:  # noqa: BLE001
-            logger.error("Validating a config failed: %s", _way_to(error))
+            logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
             key = "connector.class"
             errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
         return ConfigValidated(id=chore.id, errors=errors)
@@ -161,28 +181,36 @@ class Chores:
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
     async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
-        name, written_at = chore.connector, chore.written_at
+        """Send task configs to the leader. A WorldError becomes ``refusal`` of the result."""
+        name, config_line_offset = chore.connector, chore.config_line_offset
         try:
-            await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing)
+            await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing_key)
         except WorldError as error:
             forbidden = isinstance(error, SignatureRefusedError)
-            return TaskConfigsPublished(connector=name, written_at=written_at, refusal=str(error), forbidden=forbidden)
-        return TaskConfigsPublished(connector=name, written_at=written_at)
+            return TaskConfigsPublished(
+                connector=name, config_line_offset=config_line_offset, refusal=str(error), forbidden=forbidden
+            )
+        return TaskConfigsPublished(connector=name, config_line_offset=config_line_offset)
 
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
+        """Read the end offset of the config log; None in the result when the log cannot be read."""
         try:
-            return ConfigEndFound(purpose=chore.purpose, end=ConfigOffset(await self._config_log.end_offset()))
+            return ConfigEndFound(purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.end_offset()))
         except WorldError as error:
             logger.warning("The end offset of the config topic cannot be read: %s", error)
-            return ConfigEndFound(purpose=chore.purpose, end=None)
+            return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
+        """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same."""
         try:
-            return ConfigAppended(purpose=chore.purpose, end=ConfigOffset(await self._config_log.append(chore.lines)))
+            return ConfigAppended(
+                purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.append(chore.lines))
+            )
         except WorldError as error:
             return ConfigAppendFailed(purpose=chore.purpose, reason=str(error))
 
     async def _append_statuses(self, chore: AppendStatuses) -> StatusesAppended:
+        """Append lines to the status log. A WorldError becomes ``failure`` of the result."""
         try:
             await self._status_log.append(chore.lines)
         except WorldError as error:
@@ -191,14 +219,15 @@ class Chores:
 
 
 def _trace_of(error: Exception) -> str:
-    """The trace of a status: the message of Coterie's own errors, message and stack of all others."""
+    """The text of ``error`` for the field ``trace`` of a status: the message of one of Coterie's own errors; type,
+    message and stack of any other exception."""
     if isinstance(error, CoterieError):
         return str(error)
     cause = "".join(traceback.format_exception_only(error))
     return f"{cause}\n{''.join(traceback.format_exception(error))}"
 
 
-def _way_to(error: Exception) -> str:
-    """The type of ``error`` and the stack of the raise. The message is left out: it may quote a config, which only the
-    client that sent it may see."""
+def _error_type_and_stack(error: Exception) -> str:
+    """The type of ``error`` and the stack of its raise, for the log. The message of ``error`` is left out: it may quote
+    a config, which only the client that sent the config may see."""
     return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__))}"

@@ -1,4 +1,4 @@
-"""The inbox of an event loop: it returns the next event or the next deadline, whichever comes first."""
+"""The inbox of a machine's loop: a queue of events, and timers, each of which becomes an event when its time comes."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -11,33 +11,39 @@ TimerT = TypeVar("TimerT", bound=Hashable)
 
 
 def now_ms() -> int:
-    """The clock of a worker and of its membership, in ms. It is monotonic: its times are compared, never displayed."""
+    """The present time in ms on the clock of a worker and of its membership. The clock is monotonic: its times are
+    compared, never displayed. Called on the event loop's thread."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 class Inbox(Generic[EventT, TimerT]):
-    """A bounded queue of events and a set of deadlines; one loop reads both."""
+    """A bounded queue of events, and the ``timers``; one loop reads both by :meth:`next`."""
 
-    def __init__(self, events_max: int, *, fired: Callable[[TimerT], EventT]) -> None:
-        """``fired`` returns the event for the timer of a deadline that has passed."""
+    def __init__(self, events_max: int, *, event_of_timer: Callable[[TimerT], EventT]) -> None:
+        """``events_max`` is the greatest number of events in the queue. ``event_of_timer`` returns the event for a
+        timer whose time has come."""
         self.timers: Timers[TimerT] = Timers()
         self._events: asyncio.Queue[EventT] = asyncio.Queue(events_max)
-        self._fired = fired
+        self._event_of_timer = event_of_timer
 
     async def put(self, event: EventT) -> None:
-        """Waits while the inbox is full."""
+        """Add ``event`` to the queue; waits while the queue is full."""
         await self._events.put(event)
 
     def put_nowait(self, event: EventT) -> None:
-        """:raises asyncio.QueueFull: when the inbox is full."""
+        """Add ``event`` to the queue.
+
+        :raises asyncio.QueueFull: when the queue is full.
+        """
         self._events.put_nowait(event)
 
     async def next(self) -> EventT:
-        """The next event. Deadlines come first: after a pause of the process, the end of the lease must be processed
-        before responses that waited in a socket during the pause."""
+        """Wait for the next event, remove and return it. A timer whose time has come is before all events of the queue:
+        after a pause of the process, the end of the lease must be processed before responses that waited in a socket
+        during the pause."""
         while True:
             if (timer := self.timers.pop_due(now_ms())) is not None:
-                return self._fired(timer)
+                return self._event_of_timer(timer)
             next_at_ms = self.timers.next_at_ms()
             wait_s = None if next_at_ms is None else max(next_at_ms - now_ms(), 0) / 1000
             try:

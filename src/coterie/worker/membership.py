@@ -1,8 +1,8 @@
-"""Drives a member machine of any group protocol: the herder's membership, with requests to a coordinator.
+"""The loop around a member machine of any group protocol: it is the herder's membership of the group.
 
-inbox ──► step ──► perform: timers, the herder's events      at once
-  ▲                   └──► Send: a chore that sends a request to the coordinator
-  └────── Answered | Unanswered ◄──┘
+inbox ──► step ──► perform: timers, events for the herder      at once
+  ▲                   └──► Send: an asyncio task that sends a request to the coordinator
+  └── ResponseReceived | RequestFailed ◄──┘
 """
 
 import asyncio
@@ -12,31 +12,31 @@ from typing import Generic, TypeVar
 
 from coterie.engine.trace import Trace
 from coterie.member.events import (
-    Answered,
-    Began,
     CancelTimer,
     Effect,
     Event,
-    Left,
-    Say,
+    LeaveCompleted,
+    MemberStarted,
+    RequestFailed,
+    ResponseReceived,
     Send,
     SetTimer,
     TimerFired,
     TimerT,
-    Unanswered,
+    WriteLogMessage,
 )
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.errors import WorldError
-from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, ProvedUntil
+from coterie.nouns.membership import LeaseRenewed, Leave, MembershipEvent, MembershipOrder
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000
-"""Only a loop that was blocked can have so many events in its inbox."""
+"""The most events in the inbox of the member's loop. Only a loop that was blocked can have so many."""
 EVENTS_MAX = 1_000
-"""Events that the herder has not received yet. A herder with so many is stuck: the member waits for it, sends no more
-heartbeats and loses its membership."""
+"""The most events that the herder has not received yet. A herder with so many is stuck: the member's loop waits until
+the herder has received one, sends no heartbeats meanwhile, and so loses its membership."""
 
 MemberT = TypeVar("MemberT")
 RequestT = TypeVar("RequestT")
@@ -44,7 +44,8 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
-    """Implements `herder.seams.Membership`. It is active while :meth:`run` runs."""
+    """Implements `herder.seams.Membership` with a member machine and a coordinator. :meth:`run` processes the orders of
+    the other methods."""
 
     def __init__(
         self,
@@ -58,10 +59,10 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         self._member = member
         self._coordinator = coordinator
         self._inbox: Inbox[Event[ResponseT, TimerT], TimerT] = Inbox(
-            INBOX_MAX, fired=lambda timer: TimerFired(timer=timer)
+            INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
         )
         self._trace = Trace()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._running_requests: set[asyncio.Task[None]] = set()
         """One asyncio task for each request without a response, including the requests that the machine has
         abandoned."""
         self._has_left = False
@@ -72,14 +73,21 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     # -- for the herder ----------------------------------------------------------------------------------------------
 
     def order(self, order: MembershipOrder) -> None:
+        """Give ``order`` to the member's loop. Never waits.
+
+        :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
+        """
         self._inbox.put_nowait(order)
 
-    async def leave(self, reason: str, *, for_good: bool = False) -> None:
+    async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
+        """Order the member to leave, and wait until :meth:`run` ends. Does nothing when :meth:`run` has ended."""
         if not self._ended.is_set():
-            self.order(Leave(reason=reason, for_good=for_good))
+            self.order(Leave(reason=reason, is_permanent=is_permanent))
         await self._ended.wait()
 
     async def next_event(self) -> MembershipEvent:
+        """Wait for the next event for the herder, remove and return it. Of LeaseRenewed events that follow each other,
+        only the newest is returned."""
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._events))
             event = self._events.popleft()
@@ -91,28 +99,30 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     async def run(self) -> None:
         """Take part in the group until the member has left it; closes the coordinator at the end.
 
-        When it is cancelled, it sends no LeaveGroup request: the group removes the member after the session timeout.
+        A cancelled run sends no LeaveGroup request: the group removes the member after the session timeout.
 
-        :raises ExceptionGroup: for a bug in Coterie, after the member's last events have been logged.
+        :raises ExceptionGroup: for a bug in Coterie. When an assertion of the machine has failed, the member's last
+            events are logged before.
         """
         try:
             async with asyncio.TaskGroup() as group:
-                await self._take(Began(), group)
+                await self._take(MemberStarted(), group)
                 while not self._has_left:
                     await self._take(await self._inbox.next(), group)
-                for asking in self._asking:
+                for asking in self._running_requests:
                     asking.cancel()
         finally:
             self._ended.set()
             await self._coordinator.close()
 
     async def _take(self, event: Event[ResponseT, TimerT], group: asyncio.TaskGroup) -> None:
+        """Give one event to the machine and perform the effects."""
         at_ms = now_ms()
         self._trace.add(at_ms, repr(event))
         try:
             output = self._step(self._member, event, now_ms=at_ms)
         except AssertionError:
-            logger.critical("Bug in the group member's state machine. Its last events:\n%s", self._trace.story())
+            logger.critical("Bug in the group member's state machine. Its last events:\n%s", self._trace.recent_text())
             raise
         for effect in output.effects:
             await self._perform(effect, group)
@@ -120,6 +130,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     # -- performing effects ------------------------------------------------------------------------------------------
 
     async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
+        """Perform an effect of the machine. An event for the herder waits while the herder has too many
+        (:meth:`_put_event`)."""
         match effect:
             case Send():
                 self._send(effect, group)
@@ -127,32 +139,35 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case Say(text=text, warns=warns):
+            case WriteLogMessage(text=text, warns=warns):
                 logger.log(logging.WARNING if warns else logging.INFO, "%s", text)
-            case Left():
-                logger.info("Left the group")
+            case LeaveCompleted():
+                logger.info("This worker has left its group")
                 self._has_left = True
             case _:
-                await self._tell(effect)
+                await self._put_event(effect)
 
     def _send(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
-        """Send a request to the coordinator, even while other requests are outstanding. The machine drops the response
-        to a request that it has abandoned."""
+        """Start an asyncio task that sends a request to the coordinator, even while other requests are outstanding. The
+        machine drops the response to a request that it has abandoned."""
         asking = group.create_task(self._ask(send))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        self._running_requests.add(asking)
+        asking.add_done_callback(self._running_requests.discard)
 
     async def _ask(self, send: Send[RequestT]) -> None:
-        result: Answered[ResponseT] | Unanswered
+        """Send a request, await its response, and put the response, or the reason why there is none, into the inbox."""
+        result: ResponseReceived[ResponseT] | RequestFailed
         try:
-            result = Answered(id=send.id, response=await self._coordinator.ask(send.request))
+            result = ResponseReceived(id=send.id, response=await self._coordinator.ask(send.request))
         except WorldError as error:
-            result = Unanswered(id=send.id, reason=str(error))
+            result = RequestFailed(id=send.id, reason=str(error))
         await self._inbox.put(result)
 
-    async def _tell(self, event: MembershipEvent) -> None:
+    async def _put_event(self, event: MembershipEvent) -> None:
+        """Add ``event`` to the events for the herder. Waits while the herder has not received :data:`EVENTS_MAX`
+        events, except for a LeaseRenewed that replaces the last event."""
         async with self._changed:
-            if isinstance(event, ProvedUntil) and self._events and isinstance(self._events[-1], ProvedUntil):
+            if isinstance(event, LeaseRenewed) and self._events and isinstance(self._events[-1], LeaseRenewed):
                 self._events[-1] = event  # The newer event replaces the older one.
             else:
                 await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)

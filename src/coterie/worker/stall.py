@@ -1,25 +1,31 @@
-"""Measures the event loop's stalls. During a stall the worker sends no heartbeat and answers no request."""
+"""Measures the event loop's stalls: times in which the loop runs nothing that is ready, because one function blocks it.
+During a stall the worker sends no heartbeat and answers no request.
+"""
 
 import asyncio
 import time
 
 INTERVAL_MS = 20
+"""How long the meter sleeps between two readings of the clock, in ms."""
 
 
 class StallMeter:
-    """Sleeps repeatedly for ``INTERVAL_MS``; the time that a sleep takes longer is the length of a stall."""
+    """Sleeps on the event loop repeatedly for ``INTERVAL_MS``. If a sleep takes longer, the loop was stalled for
+    the additional time."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
-        self._beat_s = time.monotonic()
+        """The longest stall so far, in ms."""
+        self._last_tick_s = time.monotonic()
 
     async def watch(self) -> None:
-        """Runs until cancelled."""
+        """Measure until cancelled."""
         while True:
-            self._beat_s = before = time.monotonic()
+            self._last_tick_s = before = time.monotonic()
             await asyncio.sleep(INTERVAL_MS / 1000)
             self.longest_ms = max(self.longest_ms, (time.monotonic() - before) * 1000 - INTERVAL_MS)
 
-    def silent_ms(self) -> float:
-        """The time in ms since the loop last ran; safe on any thread."""
-        return (time.monotonic() - self._beat_s) * 1000
+    def stalled_ms(self) -> float:
+        """The time in ms since :meth:`watch` last ran on the loop: up to about ``INTERVAL_MS`` for a loop without a
+        stall. Safe on any thread."""
+        return (time.monotonic() - self._last_tick_s) * 1000

@@ -1,12 +1,12 @@
-"""One worker: the event loop of its herder, and the functions that perform the herder's effects.
+"""One worker: the loop of its herder, and the functions that perform the herder's effects.
 
     inbox ──► step ──► perform: replies, timers, membership    at once
       ▲                      └► chores: logs, tasks, plug-ins  each a separate asyncio task
       └── results, lines, membership events, task events ◄──┘
 
-All decisions are in the herder. The worker starts in this order: the loop runs, so that the REST API can report
-"starting"; both logs are read to their ends; the runtime opens and warms up; only then the worker joins its group,
-because a worker that is assigned jobs must be able to run them.
+All decisions are in the herder. The worker starts in this order: the herder's loop; both logs (config and status) are
+read to their ends; the runtime opens and warms up; only then the worker joins its group, because a worker that is
+assigned jobs must be able to run them. Meanwhile the REST API reports "starting".
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, auto
 
-from coterie.engine.log import Line, Log
+from coterie.engine.log import Log, TopicRecord
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
@@ -26,15 +26,15 @@ from coterie.herder.messages import (
     Effect,
     Event,
     Exit,
-    ForgetConnector,
     Reply,
     RequestArrived,
     RuntimeOpened,
-    Say,
     SetTimer,
     ShutdownOrdered,
     StatusLinesRead,
+    StopConnector,
     TimerFired,
+    WriteLogMessage,
 )
 from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
 from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
@@ -42,31 +42,46 @@ from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.membership import Abandon, Install, PlaceHandover, ProvedUntil, Rejoin, Subscribe
+from coterie.nouns.membership import (
+    LeaseRenewed,
+    LeaveAndRejoin,
+    PlaceHandover,
+    Rejoin,
+    SendAssignments,
+    SetWorkerState,
+)
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
 from coterie.worker.watchdog import Watchdog
 
 INBOX_MAX = 4096
-"""The events that wait for the herder at most. A full inbox blocks the feeders, and requests are refused."""
-SIGN_EVERY_MS = 1_000
+"""The most events that wait for the herder. While the inbox is full, log lines, task events and membership events are
+not read, and requests are refused."""
+HERDER_PING_INTERVAL_MS = 1_000
+"""The time from the herder's response to a ping until the next ping."""
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerPhase(StrEnum):
+    """What a worker does with requests."""
+
     STARTING = auto()
+    """Requests are refused: the runtime is not open."""
     RUNNING = auto()
+    """Requests go to the herder, also while the worker stops its tasks to end."""
     ENDED = auto()
+    """Requests are refused: the herder's loop has ended."""
 
 
 class _Exited(Exception):
-    """Not an error: ends the asyncio task group."""
+    """Not an error: ends the asyncio tasks of :meth:`Worker.run`, which then returns."""
 
 
 class Worker:
-    """Runs one worker from its start to its end. The shells are passed in; the worker closes only the runtime."""
+    """Runs one worker from its start to its end. The shells (logs, membership, runtime, leader client) are passed in;
+    of these the worker closes only the runtime."""
 
     def __init__(
         self,
@@ -77,26 +92,27 @@ class Worker:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
-        place: PlaceHandover | None = None,
+        handover: PlaceHandover | None = None,
         check_settings: Callable[[], object] = lambda: None,
     ) -> None:
-        """``place`` is the group membership that the previous process passed on; ``membership`` then continues it.
+        """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
+        None for a worker that is not in the group.
 
-        ``check_settings`` raises ConfigError or WorldError when a relaunched process could not start with the current
-        settings file; it may block.
+        ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
+        could not start with the file. It may block.
         """
         self.settings = settings
-        self.life = uuid.uuid4().hex[:12]
+        self.boot_id = uuid.uuid4().hex[:12]
         """A random id of this process start. A client that waits for a restart compares it with the earlier id."""
         self.stall = StallMeter()
         self.phase = WorkerPhase.STARTING
-        self.stage = "awaiting startup"
+        self.startup_step = "awaiting startup"
         """What the worker does while it starts, in Kafka Connect's wording where Connect has the same step."""
-        self.ordered: str | None = None
+        self.shutdown_reason: str | None = None
         """Why the first shutdown was ordered. It is kept here because the order can come when the loop of a worker that
         relaunches has already ended."""
-        self._herder = Herder(settings, place)
-        self._goes_on = place is not None
+        self._herder = Herder(settings, handover)
+        self._has_handover = handover is not None
         self._check_settings = check_settings
         self._config_log = config_log
         self._status_log = status_log
@@ -109,7 +125,9 @@ class Worker:
             runtime=runtime,
             leader_client=leader_client,
         )
-        self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
+        self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(
+            INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
+        )
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
         self._requests = 0
@@ -119,13 +137,17 @@ class Worker:
 
     # -- for other parts of this process ------------------------------------------------------------------------------
 
-    async def obstacle(self) -> str | None:
-        """Why this worker could not start again with its current settings file, or None. The text goes to a client over
-        the network: it names the invalid keys without their values, which only the log contains."""
+    async def settings_error(self) -> str | None:
+        """Why this worker could not start again with its present settings file, or None: the file is unreadable or
+        invalid, or the address cannot be bound.
+
+        The text is sent to a client over the network. For invalid settings it contains only the keys, and the log
+        contains the values. Other errors are sent unchanged, and not logged.
+        """
         try:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
-            logger.error("This worker could not start again with its current settings: %s", error)
+            logger.error("This worker could not start again with its current settings file: %s", error)
             return f"Its settings are invalid ({', '.join(sorted(error.errors))}); its log contains the errors."
         except WorldError as error:
             return str(error)
@@ -133,12 +155,16 @@ class Worker:
 
     async def ask(self, request: Request) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
-        the herder still processes the request."""
+        the herder still processes the request.
+
+        The response is a RequestRefused without a request to the herder while this worker starts, when it has ended,
+        and while the inbox is full.
+        """
         id_ = RequestId(self._requests)
         self._requests += 1
         event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
         if self.phase is WorkerPhase.STARTING:
-            return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.stage}")
+            return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.startup_step}")
         if self.phase is WorkerPhase.ENDED:
             return RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -153,28 +179,32 @@ class Worker:
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """The end of this worker's lease on the monotonic clock, in ms; None when no task may run. Safe on any
-        thread."""
+        """The end of this worker's lease on the monotonic clock, in ms: until then the group surely counts this worker
+        as a member. None when no task may run, or before a response has first renewed the lease.
+        Safe on any thread."""
         return self._herder.place.lease_ends_ms
 
     def connector_type(self, config: Mapping[str, str]) -> str:
-        """``source``, ``sink`` or ``unknown``, by a connector's config."""
+        """The type of the connector with this config: ``source``, ``sink`` or ``unknown``."""
         return self._runtime.connector_type(config)
 
-    def lacks(self) -> Mapping[str, str]:
-        """Parts that some connectors need and this worker lacks, by name: what is missing and what to do."""
-        return self._runtime.lacks()
+    def missing_jars(self) -> Mapping[str, str]:
+        """By name, the packages of jars that some connectors need and this worker's Spark lacks: a message that states
+        what is missing and what to do. Empty before the runtime has opened."""
+        return self._runtime.missing_jars()
 
     def order_shutdown(self, reason: str) -> None:
-        """Stop all tasks, leave the group and end, as on SIGTERM. Safe to call again.
+        """Order this worker to stop all tasks, leave the group and end, as on SIGTERM; returns at once. Safe to call
+        again. Called on the event loop's thread.
 
-        The caller of :meth:`run` must check ``ordered`` immediately before it relaunches the process after an exit
-        with ``restarts``.
+        The order may come too late for the herder: when :meth:`run` has returned an Exit with ``relaunches``, its
+        caller must check ``shutdown_reason`` immediately before it relaunches the process.
         """
-        self.ordered = self.ordered or reason
+        self.shutdown_reason = self.shutdown_reason or reason
         self._order_shutdown(ShutdownOrdered(reason=reason))
 
     def _order_shutdown(self, order: ShutdownOrdered) -> None:
+        """Give ``order`` to the herder, also when the inbox is full."""
         try:
             self._inbox.put_nowait(order)
         except asyncio.QueueFull:
@@ -184,13 +214,14 @@ class Worker:
     async def run(self) -> Exit:
         """Start, run and end the worker. Returns why it ended, after its asyncio tasks and its runtime have ended.
 
-        :raises ExceptionGroup: for a bug in Coterie, after the herder's last events have been logged.
+        :raises ExceptionGroup: for a bug in Coterie. After a bug in the herder, the herder's last events are logged
+            before.
         """
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
-            silent_ms=self.stall.silent_ms,
-            silent_max_ms=self.settings.lease.silence_ms,
-            stop_everything=self._runtime.stop_everything_now,
+            stalled_ms=self.stall.stalled_ms,
+            stall_threshold_ms=self.settings.lease.stall_threshold_ms,
+            halt_all_tasks=self._runtime.halt_all_tasks,
         )
         try:
             with watchdog:
@@ -208,6 +239,7 @@ class Worker:
         return self._exit
 
     async def _take_part(self) -> None:
+        """Run all asyncio tasks of the worker. Always ends with an exception: :class:`_Exited`, or that of a bug."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stall.watch())
             group.create_task(self._membership.run())
@@ -218,28 +250,32 @@ class Worker:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
-        self.stage = "initializing and reading to the end of internal topics"
+        """Read the logs to their ends and open the runtime, then give the herder RuntimeOpened, on which it joins the
+        group. A runtime that cannot open ends the worker with exit code 1."""
+        self.startup_step = "initializing and reading to the end of internal topics"
         config_read, status_read = asyncio.Event(), asyncio.Event()
         group.create_task(self._feed(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read))
         group.create_task(self._feed(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read))
         await config_read.wait()
         await status_read.wait()
-        if self._goes_on:
+        if self._has_handover:
             # The worker is in its group already, and the group may send it events before its runtime is open.
             group.create_task(self._feed_membership_events())
-        self.stage = "starting the task runtime"
+        self.startup_step = "starting the task runtime"
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
             self._end(Exit(code=1, reason=str(error)))
-        self.stage = "ensuring membership in the cluster"
+        self.startup_step = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
-        if not self._goes_on:
+        if not self._has_handover:
             group.create_task(self._feed_membership_events())
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
-    async def _feed(self, log: Log, event_of: Callable[[Sequence[Line]], Event], read: asyncio.Event) -> None:
+    async def _feed(self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event) -> None:
+        """Give the herder the lines of ``log``, as the events that ``event_of`` returns. Sets ``read`` when all lines
+        that existed at the call are in the inbox."""
         try:
             async for lines in log.follow():
                 if lines:
@@ -252,34 +288,38 @@ class Worker:
             self._order_shutdown(ShutdownOrdered(reason=str(error), code=1))
 
     async def _feed_task_events(self) -> None:
+        """Give the herder the runtime's events."""
         while True:
             await self._inbox.put(await self._runtime.next_event())
 
     async def _feed_membership_events(self) -> None:
+        """Give the herder the membership's events."""
         while True:
             await self._inbox.put(await self._membership.next_event())
 
     # -- detecting a stuck herder -------------------------------------------------------------------------------------
 
     async def _watch_herder(self, group: asyncio.TaskGroup) -> None:
-        """Ping the herder's loop repeatedly, through the inbox of all its events.
+        """Ping the herder's loop repeatedly, through its inbox, as an event.
 
-        If the loop does not process a ping within the rebalance timeout, all tasks are stopped and the worker abandons
-        its membership. When the loop runs again, the membership sends it that event, and the worker rejoins.
+        If the loop does not process a ping within the rebalance timeout, all tasks are stopped and the worker leaves
+        the group (:class:`LeaveAndRejoin`). When the loop runs again, it receives the membership's event
+        MembershipLost, and the worker rejoins.
         """
         while True:
-            await asyncio.sleep(SIGN_EVERY_MS / 1000)
-            sign = group.create_task(self._sign())
+            await asyncio.sleep(HERDER_PING_INTERVAL_MS / 1000)
+            sign = group.create_task(self._ping_herder())
             await asyncio.wait({sign}, timeout=self.settings.rebalance_timeout_ms / 1000)
             if not sign.done():
                 patience = f"rebalance.timeout.ms={self.settings.rebalance_timeout_ms}"
                 reason = f"the herder did not process an event within {patience}"
                 logger.critical("%s: all tasks are stopped, and this worker leaves the group and rejoins", reason)
-                await asyncio.to_thread(self._runtime.stop_everything_now)
-                self._membership.order(Abandon(reason=reason))
+                await asyncio.to_thread(self._runtime.halt_all_tasks)
+                self._membership.order(LeaveAndRejoin(reason=reason))
                 await sign
 
-    async def _sign(self) -> None:
+    async def _ping_herder(self) -> None:
+        """Put a ping into the inbox, and wait until the herder's loop has taken it."""
         given = asyncio.Event()
         await self._inbox.put(given)
         await given.wait()
@@ -287,18 +327,19 @@ class Worker:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
+        """Take events from the inbox, give each to the herder, and perform its effects; an asyncio.Event is a ping."""
         while True:
             event = await self._next_event()
             if isinstance(event, asyncio.Event):
                 event.set()
                 continue
             at_ms = now_ms()
-            if not isinstance(event, ProvedUntil | ConfigLinesRead | StatusLinesRead):
+            if not isinstance(event, LeaseRenewed | ConfigLinesRead | StatusLinesRead):
                 self._trace.add(at_ms, repr(event))
             try:
                 output = step(self._herder, event, now_ms=at_ms)
             except Exception:
-                logger.critical("Bug in the herder's state machine. Its last events:\n%s", self._trace.story())
+                logger.critical("Bug in the herder's state machine. Its last events:\n%s", self._trace.recent_text())
                 raise
             for effect in output.effects:
                 self._perform(effect, group)
@@ -307,18 +348,24 @@ class Worker:
             await asyncio.sleep(0)
 
     async def _next_event(self) -> Event | asyncio.Event:
+        """The next event of the inbox; before all of them, a shutdown order that came while the inbox was full."""
         if (order := self._shutdown) is not None:
             self._shutdown = None
             return order
         return await self._inbox.next()
 
     def _end(self, exit_: Exit) -> None:
+        """Make :meth:`run` return ``exit_``.
+
+        :raises _Exited: always.
+        """
         self._exit = exit_
         raise _Exited
 
     # -- performing effects -------------------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
+        """Perform an effect at once, or start an asyncio task for a chore."""
         match effect:
             case Reply(id=id_, answer=answer):
                 future = self._replies.get(id_)
@@ -328,11 +375,11 @@ class Worker:
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case Say(text=text, is_error=is_error, warns=warns):
+            case WriteLogMessage(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
-            case ForgetConnector(connector=connector):
-                self._runtime.forget(connector)
-            case Subscribe() | Rejoin() | Install() | Abandon():
+            case StopConnector(connector=connector):
+                self._runtime.stop_connector(connector)
+            case SetWorkerState() | Rejoin() | SendAssignments() | LeaveAndRejoin():
                 self._membership.order(effect)
             case Exit():
                 self._end(effect)
@@ -340,4 +387,5 @@ class Worker:
                 group.create_task(self._do(effect))
 
     async def _do(self, chore: Chore) -> None:
+        """Perform a chore and give the herder its result."""
         await self._inbox.put(await self._chores.result(chore))

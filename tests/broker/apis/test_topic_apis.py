@@ -1,4 +1,4 @@
-"""What a broker says of its topics where Apache Kafka says otherwise, or cannot be asked."""
+"""APIs of topics where the broker differs from Apache Kafka, or where Kafka cannot be compared."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ def metadata(client: RawClient, *topics: tuple[str | None, UUID | None], creatin
         ("CreateTopics", 7, create({"name": "__transaction_state"}), ErrorCode.invalid_topic_exception),
     ],
 )  # fmt: skip
-def test_what_the_broker_lives_on_is_nobody_elses(
+def test_requests_that_would_change_an_internal_topic_are_refused(
     connect: Connect, api: str, version: int, values: dict[str, Any], error: ErrorCode
 ) -> None:
     client = connect()
@@ -61,16 +61,18 @@ def test_what_the_broker_lives_on_is_nobody_elses(
     assert metadata(client, (GROUPS_TOPIC, None))[0].is_internal
 
 
-def test_a_topic_is_found_by_its_id_whatever_name_stands_beside(connect: Connect) -> None:
+def test_a_topic_is_found_by_its_id_whatever_name_the_request_has(connect: Connect) -> None:
     client = connect()
     topic_id = create_topic(client, "t")
-    by_id, beside, again = (metadata(client, asked)[0] for asked in ((None, topic_id), ("x", topic_id), ("t", None)))
+    by_id, beside, again = (
+        metadata(client, request)[0] for request in ((None, topic_id), ("x", topic_id), ("t", None))
+    )
     assert by_id == beside == again
     assert [topic.name for topic in metadata(client, ("t", None), ("t", None))] == ["t"]
     assert metadata(client, (None, None))[0].error_code is ErrorCode.invalid_request
 
 
-def test_asking_for_a_topic_makes_it_unless_its_name_is_bad_or_taken(connect: Connect) -> None:
+def test_a_metadata_request_creates_a_topic_unless_its_name_is_invalid_or_taken(connect: Connect) -> None:
     client = connect()
     names = ("new", "a.b", "a_b", "a b", "__transaction_state")
     found = [metadata(client, (name, None))[0].error_code for name in names]
@@ -80,23 +82,23 @@ def test_asking_for_a_topic_makes_it_unless_its_name_is_bad_or_taken(connect: Co
     assert quiet.error_code is ErrorCode.unknown_topic_or_partition
 
 
-def test_partitions_are_told_some_at_a_time(connect: Connect) -> None:
+def test_partitions_are_described_in_pages(connect: Connect) -> None:
     client = connect()
     for name, count in (("a", 2), ("b", 3), ("c", 1)):
         create_topic(client, name, count)
     cursor: tuple[str, int] | None = None
-    told: list[list[tuple[str, list[int]]]] = []
+    pages: list[list[tuple[str, list[int]]]] = []
     while True:
-        asked = partitions("c", "b", "a", "nope", cursor=cursor) | {"response_partition_limit": 2}
-        answer = ask(client, "DescribeTopicPartitions", 0, asked)
-        told.append([(topic.name, [one.partition_index for one in topic.partitions]) for topic in answer.topics])
+        request = partitions("c", "b", "a", "nope", cursor=cursor) | {"response_partition_limit": 2}
+        answer = ask(client, "DescribeTopicPartitions", 0, request)
+        pages.append([(topic.name, [one.partition_index for one in topic.partitions]) for topic in answer.topics])
         if answer.next_cursor is None:
             break
         cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
-    assert told == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2]), ("c", [0]), ("nope", [])]]
+    assert pages == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2]), ("c", [0]), ("nope", [])]]
 
 
-def test_a_topic_that_went_between_two_answers_is_not_missed(connect: Connect) -> None:
+def test_a_page_continues_after_a_cursor_whose_topic_was_deleted(connect: Connect) -> None:
     client = connect()
     for name in ("a", "c"):
         create_topic(client, name, 2)
@@ -104,7 +106,7 @@ def test_a_topic_that_went_between_two_answers_is_not_missed(connect: Connect) -
     assert [(topic.name, len(topic.partitions)) for topic in answer.topics if topic.name != GROUPS_TOPIC] == [("c", 2)]
 
 
-def test_clients_that_change_one_topic_at_once_lose_nothing(connect: Connect) -> None:
+def test_concurrent_changes_of_one_topics_configs_are_all_kept(connect: Connect) -> None:
     clients = [connect() for _ in range(8)]
     create_topic(clients[0], "t")
     keys = ["retention.ms", "segment.ms", "flush.ms", "retention.bytes", "delete.retention.ms", "segment.bytes",
@@ -118,7 +120,7 @@ def test_clients_that_change_one_topic_at_once_lose_nothing(connect: Connect) ->
     assert own_configs(clients[0], TOPIC, "t") == dict.fromkeys(keys, "2000000")
 
 
-def test_a_number_without_end_is_refused_as_any_other_value_that_is_none(connect: Connect) -> None:
+def test_a_config_value_of_5000_digits_is_refused_as_invalid(connect: Connect) -> None:
     client = connect()
     create_topic(client, "t")
     endless = alter(TOPIC, "t", ("retention.ms", SET, "1" * 5_000))
@@ -140,16 +142,16 @@ def test_configs_survive_a_restart(broker: ThreadedBroker, connect: Connect) -> 
 
 
 @pytest.fixture
-def narrow(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
-    """A broker with room for few partitions; one is the groups' own."""
+def limited_broker(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
+    """A broker with a low maximum of partitions; the groups' topic has one of them."""
     threaded = ThreadedBroker(replace(settings, topic_partitions_max=4, partitions_max=7))
     threaded.start()
     yield threaded
     threaded.stop()
 
 
-def test_partitions_are_limited_by_topic_and_over_all(narrow: ThreadedBroker) -> None:
-    with raw_client(narrow.port) as client:
+def test_partitions_are_limited_per_topic_and_in_total(limited_broker: ThreadedBroker) -> None:
+    with raw_client(limited_broker.port) as client:
 
         def growing(name: str, count: int) -> tuple[ErrorCode, ...]:
             return codes(ask(client, "CreatePartitions", 3, grow(name, count)))
@@ -165,15 +167,15 @@ def test_partitions_are_limited_by_topic_and_over_all(narrow: ThreadedBroker) ->
         assert metadata(client, ("d", None))[0].error_code is ErrorCode.none
 
 
-def test_partitions_that_are_asked_for_at_once_are_limited_likewise(narrow: ThreadedBroker) -> None:
-    with raw_client(narrow.port) as client:
+def test_pipelined_requests_cannot_exceed_the_limit_on_partitions(limited_broker: ThreadedBroker) -> None:
+    with raw_client(limited_broker.port) as client:
         create_topic(client, "a")
-        asked: list[tuple[str, int, dict[str, Any]]] = [
+        request: list[tuple[str, int, dict[str, Any]]] = [
             ("CreateTopics", 5, create({"name": name, "num_partitions": 2}, validate_only=False)) for name in "bcd"
         ]
-        asked += [("CreatePartitions", 3, grow("a", count) | {"validate_only": False}) for count in (3, 2)]
-        asked += [("Metadata", 4, {"topics": [{"name": name}], "allow_auto_topic_creation": True}) for name in "ef"]
-        headers = [client.send(KEYS[api], version, **values) for api, version, values in asked]
+        request += [("CreatePartitions", 3, grow("a", count) | {"validate_only": False}) for count in (3, 2)]
+        request += [("Metadata", 4, {"topics": [{"name": name}], "allow_auto_topic_creation": True}) for name in "ef"]
+        headers = [client.send(KEYS[api], version, **values) for api, version, values in request]
         answers = [client.receive(header) for header in headers]
         none, refused = (ErrorCode.none,), (ErrorCode.policy_violation,)
         assert [codes(answer) for answer in answers] == [none, none, refused, refused, none, refused, refused]
@@ -182,7 +184,7 @@ def test_partitions_that_are_asked_for_at_once_are_limited_likewise(narrow: Thre
 
 
 def own_configs(client: RawClient, type_: int, name: str) -> dict[str, str]:
-    """What was set for the resource itself."""
+    """The configs that were set for the resource itself."""
     (found,) = ask(client, "DescribeConfigs", 4, describe(type_, name)).results
     assert found.error_code is ErrorCode.none
     return {entry.name: entry.value for entry in found.configs if entry.config_source in (1, 8)}
@@ -192,7 +194,7 @@ def resources(client: RawClient, type_: int) -> Any:
     return ask(client, "ListConfigResources", 1, {"resource_types": (type_,)}).config_resources
 
 
-def test_who_waits_for_a_topic_that_is_deleted_is_told_at_once(connect: Connect) -> None:
+def test_a_waiting_fetch_ends_at_once_when_its_topic_is_deleted(connect: Connect) -> None:
     client, deleting = connect(), connect()
     topic_id = create_topic(deleting, "t")
     waiting = client.send(KEYS["Fetch"], 17, **fetch_by_id(topic_id, max_wait=2**31 - 1))
@@ -200,7 +202,7 @@ def test_who_waits_for_a_topic_that_is_deleted_is_told_at_once(connect: Connect)
     assert codes(client.receive(waiting)) == (ErrorCode.unknown_topic_id,)
 
 
-def test_a_topic_made_again_is_another_one(connect: Connect) -> None:
+def test_a_recreated_topic_has_a_new_id_and_none_of_the_old_records_and_configs(connect: Connect) -> None:
     client = connect()
     before = create_topic(client, "t")
     ask(client, "IncrementalAlterConfigs", 1, alter(TOPIC, "t", ("retention.ms", SET, "5")))
@@ -217,7 +219,7 @@ def test_a_topic_made_again_is_another_one(connect: Connect) -> None:
     assert answer.partition_responses[0].base_offset == 0
 
 
-def test_offsets_go_with_their_topic(connect: Connect) -> None:
+def test_deleting_a_topic_deletes_its_committed_offsets(connect: Connect) -> None:
     client = connect()
     create_topic(client, "t")
     commit = {
@@ -246,12 +248,14 @@ def test_offsets_go_with_their_topic(connect: Connect) -> None:
     assert committed(client, "g", "t") == -1
 
 
-def test_a_log_directory_tells_what_is_in_it(connect: Connect, settings: BrokerSettings) -> None:
+def test_a_described_log_directory_contains_the_sizes_of_its_partitions(
+    connect: Connect, settings: BrokerSettings
+) -> None:
     client = connect()
     create_topic(client, "t", 2)
     ask(client, "Produce", 12, produce("t", partition=1))
-    asked = {"topics": [{"topic": "t", "partitions": (0, 1, 9)}, {"topic": "none", "partitions": (0,)}]}
-    (folder,) = ask(client, "DescribeLogDirs", 4, asked).results
+    request = {"topics": [{"topic": "t", "partitions": (0, 1, 9)}, {"topic": "none", "partitions": (0,)}]}
+    (folder,) = ask(client, "DescribeLogDirs", 4, request).results
     assert folder.log_dir == str(settings.data_path)
     assert folder.total_bytes >= folder.usable_bytes > 0
     (topic,) = folder.topics
@@ -262,8 +266,8 @@ def test_a_log_directory_tells_what_is_in_it(connect: Connect, settings: BrokerS
 
 def fetch_by_id(topic_id: UUID, max_wait: int = 0) -> dict[str, Any]:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
-    asked = FETCH | {"max_wait": max_wait, "min_bytes": 1}
-    return asked | {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+    request = FETCH | {"max_wait": max_wait, "min_bytes": 1}
+    return request | {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
 
 
 def committed(client: RawClient, group_id: str, topic: str) -> int:

@@ -1,4 +1,4 @@
-"""A second kind of groups: each is a counter. The same host runs it as runs classic groups, over a topic of its own."""
+"""A second kind of group: a counter. The host of classic groups runs it, too, with a separate topic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """Answered with the new total; 0 only asks for it."""
+    """Add an amount and respond with the new total; 0 only reads it."""
 
     reply_to: ReplyTo
     amount: int
@@ -41,7 +41,7 @@ class CounterMachine:
     def __init__(self, reset_ms: int = 60_000) -> None:
         self._reset_ms = reset_ms
 
-    def fresh(self, group_id: GroupId, /) -> Counter:
+    def new_group(self, group_id: GroupId, /) -> Counter:
         return Counter()
 
     def apply(self, counter: Counter, total: Total, /) -> None:
@@ -54,7 +54,7 @@ class CounterMachine:
         match event:
             case Add(amount=amount, reply_to=to) if amount < 0:
                 assert amount > -1_000, "a bug, planted by tests"
-                return Output(effects=(Reply(to=to, response=self.refused(event, ErrorCode.invalid_request)),))
+                return Output(effects=(Reply(to=to, response=self.refusal_response(event, ErrorCode.invalid_request)),))
             case Add(amount=0, reply_to=to):
                 return Output(effects=(Reply(to=to, response=Counted(error=ErrorCode.none, total=counter.total)),))
             case Add(amount=amount, reply_to=to):
@@ -67,31 +67,31 @@ class CounterMachine:
             case None:
                 return Output(effects=(reset,) if counter.total else ())
 
-    def loaded(self, records: Sequence[Total], /) -> Sequence[Loaded]:
+    def load_notifications(self, records: Sequence[Total], /) -> Sequence[Loaded]:
         return [None]
 
-    def refused(self, request: Add, error: ErrorCode, /) -> Counted:
+    def refusal_response(self, request: Add, error: ErrorCode, /) -> Counted:
         return Counted(error=error)
 
-    def founds(self, request: Add, /) -> bool:
+    def creates_group(self, request: Add, /) -> bool:
         return request.amount > 0
 
-    def is_known(self, counter: Counter, /) -> bool:
+    def has_state(self, counter: Counter, /) -> bool:
         return counter.total != 0
 
     def summary(self, event: Add | Loaded | TimerFired[str], /) -> object:
         return event
 
-    def on_asked(self, counter: Counter, request: Add, /) -> None:
+    def observe_request(self, counter: Counter, request: Add, /) -> None:
         pass
 
-    def on_answered(self, counter: Counter, request: Add, response: Counted, /) -> None:
+    def observe_response(self, counter: Counter, request: Add, response: Counted, /) -> None:
         pass
 
 
 COUNTER_TOPIC: GroupTopic[Total] = GroupTopic(
     name="__counters",
-    # As many bytes as the total counts, so that a test can write a line of any size.
-    encode_line=lambda group_id, total: (group_id.encode(), b"1" * total if total else None),
-    decode_line=lambda key, value: (GroupId(key.decode()), len(value or b"")),
+    # As many bytes as the total, so that a test can write a record of any size.
+    encode_record=lambda group_id, total: (group_id.encode(), b"1" * total if total else None),
+    decode_record=lambda key, value: (GroupId(key.decode()), len(value or b"")),
 )

@@ -9,7 +9,7 @@ JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
 
 
 class Member:
-    """A member of a classic group that speaks chosen versions."""
+    """A member of a classic group that uses chosen versions."""
 
     def __init__(self, client: RawClient, *, join: int = 9, sync: int = 5, beat: int = 4, leave: int = 5) -> None:
         self.client = client
@@ -22,7 +22,7 @@ class Member:
         return self.client.ask(api, self.versions[api], **values)
 
     def join(self) -> Any:
-        """Until it is in: the first time newer versions only hand out an id."""
+        """Join the group; the first JoinGroup of newer versions only returns a member id."""
         while True:
             self.joined = self.ask(
                 JOIN,

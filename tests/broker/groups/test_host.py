@@ -1,7 +1,7 @@
-"""The host of a group with another machine than the classic one: a counter, over a log topic of its own."""
+"""The host of groups, with another machine than the classic one: a counter, in a separate log topic."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
 
 @asynccontextmanager
 async def counters(log: BrokerLog, *, groups_max: int = 10) -> AsyncIterator[Counters]:
-    """One life of all counters; the next one reads what it has written."""
+    """A host of all counters; the next host reads what it has written."""
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
         lines = await GroupLog.open(log, COUNTER_TOPIC)
         groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, steady_clock())
@@ -46,7 +46,7 @@ def counted(total: int) -> Counted:
     return Counted(error=ErrorCode.none, total=total)
 
 
-async def test_what_was_counted_outlives_a_life_in_a_topic_of_its_own(log: BrokerLog) -> None:
+async def test_counters_are_restored_from_their_own_topic_after_a_restart(log: BrokerLog) -> None:
     async with counters(log) as groups:
         assert await groups.ask(C, add(3)) == counted(3)
         assert await groups.ask(C, add(4)) == counted(7)
@@ -54,23 +54,23 @@ async def test_what_was_counted_outlives_a_life_in_a_topic_of_its_own(log: Broke
         assert (await groups.ask(D, add(-1))).error is ErrorCode.invalid_request
     assert list(log.topics) == ["__counters"]
     async with counters(log) as groups:
-        assert groups.known() == [C, D]
-        assert groups.ask_now(C, add(0)) == counted(7)
+        assert groups.ids() == [C, D]
+        assert groups.ask_nowait(C, add(0)) == counted(7)
 
 
-async def test_an_answer_leaves_when_all_that_it_shows_is_durable(log: BrokerLog) -> None:
+async def test_a_response_is_sent_when_everything_it_shows_is_durable(log: BrokerLog) -> None:
     async with counters(log) as groups:
         await groups.ask(C, add(1))
         (partition,) = log.topics["__counters"].partitions
-        changed, read = groups.ask_now(C, add(1)), groups.ask_now(C, add(0))
+        changed, read = groups.ask_nowait(C, add(1)), groups.ask_nowait(C, add(0))
         assert isinstance(changed, Awaitable)
-        assert isinstance(read, Awaitable), "it shows what is not durable yet"
+        assert isinstance(read, Awaitable), "the total is not durable yet"
         assert await read == counted(2)
         assert partition.end_offset == 2
         assert await changed == counted(2)
 
 
-async def test_a_counter_whose_append_fails_is_loaded_again(log: BrokerLog) -> None:
+async def test_a_counter_is_reloaded_after_a_failed_append(log: BrokerLog) -> None:
     async with counters(log) as groups:
         await groups.ask(C, add(3))
 
@@ -78,24 +78,24 @@ async def test_a_counter_whose_append_fails_is_loaded_again(log: BrokerLog) -> N
             (pages,) = store.database.execute("PRAGMA page_count").fetchone()
             store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
 
-        await log.write(fill)
-        failed, lost = groups.ask_now(C, add(200_000)), groups.ask_now(C, add(0))
+        await log.run_write(fill)
+        failed, lost = groups.ask_nowait(C, add(200_000)), groups.ask_nowait(C, add(0))
         assert isinstance(failed, Awaitable)
         assert isinstance(lost, Awaitable)
         assert (await failed).error is (await lost).error is ErrorCode.not_coordinator
-        assert await groups.ask(C, add(0)) == counted(3), "as its log holds it"
-        await log.write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        assert await groups.ask(C, add(0)) == counted(3), "the total must be that of the log"
+        await log.run_write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
         assert await groups.ask(C, add(1)) == counted(4)
 
 
-async def test_a_bug_in_the_machine_costs_what_was_not_durable(log: BrokerLog) -> None:
+async def test_a_bug_in_the_machine_loses_only_what_was_not_durable(log: BrokerLog) -> None:
     async with counters(log) as groups:
         await groups.ask(C, add(3))
         assert (await groups.ask(C, add(-1_000))).error is ErrorCode.not_coordinator
         assert await groups.ask(C, add(0)) == counted(3)
 
 
-async def test_a_deadline_empties_a_counter_and_an_empty_one_is_forgotten(log: BrokerLog) -> None:
+async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, steady_clock())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
@@ -109,15 +109,38 @@ async def test_a_loaded_counter_has_its_deadline_again(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
     host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, steady_clock())
-    assert host.is_known
+    assert host.has_state
     async with asyncio.timeout(60):
         await host.run()
     assert await lines.load(C) == ()
 
 
-async def test_no_counter_too_many_is_begun(log: BrokerLog) -> None:
+async def test_no_more_counters_than_allowed_are_created(log: BrokerLog) -> None:
     async with counters(log, groups_max=1) as groups:
         assert await groups.ask(D, add(0)) == counted(0)
         assert await groups.ask(C, add(1)) == counted(1)
         assert (await groups.ask(D, add(1))).error is ErrorCode.policy_violation
-        assert groups.known() == [C]
+        assert groups.ids() == [C]
+
+
+async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_again(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = CounterMachine(reset_ms=1_000)
+    failures = [AssertionError("planted")]
+
+    def load_notifications(records: Sequence[Total]) -> Sequence[Loaded]:
+        if failures:
+            raise failures.pop()
+        return [None]
+
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    await lines.append(C, [3], now_ms=1)
+    host = GroupHost(C, machine, await lines.load(C), lines, steady_clock())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(host.run())
+        monkeypatch.setattr(machine, "load_notifications", load_notifications)
+        assert (await host.ask(add(-1_000))).error is ErrorCode.not_coordinator
+        await running
+    assert not failures
+    assert await lines.load(C) == (), "the second reload has set the counter's timer"

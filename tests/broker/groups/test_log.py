@@ -1,4 +1,4 @@
-"""The lines of groups in the broker's log: what a load hands out, and what a broker makes of it when it is back."""
+"""The records of groups in the broker's log: what a load returns, and what a broker restores at its start."""
 
 import asyncio
 import gc
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.context import BrokerContext
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
-from coterie.broker.node import Node
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
@@ -19,11 +19,11 @@ from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemove
 from coterie.groups.classic.state import Limits
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
+from coterie.wire.batch_filter import split_records
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_batch_headers, read_batch_header
 from coterie.wire.errors import ErrorCode
-from coterie.wire.sifting import slices
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
-from tests.broker.full_disk import fill_disk, make_room
+from tests.broker.full_disk import fill_disk, lift_limit
 from tests.broker.groups.member import Member
 
 COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
@@ -36,7 +36,7 @@ def written(offset: int, topic: str = "t") -> OffsetWritten:
     )
 
 
-async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp_path: Path) -> None:
+async def test_a_load_returns_the_last_record_of_each_key_without_tombstones(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log, CLASSIC_TOPIC)
         first = lines.append(G, [written(1), written(2), written(7, "u")], now_ms=1)
@@ -47,7 +47,7 @@ async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp
         assert await lines.load(H) == ()
 
 
-async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
+async def test_any_number_of_records_is_split_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
     tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
     large = [
         OffsetWritten(
@@ -61,14 +61,14 @@ async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(t
         await lines.append(G, [*tombstones, *large], now_ms=1)
         (partition,) = log.topics["__consumer_offsets"].partitions
         data = await log.read(partition, 0, 10**8)
-        heads = [head for _, head in iter_heads(data)]
+        heads = [head for _, head in iter_batch_headers(data)]
         assert partition.end_offset == sum(head.record_count for head in heads) == len(tombstones) + len(large)
         assert len(heads) == 4
         assert all(head.record_count <= BATCH_RECORDS_MAX for head in heads)
         assert all(head.size_bytes <= BATCH_BYTES_MAX * 1.1 for head in heads)
-        assert sum(len(slices(data[at : at + head.size_bytes], head)) for at, head in iter_heads(data)) == len(
-            tombstones
-        ) + len(large)
+        assert sum(
+            len(split_records(data[at : at + head.size_bytes], head)) for at, head in iter_batch_headers(data)
+        ) == len(tombstones) + len(large)
         assert await lines.load(G) == large
 
 
@@ -86,15 +86,17 @@ async def test_records_that_need_several_batches_are_all_written_or_none(tmp_pat
             pages += len(batch) * 3 // 2 // page_size
             store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
 
-        await log.write(leave_room)
+        await log.run_write(leave_room)
         with pytest.raises(WorldError, match="cannot be written"):
             await lines.append(G, tombstones, now_ms=1)
         assert partition.end_offset == 0
         await lines.append(G, tombstones[:BATCH_RECORDS_MAX], now_ms=1)
-        assert partition.end_offset == BATCH_RECORDS_MAX, "one of the two had room"
+        assert partition.end_offset == BATCH_RECORDS_MAX, "one of the two batches was written"
 
 
-async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_that_load_at_the_same_time_share_a_read_of_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
@@ -109,12 +111,12 @@ async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, mo
         loads = (lines.load(G), *(lines.load(GroupId(f"g{number}")) for number in range(50)))
         loaded = await asyncio.gather(*loads)
         assert loaded == [[written(1)], *[()] * 50]
-        # The first began alone, all who came meanwhile had the second together; each ends with a read of nothing.
+        # The first load reads alone, all later ones share a second read; each ends with an empty read.
         assert reads.count(0) <= 2
 
 
 @pytest.mark.parametrize("failure", [WorldError("planted"), KeyError("planted")])
-async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_another(
+async def test_loads_that_share_a_failed_read_all_fail_and_the_next_load_reads_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     unfetched: list[object] = []
@@ -140,7 +142,7 @@ async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_a
             await is_reading.wait()
             loads = [asyncio.create_task(lines.load(group_id)) for group_id in (G, H, G, GroupId("given up"))]
             await asyncio.sleep(0)  # all of them wait for the end of the first pass
-            loads[3].cancel()  # who has given up hears nothing, and nothing is said of that
+            loads[3].cancel()  # a cancelled load gets no result, and asyncio logs no warning about it
             may_go_on.set()
             async with asyncio.timeout(60):
                 assert await first == ()
@@ -153,7 +155,7 @@ async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_a
     assert unfetched == []
 
 
-async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
+async def test_another_load_continues_when_the_load_that_reads_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
@@ -189,13 +191,13 @@ async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
         assert outcomes[1:] == [[written(1)], (), [written(1)]]
 
 
-async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
+async def test_an_undecodable_record_is_reported_in_one_sentence(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         (partition,) = log.topics["__consumer_offsets"].partitions
         damaged = encode_batch([NewRecord(key=b"\0\1\0\1g\0\1t\0\0\0\0", value=b"\x7f\0")], timestamp_ms=1)
-        await log.append(partition, [(damaged, read_head(damaged))])
+        await log.append(partition, [(damaged, read_batch_header(damaged))])
         with pytest.raises(WorldError, match="cannot decode a record of topic __consumer_offsets"):
             await lines.load_all()
 
@@ -220,19 +222,19 @@ def fetched(client: RawClient) -> dict[str, int]:
 
 
 def create(client: RawClient, *topics: str) -> None:
-    wanted = [
+    request = [
         {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
         for topic in topics
     ]
-    client.ask(CREATE, 7, topics=wanted, timeout=10_000, validate_only=False)
+    client.ask(CREATE, 7, topics=request, timeout=10_000, validate_only=False)
 
 
-def back(broker: ThreadedBroker) -> None:
+def restart(broker: ThreadedBroker) -> None:
     broker.stop()
     broker.start()
 
 
-def test_offsets_outlive_their_broker_with_members_and_without(broker: ThreadedBroker) -> None:
+def test_offsets_of_groups_with_and_without_members_survive_a_restart(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         create(client, "t", "u")
         assert commit(client, "t", 3) is ErrorCode.none
@@ -240,67 +242,67 @@ def test_offsets_outlive_their_broker_with_members_and_without(broker: ThreadedB
         member.join()
         member.sync((member.member_id, b"work"))
         assert commit(client, "u", 4, member) is ErrorCode.none
-    back(broker)
+    restart(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3, "u": 4}
         assert commit(client, "u", 5, member) is ErrorCode.none
         assert fetched(client) == {"t": 3, "u": 5}
 
 
-def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_back(broker: ThreadedBroker) -> None:
+def test_a_restart_removes_the_offsets_of_a_topic_whose_deletion_a_crash_interrupted(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
-        create(client, "gone", "anew", "t")
-        for topic in ("gone", "anew", "t"):
+        create(client, "gone", "recreated", "t")
+        for topic in ("gone", "recreated", "t"):
             commit(client, topic, 3)
 
-    async def end_topics(node: Node) -> None:
+    async def end_topics(node: BrokerContext) -> None:
         log = node.log
         await log.delete_topic(log.topics["gone"])
-        await log.delete_topic(log.topics["anew"])
-        await log.create_topic("anew", 1, {})
+        await log.delete_topic(log.topics["recreated"])
+        await log.create_topic("recreated", 1, {})
 
     broker.run(end_topics)
-    back(broker)
+    restart(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3}
-    back(broker)
+    restart(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3}
 
 
-def test_what_the_log_could_not_take_is_neither_acknowledged_nor_seen(broker: ThreadedBroker) -> None:
+def test_offsets_that_the_log_cannot_write_are_neither_acknowledged_nor_visible(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         create(client, "t")
-        broker.run(lambda node: node.log.write(fill_disk))
+        broker.run(lambda node: node.log.run_write(fill_disk))
         offset = 0
         while (error := commit(client, "t", offset + 1, metadata="x" * 4096)) is ErrorCode.none:
             offset += 1
         assert error is ErrorCode.not_coordinator
-        # Whoever asks while the group is loaded again waits for that.
+        # A request during the reload of the group waits for its end.
         assert fetched(client) == ({"t": offset} if offset else {})
-        broker.run(lambda node: node.log.write(make_room))
+        broker.run(lambda node: node.log.run_write(lift_limit))
         assert commit(client, "t", 7) is ErrorCode.none
         assert fetched(client) == {"t": 7}
 
 
 @pytest.mark.parametrize("settings", [Limits(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True)
-def test_old_offsets_go_by_themselves_and_leave_tombstones(broker: ThreadedBroker) -> None:
+def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         create(client, "t")
         commit(client, "t", 3)
-        until(lambda: fetched(client) == {})
-        until(lambda: not broker.broker.node.groups.known())
-    (partition,) = broker.broker.node.log.topics["__consumer_offsets"].partitions
+        wait_until(lambda: fetched(client) == {})
+        wait_until(lambda: not broker.broker.context.groups.ids())
+    (partition,) = broker.broker.context.log.topics["__consumer_offsets"].partitions
     data = broker.run(lambda node: node.log.read(partition, 0, 10**6))
     assert [line.value is None for line in decode_records(data)] == [False, True, True]
 
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerSettings:
-    return BrokerSettings(data_path=tmp_path / "broker", limits=getattr(request, "param", QUICK))
+    return BrokerSettings(data_path=tmp_path / "broker", group_limits=getattr(request, "param", QUICK))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Rules: how they are written, and what each API tells whoever they forbid."""
+"""Rules: their syntax, and the response of each API to a user without rights."""
 
 import logging
 import random
@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.apis.needs import NOTHING
+from coterie.broker.apis.authorization import NO_AUTHORIZATION
 from coterie.broker.apis.table import APIS
-from coterie.broker.security.authorizer import Operation, ResourceType, Rules, read_rules
+from coterie.broker.security.authorizer import Acls, Operation, ResourceType, read_acls
 from coterie.broker.security.principals import ANONYMOUS, Principal
-from coterie.broker.server import running
-from coterie.broker.settings import BrokerSettings, Security
+from coterie.broker.server import running_broker
+from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import decode_response, encode_request, framed
 from coterie.wire.schemas import request_schema
-from tests.broker.conftest import ThreadedBroker, awaited, raw_client
+from tests.broker.conftest import ThreadedBroker, raw_client, wait_until
 from tests.broker.secured import USER, logged_in, secured_broker
 from tests.wire.samples import sample
 
@@ -37,10 +37,10 @@ PRODUCE, FETCH, METADATA, FIND_COORDINATOR, JOIN_GROUP, DESCRIBE_GROUPS, LIST_GR
 INIT_PRODUCER_ID = 22
 
 
-def rules(text: str, tmp_path: Path) -> Rules:
+def rules(text: str, tmp_path: Path) -> Acls:
     path = tmp_path / "rules.acl"
     path.write_text(text)
-    return read_rules(path)
+    return read_acls(path)
 
 
 RULES = """
@@ -59,7 +59,7 @@ allow User:alice            alter_configs group:own
 
 
 @pytest.mark.parametrize(
-    ("who", "operation", "type_", "name", "host", "may"),
+    ("user", "operation", "type_", "name", "host", "expected"),
     [
         ("alice", READ, TOPIC, "orders", "1.1.1.1", True),
         ("alice", READ, TOPIC, "orders-eu", "1.1.1.1", True),
@@ -69,16 +69,16 @@ allow User:alice            alter_configs group:own
         ("alice", READ, TOPIC, "orders", "2001:db8:1::1", False),
         ("alice", READ, TOPIC, "orders", "2001:db9::1", True),
         ("alice", READ, TOPIC, "orders", "unknown", False),
-        ("nobody", DESCRIBE, TOPIC, "public", "unknown", False),
+        ("other", DESCRIBE, TOPIC, "public", "unknown", False),
         ("alice", READ, GROUP, "orders", "1.1.1.1", False),
         ("alice", DESCRIBE, TOPIC, "orders", "1.1.1.1", True),
         ("alice", Operation.DELETE, TOPIC, "orders", "1.1.1.1", False),
         ("alice", WRITE, TOPIC, "orders-frozen", "1.1.1.1", False),
         ("alice", READ, TOPIC, "orders-frozen", "1.1.1.1", True),
         ("alice", Operation.DESCRIBE_CONFIGS, GROUP, "own", "1.1.1.1", True),
-        ("nobody", DESCRIBE, TOPIC, "public", "10.0.0.7", True),
-        ("nobody", DESCRIBE, TOPIC, "public", "10.0.0.8", False),
-        ("nobody", READ, TOPIC, "public", "10.0.0.7", False),
+        ("other", DESCRIBE, TOPIC, "public", "10.0.0.7", True),
+        ("other", DESCRIBE, TOPIC, "public", "10.0.0.8", False),
+        ("other", READ, TOPIC, "public", "10.0.0.7", False),
         ("mallory", READ, TOPIC, "anything", "1.1.1.1", True),
         ("mallory", READ, TOPIC, "secret-plans", "1.1.1.1", False),
         ("admin", READ, TOPIC, "secret-plans", "1.1.1.1", True),
@@ -86,31 +86,31 @@ allow User:alice            alter_configs group:own
         ("ANONYMOUS", READ, TOPIC, "orders", "1.1.1.1", False),
     ],
 )
-def test_a_rule_says_what_it_reads_like(
-    tmp_path: Path, who: str, operation: Operation, type_: ResourceType, name: str, host: str, may: bool
+def test_rules_allow_and_deny_as_they_are_written(
+    tmp_path: Path, user: str, operation: Operation, type_: ResourceType, name: str, host: str, expected: bool
 ) -> None:
-    assert rules(RULES, tmp_path).may(Principal(who), operation, type_, name, host) is may
+    assert rules(RULES, tmp_path).is_allowed(Principal(user), operation, type_, name, host) is expected
 
 
-def test_who_may_write_anywhere_may_have_a_producer_id(tmp_path: Path) -> None:
+def test_a_user_who_may_write_any_topic_may_have_a_producer_id(tmp_path: Path) -> None:
     read = rules(RULES, tmp_path)
-    assert read.may_anywhere(ALICE, WRITE, TOPIC, "h")
-    assert read.may_anywhere(MALLORY, WRITE, TOPIC, "h")
-    assert not read.may_anywhere(ANONYMOUS, WRITE, TOPIC, "h")
-    assert not rules("allow User:alice write topic:a\ndeny User:alice write topic:*", tmp_path).may_anywhere(
+    assert read.is_allowed_on_any(ALICE, WRITE, TOPIC, "h")
+    assert read.is_allowed_on_any(MALLORY, WRITE, TOPIC, "h")
+    assert not read.is_allowed_on_any(ANONYMOUS, WRITE, TOPIC, "h")
+    assert not rules("allow User:alice write topic:a\ndeny User:alice write topic:*", tmp_path).is_allowed_on_any(
         ALICE, WRITE, TOPIC, "h"
     )
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "reason"),
     [
         ("permit User:a read topic:t", "begins with allow, deny or super, not permit"),
         ("allow User:a read", "a rule is: allow PRINCIPAL"),
         ("allow User:a read topic:t at home", "a rule is: allow PRINCIPAL"),
-        ("deny User:* write topic:t from localhost", "from needs an IP address or a range of addresses"),
+        ("deny User:* write topic:t from localhost", "after from a rule needs an IP address or a range of addresses"),
         ("deny User:* write topic:t from 127.0.0.1/8", "127.0.0.1/8 has host bits set"),
-        ("deny User:* write topic:t from 10.0.0.1#", "from needs an IP address or a range of addresses"),
+        ("deny User:* write topic:t from 10.0.0.1#", "after from a rule needs an IP address or a range of addresses"),
         ("allow alice read topic:t", "alice is not a principal"),
         ("allow User: read topic:t", "User: is not a principal"),
         ("allow User:a reed topic:t", "'reed' is not an operation; the operations are all, read"),
@@ -118,18 +118,18 @@ def test_who_may_write_anywhere_may_have_a_producer_id(tmp_path: Path) -> None:
         ("allow User:a read tpic:t", "tpic:t is not a resource"),
         ("allow User:a read topic", "topic is not a resource"),
         ("allow User:a read topic:a*b", "before its end"),
-        ("super", "super needs exactly one principal"),
+        ("super", "a super rule needs exactly one principal"),
         ('allow "User:a read topic:t', "No closing quotation"),
         ('allow "User:a # read topic:t', "No closing quotation"),
         ("allow User:a read topic:t\\", "No escaped character"),
-        ("super User:*", "super needs one principal, not all users"),
+        ("super User:*", "a super rule needs one principal, as in super User:name"),
     ],
 )
-def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str, why: str) -> None:
+def test_a_malformed_line_is_reported_with_file_and_line_number(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(WorldError) as refused:
         rules(f"# rules\nallow User:b read topic:t\n{line}\n", tmp_path)
     assert str(refused.value).startswith(f"{tmp_path / 'rules.acl'}, line 3: ")
-    assert why in str(refused.value)
+    assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str
     ],
 )
 def test_a_comment_begins_after_a_space_and_not_inside_a_word(tmp_path: Path, line: str, name: str, host: str) -> None:
-    (rule,) = rules(f"# all there is\n  # {line}\n{line}\n", tmp_path).rules
+    (rule,) = rules(f"# all there is\n  # {line}\n{line}\n", tmp_path).entries
     assert (rule.name, rule.host) == (name, None if host == "*" else ip_network(host))
 
 
-async def test_a_broker_does_not_start_with_rules_that_are_no_good(tmp_path: Path) -> None:
+async def test_a_broker_does_not_start_with_invalid_rules(tmp_path: Path) -> None:
     path = tmp_path / "rules.acl"
     path.write_text("nonsense")
-    settings = BrokerSettings(data_path=tmp_path / "broker", security=Security(acl_path=path))
+    settings = BrokerSettings(data_path=tmp_path / "broker", security=SecuritySettings(acl_path=path))
     with pytest.raises(WorldError, match=r"rules\.acl, line 1: "):
-        async with running(settings):
+        async with running_broker(settings):
             pass
 
 
@@ -164,14 +164,14 @@ async def test_a_broker_does_not_start_with_rules_that_are_no_good(tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
-    """A broker that forbids everything to everybody."""
-    with secured_broker(tmp_path_factory.mktemp("closed"), "PLAINTEXT", rules="super User:nobody\n") as broker:
+def closed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
+    """A broker that allows no operation to any user."""
+    with secured_broker(tmp_path_factory.mktemp("closed"), "PLAINTEXT", rules="super User:other\n") as broker:
         yield broker
 
 
 def errors_in(entity: Any) -> set[ErrorCode]:
-    """Every code in an answer, at any depth."""
+    """Every error code in a response, at any depth."""
     if isinstance(entity, ErrorCode):
         return {entity}
     if isinstance(entity, tuple):
@@ -183,17 +183,17 @@ def errors_in(entity: Any) -> set[ErrorCode]:
 
 EVERY_VERSION = [(key, version) for key in sorted(APIS) for version in APIS[key].versions]
 DESCRIBE_LOG_DIRS, LIST_TRANSACTIONS = 35, 66
-TELL_NOTHING = (
+EMPTY_RESPONSES = (
     *((key, version) for key in (LIST_GROUPS, LIST_TRANSACTIONS) for version in APIS[key].versions),
     (DESCRIBE_LOG_DIRS, 1),
     (DESCRIBE_LOG_DIRS, 2),
 )
-"""Their answers are merely empty; that to DescribeLogDirs has had a code since v3."""
+"""Responses that are empty instead of containing an error; DescribeLogDirs has an error code since v3."""
 
 
 @pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
-def test_whoever_may_nothing_is_refused_by_every_api_in_every_version(
-    closed: ThreadedBroker, api_key: int, version: int
+def test_a_user_without_rights_is_refused_by_every_api_in_every_version(
+    closed_broker: ThreadedBroker, api_key: int, version: int
 ) -> None:
     rng = random.Random(api_key * 100 + version)
     for _ in range(5):
@@ -201,17 +201,17 @@ def test_whoever_may_nothing_is_refused_by_every_api_in_every_version(
         if api_key == PRODUCE and entity.acks == 0:
             continue
         header, frame = encode_request(entity, correlation_id=1, client_id="t")
-        with raw_client(closed.port) as client:
+        with raw_client(closed_broker.port) as client:
             client.socket.sendall(framed(frame))
             errors = errors_in(decode_response(client.receive_frame(), header))
-        if APIS[api_key].needs is NOTHING:
+        if APIS[api_key].authorization is NO_AUTHORIZATION:
             assert not errors & DENIALS
-        elif (api_key, version) not in TELL_NOTHING and not _asks_for_ids_alone(entity):
+        elif (api_key, version) not in EMPTY_RESPONSES and not _has_topic_ids_only(entity):
             assert errors & DENIALS, entity
 
 
-def _asks_for_ids_alone(entity: Any) -> bool:
-    """A topic id that is nobody's says only that."""
+def _has_topic_ids_only(entity: Any) -> bool:
+    """Whether the request has topic ids without names: an unknown id gets another error."""
     topics = getattr(entity, "topics", None) or getattr(entity, "topic_data", None) or ()
     return any(hasattr(one, "topic_id") and not getattr(one, "name", None) for one in topics)
 
@@ -232,25 +232,25 @@ def open_to_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded
         yield broker
 
 
-def test_who_asks_is_told_what_it_may_do(open_to_alice: ThreadedBroker) -> None:
+def test_the_authorized_operations_of_a_response_are_those_of_the_user(open_to_alice: ThreadedBroker) -> None:
     bits = {Operation.READ: 1 << 3, Operation.WRITE: 1 << 4, Operation.CREATE: 1 << 5, Operation.DESCRIBE: 1 << 8}
     with logged_in(open_to_alice, USER) as client:
-        asked = {
+        request = {
             "include_topic_authorized_operations": True,
             "include_cluster_authorized_operations": False,
             "allow_auto_topic_creation": False,
         }
-        (topic,) = client.ask(METADATA, 9, topics=[{"name": "hers"}], **asked).topics
+        (topic,) = client.ask(METADATA, 9, topics=[{"name": "hers"}], **request).topics
         assert topic.topic_authorized_operations == sum(bits.values())
         (group,) = client.ask(DESCRIBE_GROUPS, 5, groups=["hers"], include_authorized_operations=True).groups
         assert group.authorized_operations == bits[Operation.READ] | bits[Operation.DESCRIBE]
 
 
-def test_what_may_be_had_is_given_beside_what_may_not(open_to_alice: ThreadedBroker) -> None:
+def test_metadata_contains_permitted_topics_and_errors_for_the_others(open_to_alice: ThreadedBroker) -> None:
     with logged_in(open_to_alice, USER) as client:
         names = ("hers", "seen", "hidden", "hers-new", "nowhere")
-        asked = [{"name": name} for name in names]
-        answer = client.ask(METADATA, 7, topics=asked, allow_auto_topic_creation=True)
+        request = [{"name": name} for name in names]
+        answer = client.ask(METADATA, 7, topics=request, allow_auto_topic_creation=True)
         assert {topic.name: topic.error_code for topic in answer.topics} == {
             "hers": ErrorCode.none,
             "seen": ErrorCode.none,
@@ -260,14 +260,14 @@ def test_what_may_be_had_is_given_beside_what_may_not(open_to_alice: ThreadedBro
         }
         everything = client.ask(METADATA, 7, topics=None, allow_auto_topic_creation=False)
         assert {topic.name for topic in everything.topics} == {"hers", "seen", "hers-new"}
-        # An empty list asks version 0 for everything: one that became empty must not.
+        # In version 0 an empty list requests all topics; a list that became empty by authorization must not.
         oldest = client.ask(METADATA, 0, topics=[{"name": "hidden"}])
         assert [(topic.name, topic.error_code) for topic in oldest.topics] == [
             ("hidden", ErrorCode.topic_authorization_failed)
         ]
 
 
-def test_a_fetch_reads_what_it_may_and_tells_of_the_rest(open_to_alice: ThreadedBroker) -> None:
+def test_a_fetch_reads_permitted_topics_and_returns_errors_for_the_others(open_to_alice: ThreadedBroker) -> None:
     partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
     with logged_in(open_to_alice, USER) as client:
         answer = client.ask(
@@ -289,14 +289,14 @@ def test_a_fetch_reads_what_it_may_and_tells_of_the_rest(open_to_alice: Threaded
     }
 
 
-def test_a_refused_produce_that_nobody_awaits_closes_the_connection(open_to_alice: ThreadedBroker) -> None:
+def test_a_refused_produce_without_acks_closes_the_connection(open_to_alice: ThreadedBroker) -> None:
     data = [{"name": "hidden", "partition_data": [{"index": 0, "records": b""}]}]
     with logged_in(open_to_alice, USER) as client:
         client.send(PRODUCE, 9, transactional_id=None, acks=0, timeout=1000, topic_data=data)
         assert client.is_closed()
 
 
-def test_groups_and_producer_ids_are_asked_for_by_name(open_to_alice: ThreadedBroker) -> None:
+def test_rights_to_groups_and_producer_ids_are_checked_by_name(open_to_alice: ThreadedBroker) -> None:
     join = {
         "session_timeout": 6000,
         "rebalance_timeout": 6000,
@@ -320,7 +320,7 @@ def test_groups_and_producer_ids_are_asked_for_by_name(open_to_alice: ThreadedBr
         assert refused.error_code is ErrorCode.cluster_authorization_failed
 
 
-def test_rules_change_beside_a_running_broker_and_bad_ones_change_nothing(
+def test_a_running_broker_rereads_its_rules_and_ignores_invalid_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with secured_broker(tmp_path, "SASL_PLAINTEXT", rules=f"allow User:{USER} create,read topic:*\n") as broker:
@@ -335,9 +335,9 @@ def test_rules_change_beside_a_running_broker_and_bad_ones_change_nothing(
             assert error() is ErrorCode.none
             with caplog.at_level(logging.ERROR, logger="coterie.broker"):
                 path.write_text("allow nonsense\n")
-                awaited(lambda: bool(caplog.records))
+                wait_until(lambda: bool(caplog.records))
             assert "rules.acl, line 1: " in caplog.text
             assert "the previous ones stay in use" in caplog.text
             assert error() is ErrorCode.none
-            path.write_text("super User:somebody\n")
-            awaited(lambda: error() is ErrorCode.topic_authorization_failed)
+            path.write_text("super User:other\n")
+            wait_until(lambda: error() is ErrorCode.topic_authorization_failed)

@@ -1,4 +1,4 @@
-"""TLS in the broker: certificates of both sides, peers that speak something else, files that change or are no good."""
+"""TLS in the broker: certificates of both sides, peers without TLS, files that change or are invalid."""
 
 import asyncio
 import gc
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.security.principals import ANONYMOUS, of_certificate
-from coterie.broker.server import running
-from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.broker.security.principals import ANONYMOUS, principal_of_certificate
+from coterie.broker.server import running_broker
+from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.nouns.errors import WorldError
-from tests.broker.conftest import RawClient, ThreadedBroker, awaited, raw_client
+from tests.broker.conftest import RawClient, ThreadedBroker, raw_client, wait_until
 from tests.broker.secured import secured_broker, trusting
 from tests.certificates import Authority, Pair, encrypted
 
@@ -40,7 +40,7 @@ def is_served(client: RawClient) -> bool:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the broker said, without who it was about."""
+    """The broker's log messages, without the peer's address."""
     return [
         record.getMessage().partition(" closed: ")[2]
         for record in caplog.records
@@ -49,14 +49,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_who_trusts_the_authority_is_served(tmp_path: Path, authority: Authority, version: ssl.TLSVersion) -> None:
+def test_a_client_that_trusts_the_authority_is_served(
+    tmp_path: Path, authority: Authority, version: ssl.TLSVersion
+) -> None:
     context = trusting(authority)
     context.minimum_version = context.maximum_version = version
     with secured_broker(tmp_path, "SSL", authority=authority) as broker, tls_client(broker, context) as client:
         assert is_served(client)
 
 
-def test_a_large_answer_and_pipelined_requests_come_through(tmp_path: Path, authority: Authority) -> None:
+def test_large_responses_and_pipelined_requests_work_over_tls(tmp_path: Path, authority: Authority) -> None:
     with (
         secured_broker(tmp_path, "SSL", authority=authority) as broker,
         tls_client(broker, trusting(authority)) as client,
@@ -72,14 +74,14 @@ def test_a_peer_without_tls_is_closed_with_one_line(
 ) -> None:
     with secured_broker(tmp_path, "SSL", authority=authority) as broker, raw_client(broker.port) as client:
         client.socket.sendall(hostile)
-        awaited(lambda: bool(lines(caplog)))
+        wait_until(lambda: bool(lines(caplog)))
         with tls_client(broker, trusting(authority)) as bystander:
             assert is_served(bystander)
     assert len(lines(caplog)) == 1
     assert lines(caplog)[0].startswith("the TLS handshake failed: ")
 
 
-def test_a_peer_that_does_not_trust_us_goes_and_others_are_served(tmp_path: Path, authority: Authority) -> None:
+def test_others_are_served_when_a_client_does_not_trust_the_certificate(tmp_path: Path, authority: Authority) -> None:
     with secured_broker(tmp_path, "SSL", authority=authority) as broker:
         with raw_client(broker.port) as client, pytest.raises(ssl.SSLCertVerificationError):
             ssl.create_default_context().wrap_socket(client.socket, server_hostname="localhost")
@@ -87,7 +89,7 @@ def test_a_peer_that_does_not_trust_us_goes_and_others_are_served(tmp_path: Path
             assert is_served(bystander)
 
 
-def test_a_peer_that_never_ends_its_handshake_counts_and_is_closed(
+def test_an_unfinished_handshake_counts_as_a_connection_and_is_closed(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -101,16 +103,16 @@ def test_a_peer_that_never_ends_its_handshake_counts_and_is_closed(
     assert "the peer was not authenticated within 3000 ms" in lines(caplog)
 
 
-def test_a_client_certificate_is_wanted_where_an_authority_for_it_is_named(
+def test_a_client_certificate_is_required_if_an_authority_for_it_is_configured(
     tmp_path: Path, authority: Authority
 ) -> None:
     pair = authority.pair("loader", subject="/C=DE/O=Big Co/OU=Data/CN=loader")
-    known, unknown = trusting(authority), trusting(authority)
-    known.load_cert_chain(pair.certificate, pair.key)
+    certified, unknown = trusting(authority), trusting(authority)
+    certified.load_cert_chain(pair.certificate, pair.key)
     with secured_broker(tmp_path, "SSL", authority=authority, wants_certificates=True) as broker:
-        with tls_client(broker, known) as client:
+        with tls_client(broker, certified) as client:
             assert is_served(client)
-        # TLS 1.3 tells a client of its missing certificate only when it reads.
+        # With TLS 1.3 a client gets the error about its missing certificate only when it reads.
         with pytest.raises((ssl.SSLError, ConnectionError)):
             _ask_at_once(broker, unknown)
 
@@ -131,13 +133,13 @@ def _ask_at_once(broker: ThreadedBroker, context: ssl.SSLContext) -> None:
     ],
 )
 def test_a_distinguished_name_is_written_as_kafka_writes_it(subject: tuple[tuple[str, str], ...], name: str) -> None:
-    assert str(of_certificate({"subject": (subject,)})) == f"User:{name}"
+    assert str(principal_of_certificate({"subject": (subject,)})) == f"User:{name}"
 
 
-def test_the_last_part_of_a_name_comes_first() -> None:
+def test_the_last_part_of_a_distinguished_name_comes_first() -> None:
     subject = ((("countryName", "DE"),), (("organizationName", "Co"),), (("commonName", "loader"),))
-    assert str(of_certificate({"subject": subject})) == "User:CN=loader,O=Co,C=DE"
-    assert of_certificate(None) == of_certificate({}) == ANONYMOUS
+    assert str(principal_of_certificate({"subject": subject})) == "User:CN=loader,O=Co,C=DE"
+    assert principal_of_certificate(None) == principal_of_certificate({}) == ANONYMOUS
 
 
 def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, authority: Authority) -> None:
@@ -154,14 +156,14 @@ def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, autho
                 return found["serialNumber"]
 
         before = serial()
-        # For a moment the two do not belong together: the broker goes on with what it had.
+        # For a moment certificate and key do not match: the broker keeps the previous ones.
         renewed = authority.pair("renewed")
         renewed.key.replace(security.key_path)
         renewed.certificate.replace(security.certificate_path)
-        awaited(lambda: serial() != before)
+        wait_until(lambda: serial() != before)
 
 
-def test_a_certificate_that_goes_while_it_is_read_again_changes_nothing(
+def test_a_certificate_that_is_deleted_while_it_is_reread_changes_nothing(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with secured_broker(tmp_path, "SSL", authority=authority) as broker:
@@ -178,13 +180,13 @@ def test_a_certificate_that_goes_while_it_is_read_again_changes_nothing(
 
         monkeypatch.setattr(Path, "read_bytes", read_then_gone)
         certificate.touch()
-        awaited(lambda: "the previous ones stay in use" in caplog.text)
+        wait_until(lambda: "the previous ones stay in use" in caplog.text)
         with tls_client(broker, trusting(authority)) as client:
             assert is_served(client)
 
 
 @pytest.mark.parametrize("fault", ["missing", "no certificate", "of another", "encrypted", "none named"])
-async def test_files_that_are_no_good_are_named_at_the_start(tmp_path: Path, authority: Authority, fault: str) -> None:
+async def test_invalid_tls_files_are_named_at_the_start(tmp_path: Path, authority: Authority, fault: str) -> None:
     pair, other = authority.pair("one"), authority.pair("other")
     match fault:
         case "missing":
@@ -198,23 +200,23 @@ async def test_files_that_are_no_good_are_named_at_the_start(tmp_path: Path, aut
             pair = Pair(pair.certificate, encrypted(pair.key))
         case _:
             assert fault == "none named"
-    security = Security(protocol=SecurityProtocol.SSL, certificate_path=pair.certificate, key_path=pair.key)
+    security = SecuritySettings(protocol=SecurityProtocol.SSL, certificate_path=pair.certificate, key_path=pair.key)
     if fault == "none named":
-        security = Security(protocol=SecurityProtocol.SSL)
+        security = SecuritySettings(protocol=SecurityProtocol.SSL)
     with pytest.raises(WorldError, match="certificate"):
-        async with running(BrokerSettings(data_path=tmp_path / "broker", security=security)):
+        async with running_broker(BrokerSettings(data_path=tmp_path / "broker", security=security)):
             pass
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_broker_that_ends_amid_handshakes_leaves_nothing(
+async def test_a_broker_that_ends_during_handshakes_leaves_nothing_open(
     tmp_path: Path, authority: Authority, turns: int
 ) -> None:
     pair = authority.pair("broker")
-    security = Security(protocol=SecurityProtocol.SSL, certificate_path=pair.certificate, key_path=pair.key)
+    security = SecuritySettings(protocol=SecurityProtocol.SSL, certificate_path=pair.certificate, key_path=pair.key)
     peers = [socket.socket() for _ in range(3)]
     try:
-        async with running(BrokerSettings(data_path=tmp_path, security=security)) as broker:
+        async with running_broker(BrokerSettings(data_path=tmp_path, security=security)) as broker:
             for peer in peers:
                 peer.connect((broker.host, broker.port))
             peers[0].sendall(bytes.fromhex("16030100c8010000c40303"))

@@ -1,4 +1,4 @@
-"""What a disk does to a broker's log: it fills up, it tears a write, it forgets; and a kill in the middle of upkeep."""
+"""Disk failures of a broker's log: a full disk, a torn write, corruption; and a kill during maintenance."""
 
 import asyncio
 import logging
@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.upkeep.check import check
-from coterie.broker.upkeep.loop import keep_up
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, encode_marker, iter_heads, read_head
+from coterie.wire.batches import (
+    NewRecord,
+    decode_records,
+    encode_batch,
+    encode_marker,
+    iter_batch_headers,
+    read_batch_header,
+)
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
-from tests.broker.full_disk import fill_disk, make_room
-from tests.broker.storage.kept_up import COMPACT, OFTEN, put
+from tests.broker.full_disk import fill_disk, lift_limit
+from tests.broker.storage.maintained_log import COMPACT, FREQUENT_MAINTENANCE, put
 
 DEADLINE_S = 60
 
@@ -35,7 +42,7 @@ asyncio.run(serve(BrokerSettings(data_path=Path(sys.argv[1])), ready=lambda host
 
 
 def findings(path: Path) -> list[str]:
-    return list(check(path, tell=lambda _: None))
+    return list(check(path, report_progress=lambda _: None))
 
 
 # -- full -------------------------------------------------------------------------------------------------------------
@@ -48,24 +55,24 @@ def test_a_broker_on_a_full_disk_serves_reads_and_writes_again_when_there_is_roo
             assert client.ask(3, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True).topics
             accepted = [produce(client, b"before") for _ in range(3)]
             assert accepted == [(ErrorCode.none, 0), (ErrorCode.none, 1), (ErrorCode.none, 2)]
-            # No file of the broker may grow beyond what is there: the system refuses as it does on a full disk.
+            # No file of the broker may grow beyond its size: the system refuses writes as on a full disk.
             used = max(path.stat().st_size for path in tmp_path.iterdir())
             limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (used, limits[1]))
             outcomes = [produce(client, b"x" * 900_000) for _ in range(5)]
             assert outcomes == [(ErrorCode.kafka_storage_error, -1)] * 5
-            assert values(client, 0) == [b"before"] * 3, "what is there is read meanwhile"
+            assert values(client, 0) == [b"before"] * 3, "records must be readable while the disk is full"
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
             assert produce(client, b"after") == (ErrorCode.none, 3)
             assert values(client, 0) == [b"before"] * 3 + [b"after"]
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=DEADLINE_S)
-    assert said.count("The broker's log cannot be written") == 1
-    assert said.count("The broker's log can be written again") == 1
+        _, logged = process.communicate(timeout=DEADLINE_S)
+    assert logged.count("The broker's log cannot be written") == 1
+    assert logged.count("The broker's log can be written again") == 1
     assert findings(tmp_path / "log.sqlite") == []
 
 
-async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
+async def test_the_last_free_bytes_of_a_disk_are_reserved_for_writes_that_release_space(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -74,36 +81,38 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
         gone = await log.create_topic("gone", 1, {})
         for _ in range(9):
             await put(log, "t", {"a": "x" * 1_000})
-        await log.write(lambda store: setattr(store, "free_bytes_min", 2**62))
+        await log.run_write(lambda store: setattr(store, "free_bytes_min", 2**62))
         for _ in range(3):
             with pytest.raises(WorldError, match="the disk is full"):
                 await put(log, "t", {"a": ""})
         marker = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
-        await log.append(partition, [(marker, read_head(marker))])
+        await log.append(partition, [(marker, read_batch_header(marker))])
         await log.delete_topic(gone)
-        keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
+        keeping = tasks.create_task(run_maintenance(log, tmp_path / "log", FREQUENT_MAINTENANCE, now_ms=lambda: 10**6))
         async with asyncio.timeout(DEADLINE_S):
             while not partition.start_offset:  # noqa: ASYNC110 - rows, not events
                 await asyncio.sleep(0.005)
-        await log.write(lambda store: setattr(store, "free_bytes_min", 0))
+        await log.run_write(lambda store: setattr(store, "free_bytes_min", 0))
         assert await put(log, "t", {"a": ""}) == 10
         keeping.cancel()
-    said = [record.message for record in caplog.records]
-    assert len([line for line in said if "The broker's log cannot be written" in line]) == 1
-    assert said.count("The broker's log can be written again") == 1
+    logged = [record.message for record in caplog.records]
+    assert len([line for line in logged if "The broker's log cannot be written" in line]) == 1
+    assert logged.count("The broker's log can be written again") == 1
 
 
-async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_maintenance_waits_while_the_disk_is_full_and_then_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     async with open_log(tmp_path / "log", tmp_path / "lock") as log, asyncio.TaskGroup() as tasks:
         await log.create_topic("t", 1, COMPACT)
         for n in range(50):
             await put(log, "t", {"a": str(n), f"k{n}": "x" * 2_000})
-        await log.write(fill_disk)
-        keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
+        await log.run_write(fill_disk)
+        keeping = tasks.create_task(run_maintenance(log, tmp_path / "log", FREQUENT_MAINTENANCE, now_ms=lambda: 10**6))
         with pytest.raises(WorldError):
             await put(log, "t", {"a": "x" * 900_000})
-        await log.write(make_room)
+        await log.run_write(lift_limit)
         await put(log, "t", {"end": ""})
         async with asyncio.timeout(DEADLINE_S):
             while [key for key, _ in await records(log, "t")].count("a") > 1:  # noqa: ASYNC110 - rows, not events
@@ -113,7 +122,7 @@ async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: p
     assert findings(tmp_path / "log") == []
 
 
-async def test_a_folder_that_was_moved_away_is_named_with_a_way_out(tmp_path: Path) -> None:
+async def test_a_data_directory_that_was_moved_is_named_with_advice(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     async with open_log(folder / "log", folder / "lock") as log:
         await log.create_topic("t", 1, {})
@@ -130,7 +139,7 @@ async def test_a_folder_that_was_moved_away_is_named_with_a_way_out(tmp_path: Pa
 
 
 def torn_tail(wal: Path) -> None:
-    """The last write has come to the disk in part."""
+    """Only a part of the last write has reached the disk."""
     with wal.open("r+b") as file:
         file.truncate(wal.stat().st_size - 1_000)
 
@@ -147,14 +156,14 @@ def rubbish_behind(wal: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "lost"), [(torn_tail, 1), (garbled_tail, 1), (rubbish_behind, 0)])
-async def test_a_torn_last_write_costs_that_write_and_nothing_before(
+async def test_a_torn_last_write_loses_only_that_write(
     damage: Callable[[Path], None], lost: int, tmp_path: Path
 ) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         for n in range(20):
             await put(log, "t", {"a": str(n)})
-        # As a kill leaves them: a log that is closed is written back first.
+        # The files as a kill leaves them: closing the log would checkpoint the write-ahead log.
         (tmp_path / "killed").mkdir()
         for suffix in ("", "-wal"):
             (tmp_path / "killed" / f"log{suffix}").write_bytes((tmp_path / f"log{suffix}").read_bytes())
@@ -166,7 +175,7 @@ async def test_a_torn_last_write_costs_that_write_and_nothing_before(
         assert await put(log, "t", {"a": "again"}) == 20 - lost
 
 
-async def test_a_garbled_file_gives_one_clear_error_and_the_rest_of_it(
+async def test_a_corrupt_file_causes_one_clear_error_and_its_other_pages_are_readable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
@@ -195,15 +204,15 @@ BUSY = """
 import asyncio, sys, time
 from pathlib import Path
 from coterie.broker.storage.log import open_log
-from coterie.broker.upkeep.loop import keep_up
-from tests.broker.storage.kept_up import COMPACT, OFTEN, put
+from coterie.broker.maintenance.loop import run_maintenance
+from tests.broker.storage.maintained_log import COMPACT, FREQUENT_MAINTENANCE, put
 
 async def main(path, number):
     async with open_log(path, path.with_name("lock")) as log, asyncio.TaskGroup() as tasks:
         for name, configs in (("c", COMPACT), ("r", {"retention.bytes": "20000"})):
             if name not in log.topics:
                 await log.create_topic(name, 1, configs)
-        tasks.create_task(keep_up(log, path, OFTEN, now_ms=lambda: time.time_ns() // 1_000_000))
+        tasks.create_task(run_maintenance(log, path, FREQUENT_MAINTENANCE, now_ms=lambda: time.time_ns() // 1_000_000))
         while True:
             number += 1
             key = f"k{number * 7 % 11}"
@@ -221,7 +230,7 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 
 
 @pytest.mark.processes
-async def test_a_kill_in_the_middle_of_upkeep_costs_no_value_and_leaves_a_sound_log(tmp_path: Path) -> None:
+async def test_a_kill_during_maintenance_loses_no_value_and_leaves_a_sound_log(tmp_path: Path) -> None:
     path, number = tmp_path / "log", 0
     acknowledged: dict[str, int] = {}
     for round_ in range(5):
@@ -241,14 +250,14 @@ async def test_a_kill_in_the_middle_of_upkeep_costs_no_value_and_leaves_a_sound_
             found = await last_values(log, "c")
             in_flight = number + 1
             for key, last in acknowledged.items():
-                wanted = None if last % 3 == 0 else str(last)
-                if key == f"k{in_flight * 7 % 11}" and found.get(key) != wanted:
-                    wanted = None if in_flight % 3 == 0 else str(in_flight)
-                assert found.get(key) == wanted
+                expected = None if last % 3 == 0 else str(last)
+                if key == f"k{in_flight * 7 % 11}" and found.get(key) != expected:
+                    expected = None if in_flight % 3 == 0 else str(in_flight)
+                assert found.get(key) == expected
         number = in_flight
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 async def records(log: BrokerLog, topic: str) -> list[tuple[str, str | None]]:
@@ -259,7 +268,7 @@ async def records(log: BrokerLog, topic: str) -> list[tuple[str, str | None]]:
             ((record.key or b"").decode(), None if record.value is None else record.value.decode())
             for record in decode_records(data)
         ]
-        offset = max(head.last_offset for _, head in iter_heads(data)) + 1
+        offset = max(head.last_offset for _, head in iter_batch_headers(data)) + 1
     return found
 
 
@@ -269,7 +278,7 @@ async def last_values(log: BrokerLog, topic: str) -> dict[str, str | None]:
 
 @contextmanager
 def broker_process(program: str, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A process and the first line it has said; killed at the end, whatever happens."""
+    """A process and its first output line; the process is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

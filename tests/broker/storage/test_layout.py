@@ -1,4 +1,4 @@
-"""Layouts: a file that an older coterie wrote becomes one of ours, with all that is in it."""
+"""Layouts: a file of an older version of Coterie is upgraded with all its contents."""
 
 import os
 import shutil
@@ -16,18 +16,18 @@ from coterie.broker.storage import layout
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_batch_header
 
 LAYOUT_1 = Path(__file__).parents[1] / "files" / "layout_1.sqlite"
 """Written by the broker of layout 1: topics `orders` (3 partitions), `configs` (compact) and `empty`, 160 batches."""
 
 
-DIES_BEFORE_THE_COMMIT = """
+KILLED_BEFORE_THE_COMMIT = """
 import signal, sqlite3, sys
 from coterie.broker.storage import layout
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.create_function("die", 0, lambda: signal.raise_signal(signal.SIGKILL))
-layout._run(database, layout._STEPS[1] + "SELECT die();")
+layout._run(database, layout._UPGRADES[1] + "SELECT die();")
 """
 
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-async def test_a_log_of_layout_1_is_taken_over_in_place(path: Path, tmp_path: Path) -> None:
+async def test_a_log_of_layout_1_is_upgraded_in_place(path: Path, tmp_path: Path) -> None:
     async with open_log(path, tmp_path / "lock") as log:
         assert log.cluster_id == "d321609b43c04b3da00eb0388e3a1291"
         assert {name: len(topic.partitions) for name, topic in log.topics.items()} == {
@@ -53,23 +53,23 @@ async def test_a_log_of_layout_1_is_taken_over_in_place(path: Path, tmp_path: Pa
         records = decode_records(await log.read(orders.partitions[2], 0, 10**7))
         assert [record.offset for record in records] == list(range(80))
         assert records[78].value == b"v2-39"
-        assert await log.write(lambda store: store.next_number("next producer id")) == 3
+        assert await log.run_write(lambda store: store.next_number("next producer id")) == 3
         batch = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1)
-        assert await log.append(orders.partitions[0], [(batch, read_head(batch))]) == 80
-        assert (await log.create_topic("new", 1, {})).partitions[0].id not in {
-            partition.id for topic in ("orders", "configs", "empty") for partition in log.topics[topic].partitions
+        assert await log.append(orders.partitions[0], [(batch, read_batch_header(batch))]) == 80
+        assert (await log.create_topic("new", 1, {})).partitions[0].row_id not in {
+            partition.row_id for topic in ("orders", "configs", "empty") for partition in log.topics[topic].partitions
         }
 
 
-def test_a_log_that_was_taken_over_is_laid_out_like_a_new_one(path: Path, tmp_path: Path) -> None:
+def test_an_upgraded_log_has_the_schema_of_a_new_one(path: Path, tmp_path: Path) -> None:
     for each in (path, tmp_path / "new"):
         Store(each).close()
     assert _schema(path) == _schema(tmp_path / "new")
 
 
-def test_a_kill_in_the_middle_of_taking_over_leaves_the_old_layout(path: Path) -> None:
-    died = subprocess.run([sys.executable, "-c", DIES_BEFORE_THE_COMMIT, str(path)], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
+def test_a_kill_during_the_upgrade_leaves_the_old_layout(path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED_BEFORE_THE_COMMIT, str(path)], timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
     database = sqlite3.connect(path)
     try:
         assert database.execute("PRAGMA user_version").fetchone() == (1,)
@@ -77,7 +77,7 @@ def test_a_kill_in_the_middle_of_taking_over_leaves_the_old_layout(path: Path) -
     finally:
         database.close()
     Store(path).close()
-    assert _schema(path)[0] == (layout.LAYOUT,)
+    assert _schema(path)[0] == (layout.LAYOUT_VERSION,)
 
 
 def _schema(path: Path) -> list[tuple[object, ...]]:
@@ -96,7 +96,7 @@ def _schema(path: Path) -> list[tuple[object, ...]]:
         database.close()
 
 
-# -- what is no log ---------------------------------------------------------------------------------------------------
+# -- files that are no log --------------------------------------------------------------------------------------------
 
 
 def foreign(path: Path) -> None:
@@ -122,7 +122,7 @@ def only_wal(path: Path) -> None:
         (only_wal, "is missing, but"),
     ],
 )
-async def test_what_is_no_log_is_refused_and_stays_as_it_is(
+async def test_a_file_that_is_no_log_is_refused_and_not_changed(
     make: Callable[[Path], None], complaint: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
@@ -130,11 +130,11 @@ async def test_what_is_no_log_is_refused_and_stays_as_it_is(
     before = path.read_bytes() if path.exists() else None
     with pytest.raises(WorldError, match=complaint):
         async with open_log(path, tmp_path / "lock"):
-            raise AssertionError("it was taken over")
+            raise AssertionError("the file was opened")
     assert (path.read_bytes() if path.exists() else None) == before
 
 
-async def test_a_kill_while_a_log_is_made_leaves_none(tmp_path: Path) -> None:
+async def test_a_kill_while_a_log_is_created_leaves_no_log(tmp_path: Path) -> None:
     (tmp_path / "log.new").write_bytes(b"half")
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         assert log.is_new
@@ -143,10 +143,10 @@ async def test_a_kill_while_a_log_is_made_leaves_none(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["lock", "log"]
 
 
-async def test_a_damaged_log_says_what_to_do(tmp_path: Path) -> None:
+async def test_the_error_for_a_damaged_log_contains_advice(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
     with pytest.raises(
         WorldError, match=r"file is not a database; .coterie broker check .* lists the corruption; restore"
     ):
         async with open_log(tmp_path / "log", tmp_path / "lock"):
-            raise AssertionError("it was opened")
+            raise AssertionError("the log was opened")

@@ -11,9 +11,9 @@ import pytest
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import DamagedLogError, Store
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from tests.broker.full_disk import fill_disk, make_room
+from tests.broker.full_disk import fill_disk, lift_limit
 
 
 def batch(*values: bytes, timestamp_ms: int = 1) -> bytes:
@@ -21,7 +21,7 @@ def batch(*values: bytes, timestamp_ms: int = 1) -> bytes:
 
 
 def append(log: BrokerLog, data: bytes, topic: str = "t") -> "asyncio.Future[int]":
-    return log.append(log.topics[topic].partitions[0], [(data, read_head(data))])
+    return log.append(log.topics[topic].partitions[0], [(data, read_batch_header(data))])
 
 
 async def test_appends_have_offsets_in_the_order_of_the_calls(tmp_path: Path) -> None:
@@ -31,11 +31,11 @@ async def test_appends_have_offsets_in_the_order_of_the_calls(tmp_path: Path) ->
         assert offsets == list(range(0, 100, 2))
         assert partition.end_offset == 100
         records = decode_records(await log.read(partition, 31, 10**6))
-        assert records[0].offset == 30, "a batch is whole"
+        assert records[0].offset == 30, "a read returns whole batches"
         assert records[-1].offset == 99
 
 
-async def test_a_read_ends_at_its_limit_but_holds_at_least_one_batch(tmp_path: Path) -> None:
+async def test_a_read_ends_at_its_limit_but_contains_at_least_one_batch(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         for _ in range(3):
@@ -46,22 +46,22 @@ async def test_a_read_ends_at_its_limit_but_holds_at_least_one_batch(tmp_path: P
         assert await log.read(partition, 3, 10**6) == b""
 
 
-async def test_a_topic_that_exists_fails_alone(tmp_path: Path) -> None:
+async def test_creating_an_existing_topic_fails_and_other_writes_succeed(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         outcomes = await asyncio.gather(
             log.create_topic("t", 1, {}),
             append(log, batch(b"x")),
-            log.write(lambda store: store.next_number("n")),
+            log.run_write(lambda store: store.next_number("n")),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], KafkaRefusal)
         assert outcomes[0].error is ErrorCode.topic_already_exists
         assert (outcomes[1], outcomes[2]) == (0, 0)
-        assert await log.write(lambda store: store.next_number("n")) == 1
+        assert await log.run_write(lambda store: store.next_number("n")) == 1
 
 
-async def test_who_refuses_after_having_written_takes_the_whole_transaction_along(tmp_path: Path) -> None:
+async def test_a_refusal_after_a_write_rolls_back_the_whole_transaction(tmp_path: Path) -> None:
     def write_and_refuse(store: Store) -> None:
         store.next_number("n")
         raise WorldError("too late")
@@ -69,25 +69,25 @@ async def test_who_refuses_after_having_written_takes_the_whole_transaction_alon
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         with pytest.raises(AssertionError, match="refuse before the first write"):
-            await log.write(write_and_refuse)
-        assert await log.write(lambda store: store.next_number("n")) == 0
+            await log.run_write(write_and_refuse)
+        assert await log.run_write(lambda store: store.next_number("n")) == 0
         assert await append(log, batch(b"x")) == 0
 
 
-async def test_a_full_disk_fails_what_could_not_be_written_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_only_the_append_that_does_not_fit(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         await append(log, batch(b"before"))
-        await log.write(partial(fill_disk, spare_pages=2))
+        await log.run_write(partial(fill_disk, spare_pages=2))
         with pytest.raises(WorldError, match="full"):
             await append(log, batch(b"x" * 500_000))
         assert partition.end_offset == 1
-        await log.write(make_room)
+        await log.run_write(lift_limit)
         assert await append(log, batch(b"after")) == 1
         assert [record.value for record in decode_records(await log.read(partition, 0, 10**6))] == [b"before", b"after"]
 
 
-async def test_an_append_is_seen_by_readers_though_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_a_cancelled_append_is_visible_to_readers(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         grew = asyncio.Event()
@@ -98,18 +98,18 @@ async def test_an_append_is_seen_by_readers_though_nobody_waits_for_it(tmp_path:
         assert partition.end_offset == 1
 
 
-async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
+async def test_a_failed_callback_of_one_write_does_not_affect_the_other_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def stumble(_: int) -> None:
-        raise KeyError("who was it for?")
+        raise KeyError("planted")
 
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         async with asyncio.timeout(60):
             outcomes = await asyncio.gather(
                 append(log, batch(b"a")),
-                log.write(lambda store: store.next_number("n"), stumble),
+                log.run_write(lambda store: store.next_number("n"), stumble),
                 append(log, batch(b"b")),
             )
         assert (*outcomes,) == (0, 0, 1)
@@ -119,9 +119,7 @@ async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
     ]
 
 
-async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_damage_fails_only_the_writes_that_meet_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def meet_damage(_: Store) -> None:
         error = sqlite3.DatabaseError("planted")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
@@ -130,24 +128,24 @@ async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         met = threading.Barrier(2)
-        first = log.write(lambda _: (met.wait(60), met.wait(60)))  # between the two the others gather
+        first = log.run_write(lambda _: (met.wait(60), met.wait(60)))  # the other writes queue up between the two waits
         await asyncio.to_thread(met.wait, 60)
         writes = [meet_damage, append, append, meet_damage, meet_damage, append]
-        told: list[int] = []
-        rest = [append(log, batch(b"a")) if write is append else log.write(meet_damage) for write in writes]
+        completed: list[int] = []
+        rest = [append(log, batch(b"a")) if write is append else log.run_write(meet_damage) for write in writes]
         for number, future in enumerate(rest):
-            future.add_done_callback(lambda _, number=number: told.append(number))  # type: ignore[misc]
+            future.add_done_callback(lambda _, number=number: completed.append(number))  # type: ignore[misc]
         await asyncio.to_thread(met.wait, 60)
         outcomes = await asyncio.gather(*rest, return_exceptions=True)
         assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0, 1, 2]
         assert [isinstance(outcome, DamagedLogError) for outcome in outcomes] == [
             write is meet_damage for write in writes
         ]
-        assert told == sorted(told)
+        assert completed == sorted(completed)
         await first
         assert await append(log, batch(b"again")) == 3
-    (said,) = caplog.records
-    assert said.message.startswith(
+    (record,) = caplog.records
+    assert record.message.startswith(
         "The broker's log file is corrupt; requests that read the corrupt pages fail: planted; `coterie"
     )
 
@@ -170,20 +168,20 @@ async def test_a_log_of_another_layout_is_refused_by_name(tmp_path: Path) -> Non
             pass
 
 
-async def test_what_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
     with pytest.raises(WorldError, match="cannot be opened"):
         async with open_log(tmp_path / "log", tmp_path / "lock"):
             pass
 
 
-async def test_the_cluster_and_its_numbers_outlive_a_restart(tmp_path: Path) -> None:
+async def test_the_cluster_id_and_the_counters_survive_a_restart(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         cluster_id = log.cluster_id
         topic = await log.create_topic("t", 3, {"cleanup.policy": "compact"})
-        assert [await log.write(lambda store: store.next_number("producer")) for _ in range(3)] == [0, 1, 2]
+        assert [await log.run_write(lambda store: store.next_number("producer")) for _ in range(3)] == [0, 1, 2]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         assert log.cluster_id == cluster_id
         assert log.topics["t"].topic_id == topic.topic_id
         assert (len(log.topics["t"].partitions), log.topics["t"].configs) == (3, {"cleanup.policy": "compact"})
-        assert await log.write(lambda store: store.next_number("producer")) == 3
+        assert await log.run_write(lambda store: store.next_number("producer")) == 3

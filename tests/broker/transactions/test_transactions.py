@@ -1,4 +1,4 @@
-"""Transactions on the log: what readers of committed records see, over restarts, timeouts and a kill anywhere."""
+"""Transactions on the log: what readers of committed records see after restarts, timeouts and kills."""
 
 import asyncio
 import threading
@@ -8,116 +8,125 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.broker.transactions.writes import BatchAdmission
-from coterie.groups.transaction_messages import Identity, TransactionState
+from coterie.broker.transactions.writes import TransactionSupport
+from coterie.groups.transaction_messages import ProducerIdAndEpoch, TransactionState
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.conftest import DEADLINE_S
-from tests.broker.transactions.transactional import TIMEOUT_MS, Bench, Clock, bench, killed_at_each_statement
+from tests.broker.transactions.transactional import (
+    TIMEOUT_MS,
+    BrokerUnderTest,
+    Clock,
+    copies_at_each_statement,
+    running_transactions,
+)
 
-LAZY = BatchAdmission.BY_ITSELF
+LAZY = TransactionSupport.ADD_PARTITION
 
 
-async def begun(life: Bench, name: str, *values: bytes, number: int = 0) -> Identity:
-    """A producer that has sent ``values`` in an open transaction."""
-    producer = await life.init(name)
+async def begin_transaction(broker: BrokerUnderTest, name: str, *values: bytes, number: int = 0) -> ProducerIdAndEpoch:
+    """Send ``values`` in a transaction that stays open; returns its producer."""
+    producer = await broker.init(name)
     for sequence, value in enumerate(values):
-        await life.send([value], producer, sequence, number=number, transactional_id=name, admission=LAZY)
+        await broker.send([value], producer, sequence, number=number, transactional_id=name, transaction_support=LAZY)
     return producer
 
 
-async def test_readers_of_what_is_committed_wait_for_the_first_open_transaction(tmp_path: Path) -> None:
-    async with bench(tmp_path) as life:
-        alice, bob = await begun(life, "alice", b"a0", b"a1"), await begun(life, "bob", b"b0")
-        await life.send([b"plain"])
-        assert (life.partition().stable_offset, life.partition().end_offset) == (0, 4)
-        assert await life.committed() == []
-        await life.end("alice", alice, commit=True)
-        assert life.partition().stable_offset == 2
-        assert await life.committed() == [b"a0", b"a1"]
-        await life.end("bob", bob, commit=False)
-        assert life.partition().stable_offset == life.partition().end_offset == 6
-        assert await life.committed() == [b"a0", b"a1", b"plain"]
+async def test_readers_of_committed_records_stop_at_the_first_open_transaction(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path) as broker:
+        alice, bob = (
+            await begin_transaction(broker, "alice", b"a0", b"a1"),
+            await begin_transaction(broker, "bob", b"b0"),
+        )
+        await broker.send([b"plain"])
+        assert (broker.partition().last_stable_offset, broker.partition().end_offset) == (0, 4)
+        assert await broker.committed_values() == []
+        await broker.end("alice", alice, commit=True)
+        assert broker.partition().last_stable_offset == 2
+        assert await broker.committed_values() == [b"a0", b"a1"]
+        await broker.end("bob", bob, commit=False)
+        assert broker.partition().last_stable_offset == broker.partition().end_offset == 6
+        assert await broker.committed_values() == [b"a0", b"a1", b"plain"]
 
 
-async def test_an_open_transaction_outlives_the_broker_and_can_be_committed(tmp_path: Path) -> None:
-    async with bench(tmp_path) as life:
-        alice = await begun(life, "alice", b"a0")
-    async with bench(tmp_path) as life:
-        assert life.partition().stable_offset == 0
-        await life.send([b"a1"], alice, 1, transactional_id="alice")
-        assert (await life.end("alice", alice, commit=True)).error is ErrorCode.none
-        assert await life.committed() == [b"a0", b"a1"]
+async def test_an_open_transaction_survives_a_restart_and_can_be_committed(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0")
+    async with running_transactions(tmp_path) as broker:
+        assert broker.partition().last_stable_offset == 0
+        await broker.send([b"a1"], alice, 1, transactional_id="alice")
+        assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.none
+        assert await broker.committed_values() == [b"a0", b"a1"]
 
 
-async def test_the_clock_of_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_the_timeout_of_an_open_transaction_continues_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
-    async with bench(tmp_path, clock=clock) as life:
-        alice = await begun(life, "alice", b"a0")
+    async with running_transactions(tmp_path, clock=clock) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0")
     clock.now_ms += TIMEOUT_MS
-    async with bench(tmp_path, clock=clock) as life:
-        running = asyncio.create_task(life.transactions.run())
+    async with running_transactions(tmp_path, clock=clock) as broker:
+        running = asyncio.create_task(broker.transactions.run())
         aborted = asyncio.Event()
-        life.partition().watch(aborted)
+        broker.partition().watch(aborted)
         await asyncio.wait_for(aborted.wait(), DEADLINE_S)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert life.partition().stable_offset == 2
-        assert await life.committed() == []
-        assert (await life.end("alice", alice, commit=True)).error is ErrorCode.producer_fenced
+        assert broker.partition().last_stable_offset == 2
+        assert await broker.committed_values() == []
+        assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.producer_fenced
 
 
-async def test_a_transaction_in_a_topic_that_was_deleted_ends_all_the_same(tmp_path: Path) -> None:
-    async with bench(tmp_path) as life:
-        alice = await begun(life, "alice", b"a0")
-        await life.log.delete_topic(life.log.topics["t"])
-        assert (await life.end("alice", alice, commit=True)).error is ErrorCode.none
+async def test_a_transaction_in_a_deleted_topic_can_be_ended(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0")
+        await broker.log.delete_topic(broker.log.topics["t"])
+        assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.none
 
 
-async def test_what_was_aborted_is_forgotten_with_the_log_that_holds_it(tmp_path: Path) -> None:
-    async with bench(tmp_path) as life:
-        alice = await begun(life, "alice", b"a0")
-        await life.end("alice", alice, commit=False)
-        assert len(await life.log.aborted(life.partition(), 0, 10)) == 1
-        await life.log.delete_records(life.partition(), 2)
-        await life.transactions.sweep()
-        assert await life.log.aborted(life.partition(), 0, 10) == []
+async def test_an_aborted_transaction_is_removed_together_with_its_records(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0")
+        await broker.end("alice", alice, commit=False)
+        assert len(await broker.log.aborted_transactions(broker.partition(), 0, 10)) == 1
+        await broker.log.delete_records(broker.partition(), 2)
+        await broker.transactions.delete_expired()
+        assert await broker.log.aborted_transactions(broker.partition(), 0, 10) == []
 
 
-async def test_the_stable_offset_is_never_before_the_start(tmp_path: Path) -> None:
-    async with bench(tmp_path) as life:
-        alice = await begun(life, "alice", b"a0", b"a1", b"a2")
-        await life.log.delete_records(life.partition(), 2)
-        assert life.partition().stable_offset == 2
-        assert await life.committed() == []
-        await life.end("alice", alice, commit=True)
-        assert await life.committed() == [b"a2"]
+async def test_the_last_stable_offset_is_never_before_the_start_offset(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0", b"a1", b"a2")
+        await broker.log.delete_records(broker.partition(), 2)
+        assert broker.partition().last_stable_offset == 2
+        assert await broker.committed_values() == []
+        await broker.end("alice", alice, commit=True)
+        assert await broker.committed_values() == [b"a2"]
 
 
-async def test_an_id_at_rest_for_a_week_is_forgotten(tmp_path: Path) -> None:
+async def test_a_transactional_id_that_is_unused_for_a_week_is_removed(tmp_path: Path) -> None:
     clock = Clock()
-    async with bench(tmp_path, clock=clock) as life:
-        alice, bob = await begun(life, "alice", b"a0"), await begun(life, "bob", b"b0")
-        await life.end("alice", alice, commit=True)
+    async with running_transactions(tmp_path, clock=clock) as broker:
+        alice, bob = await begin_transaction(broker, "alice", b"a0"), await begin_transaction(broker, "bob", b"b0")
+        await broker.end("alice", alice, commit=True)
         clock.now_ms += 7 * 86_400_000 + 1
-        await life.transactions.sweep()
-        assert [name for name, _ in await life.transactions.read_all()] == ["bob"], "bob's transaction is open"
-        assert (await life.init("alice")).producer_id > bob.producer_id
+        await broker.transactions.delete_expired()
+        assert [name for name, _ in await broker.transactions.read_all()] == ["bob"], "bob's transaction is open"
+        assert (await broker.init("alice")).producer_id > bob.producer_id
 
 
-async def test_what_is_told_of_producers_is_read_beside_the_writer_in_short_steps(
+async def test_producers_are_read_in_pages_while_the_writer_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.broker.transactions.coordinator.PAGE_ROWS", 2)
-    async with bench(tmp_path) as life:
-        producers = [await begun(life, name, b"x") for name in ("alice", "bob", "carol", "dave", "eve")]
+    async with running_transactions(tmp_path) as broker:
+        producers = [await begin_transaction(broker, name, b"x") for name in ("alice", "bob", "carol", "dave", "eve")]
         met = threading.Barrier(2)
-        held = life.log.write(lambda _: (met.wait(DEADLINE_S), met.wait(DEADLINE_S)))
+        held = broker.log.run_write(lambda _: (met.wait(DEADLINE_S), met.wait(DEADLINE_S)))
         await asyncio.to_thread(met.wait, DEADLINE_S)
         try:  # the writer is busy
             async with asyncio.timeout(DEADLINE_S):
-                alice = await life.transactions.read("alice")
-                names = [name for name, _ in await life.transactions.read_all()]
-                rows = await life.transactions.producers(life.partition())
+                alice = await broker.transactions.read("alice")
+                names = [name for name, _ in await broker.transactions.read_all()]
+                rows = await broker.transactions.producers(broker.partition())
         finally:
             await asyncio.to_thread(met.wait, DEADLINE_S)
             await held
@@ -127,47 +136,47 @@ async def test_what_is_told_of_producers_is_read_beside_the_writer_in_short_step
         assert [row.producer_id for row in rows] == [producer.producer_id for producer in producers]
 
 
-async def test_a_broker_killed_at_any_statement_of_an_end_has_ended_it_everywhere_or_nowhere(tmp_path: Path) -> None:
-    """The files are copied before each statement of the end, as a kill would leave them, and brought up again."""
-    async with bench(tmp_path / "life", partitions=3) as life:
-        alice = await begun(life, "alice", b"a0")
+async def test_a_kill_at_any_statement_ends_a_transaction_in_all_partitions_or_in_none(tmp_path: Path) -> None:
+    """The files are copied before each statement, as a kill would leave them, and a broker opens each copy."""
+    async with running_transactions(tmp_path / "life", partitions=3) as broker:
+        alice = await begin_transaction(broker, "alice", b"a0")
         for number in (1, 2):
-            await life.send([b"a"], alice, 0, number=number, transactional_id="alice", admission=LAZY)
-        async with killed_at_each_statement(life, tmp_path / "life", tmp_path) as killed:
-            await life.end("alice", alice, commit=True)
+            await broker.send([b"a"], alice, 0, number=number, transactional_id="alice", transaction_support=LAZY)
+        async with copies_at_each_statement(broker, tmp_path / "life", tmp_path) as killed:
+            await broker.end("alice", alice, commit=True)
     ended: list[bool] = []
     for folder in killed:
-        async with bench(folder) as life:
-            written = await life.transactions.read("alice")
+        async with running_transactions(folder) as broker:
+            written = await broker.transactions.read("alice")
             assert written is not None
             ended.append(written.state is TransactionState.COMPLETE_COMMIT)
             for number in range(3):
-                partition = life.partition(number)
-                assert (partition.stable_offset == partition.end_offset) is ended[-1]
-            # Its producer asks again, whatever it has heard, and everybody sees the same.
-            assert (await life.end("alice", alice, commit=True)).error is ErrorCode.none
-            assert [await life.committed(number) for number in range(3)] == [[b"a0"], [b"a"], [b"a"]]
+                partition = broker.partition(number)
+                assert (partition.last_stable_offset == partition.end_offset) is ended[-1]
+            # The producer repeats its request, and all readers see the same records.
+            assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.none
+            assert [await broker.committed_values(number) for number in range(3)] == [[b"a0"], [b"a"], [b"a"]]
     assert len(killed) > 12
     assert ended == sorted(ended)
     assert (ended[0], ended[-1]) == (False, True)
 
 
-async def test_a_batch_that_a_broker_was_killed_in_is_written_with_its_number_or_not_at_all(tmp_path: Path) -> None:
-    async with bench(tmp_path / "life") as life:
-        alice = await life.init("alice")
-        async with killed_at_each_statement(life, tmp_path / "life", tmp_path) as killed:
-            await life.send([b"a0"], alice, 0, transactional_id="alice", admission=LAZY)
+async def test_a_batch_interrupted_by_a_kill_is_written_with_its_sequence_number_or_not_at_all(tmp_path: Path) -> None:
+    async with running_transactions(tmp_path / "life") as broker:
+        alice = await broker.init("alice")
+        async with copies_at_each_statement(broker, tmp_path / "life", tmp_path) as killed:
+            await broker.send([b"a0"], alice, 0, transactional_id="alice", transaction_support=LAZY)
     assert len(killed) > 7
     for folder in killed:
-        async with bench(folder) as life:
-            # Its producer has not heard, and sends it again.
-            await life.send([b"a0"], alice, 0, transactional_id="alice", admission=LAZY)
-            await life.send([b"a1"], alice, 1, transactional_id="alice", admission=LAZY)
-            assert (await life.end("alice", alice, commit=True)).error is ErrorCode.none
-            assert await life.committed() == [b"a0", b"a1"]
+        async with running_transactions(folder) as broker:
+            # The producer got no response and sends the batch again.
+            await broker.send([b"a0"], alice, 0, transactional_id="alice", transaction_support=LAZY)
+            await broker.send([b"a1"], alice, 1, transactional_id="alice", transaction_support=LAZY)
+            assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.none
+            assert await broker.committed_values() == [b"a0", b"a1"]
 
 
-# -- random lives -----------------------------------------------------------------------------------------------------
+# -- random histories -------------------------------------------------------------------------------------------------
 
 NAMES = ("alice", "bob", "carol")
 PARTITIONS = 2
@@ -186,23 +195,23 @@ acts = st.one_of(
 
 
 class Model:
-    """What should be so: each partition's records in order, and of which transaction each is."""
+    """The expected state: each partition's records in order, each with its transaction."""
 
     def __init__(self) -> None:
         self.records: list[list[tuple[bytes, int | None]]] = [[] for _ in range(PARTITIONS)]
         self.fate: dict[int, bool | None] = {}
-        """Of each transaction: committed, aborted, or None while it is open."""
+        """Whether each transaction was committed, or None while it is open."""
         self.open: dict[str, int] = {}
-        self.identity: dict[str, Identity] = {}
-        self.former: dict[str, Identity] = {}
-        self.sequences: dict[tuple[Identity, int], int] = {}
+        self.identity: dict[str, ProducerIdAndEpoch] = {}
+        self.former: dict[str, ProducerIdAndEpoch] = {}
+        self.sequences: dict[tuple[ProducerIdAndEpoch, int], int] = {}
 
     def end(self, name: str, fate: bool) -> None:
         if name in self.open:
             self.fate[self.open.pop(name)] = fate
 
     def visible(self, number: int) -> list[bytes]:
-        """Up to the first record of a transaction that is open."""
+        """The records of committed transactions before the first open transaction."""
         seen: list[bytes] = []
         for value, transaction in self.records[number]:
             fate = True if transaction is None else self.fate[transaction]
@@ -218,48 +227,50 @@ class Model:
 def test_readers_see_exactly_what_was_committed_in_order(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, str, int]]
 ) -> None:
-    asyncio.run(lived(tmp_path_factory.mktemp("lives"), history))
+    asyncio.run(run_history(tmp_path_factory.mktemp("lives"), history))
 
 
-async def lived(folder: Path, history: list[tuple[str, str, int]]) -> None:
+async def run_history(folder: Path, history: list[tuple[str, str, int]]) -> None:
     model, clock = Model(), Clock()
     left = list(enumerate(history))
     while True:
-        async with bench(folder, clock=clock, partitions=PARTITIONS) as life:
+        async with running_transactions(folder, clock=clock, partitions=PARTITIONS) as broker:
             while left:
                 count, (act, name, what) = left.pop(0)
                 if act == "restart":
                     break
-                await play(life, model, clock, act, name, what, b"%d" % count)
+                await run_action(broker, model, clock, act, name, what, b"%d" % count)
                 for number in range(PARTITIONS):
-                    assert await life.committed(number, size_max=150) == model.visible(number)
+                    assert await broker.committed_values(number, size_max=150) == model.visible(number)
             else:
                 return
 
 
-async def play(life: Bench, model: Model, clock: Clock, act: str, name: str, what: int, value: bytes) -> None:
+async def run_action(
+    broker: BrokerUnderTest, model: Model, clock: Clock, act: str, name: str, what: int, value: bytes
+) -> None:
     if act == "plain":
-        await life.send([value], number=what)
+        await broker.send([value], number=what)
         model.records[what].append((value, None))
         return
     if act == "init" or name not in model.identity:
         if name in model.identity:
             model.former[name] = model.identity[name]
         expected = model.identity.get(name) if what else None
-        model.identity[name] = await life.init(name, expected)
+        model.identity[name] = await broker.init(name, expected)
         model.end(name, fate=False)
         return
     producer = model.identity[name]
     if act == "send":
         sequence = model.sequences.get((producer, what), 0)
-        await life.send([value], producer, sequence, number=what, transactional_id=name, admission=LAZY)
+        await broker.send([value], producer, sequence, number=what, transactional_id=name, transaction_support=LAZY)
         model.sequences[producer, what] = sequence + 1
         transaction = model.open.setdefault(name, len(model.fate))
         model.fate.setdefault(transaction, None)
         model.records[what].append((value, transaction))
     elif act in ("commit", "abort"):
         commit = act == "commit"
-        reply = await life.end(name, producer, commit=commit, bumps=bool(what))
+        reply = await broker.end(name, producer, commit=commit, bumps=bool(what))
         if name in model.open:
             assert reply.error is ErrorCode.none
             model.end(name, fate=commit)
@@ -267,13 +278,15 @@ async def play(life: Bench, model: Model, clock: Clock, act: str, name: str, wha
             model.former[name], model.identity[name] = producer, reply.producer
     elif act == "time out":
         clock.now_ms += TIMEOUT_MS
-        await life.transactions.abort_overdue()
+        await broker.transactions.abort_overdue()
         for late in tuple(model.open):
             model.end(late, fate=False)
             model.former[late] = model.identity[late]
-            model.identity[late] = await life.init(late)
+            model.identity[late] = await broker.init(late)
     elif name in model.former:
-        # Whoever was fenced is refused, whatever it tries.
+        # A fenced producer is refused, whatever it sends.
         with pytest.raises(KafkaRefusal):
-            await life.send([value], model.former[name], 99, number=what, transactional_id=name, admission=LAZY)
-        assert (await life.add(name, model.former[name], what)).error is not ErrorCode.none
+            await broker.send(
+                [value], model.former[name], 99, number=what, transactional_id=name, transaction_support=LAZY
+            )
+        assert (await broker.add(name, model.former[name], what)).error is not ErrorCode.none

@@ -1,4 +1,4 @@
-"""A broker's log and its transactions without the wire, and what a reader of committed records sees of them."""
+"""A broker's log and its transactions without the wire, and a reader of committed records."""
 
 import shutil
 from collections.abc import AsyncIterator, Sequence
@@ -7,24 +7,31 @@ from pathlib import Path
 
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
 from coterie.broker.transactions.coordinator import Transactions
-from coterie.broker.transactions.writes import BatchAdmission, NewBatch, Written
+from coterie.broker.transactions.writes import NewBatch, TransactionSupport, WriteResult
 from coterie.groups.transaction_messages import (
     AddPartitions,
     EndTransaction,
-    Identity,
     InitProducerId,
+    ProducerIdAndEpoch,
     Reply,
     TopicPartition,
     TransactionLimits,
 )
-from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, decode_records, encode_batch, iter_heads
+from coterie.wire.batches import (
+    TRANSACTIONAL,
+    NewRecord,
+    check_produced,
+    decode_records,
+    encode_batch,
+    iter_batch_headers,
+)
 
 TOPIC = "t"
 TIMEOUT_MS = 60_000
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """A clock that advances only when a test changes ``now_ms``."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -33,8 +40,8 @@ class Clock:
         return self.now_ms
 
 
-class Bench:
-    """What one life of a broker is made of."""
+class BrokerUnderTest:
+    """The log and the transactions of one run of a broker."""
 
     def __init__(self, log: BrokerLog, transactions: Transactions) -> None:
         self.log = log
@@ -43,22 +50,24 @@ class Bench:
     def partition(self, number: int = 0) -> Partition:
         return self.log.topics[TOPIC].partitions[number]
 
-    async def init(self, transactional_id: str, expected: Identity | None = None) -> Identity:
+    async def init(self, transactional_id: str, expected: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
         reply = await self.transactions.ask(
             transactional_id,
             lambda fresh: InitProducerId(
-                timeout_ms=TIMEOUT_MS, timeout_max_ms=TIMEOUT_MS, expected=expected, fresh_producer_id=fresh
+                timeout_ms=TIMEOUT_MS, timeout_max_ms=TIMEOUT_MS, expected_producer=expected, fresh_producer_id=fresh
             ),
         )
         return reply.producer
 
-    async def add(self, transactional_id: str, producer: Identity, *numbers: int) -> Reply:
+    async def add(self, transactional_id: str, producer: ProducerIdAndEpoch, *numbers: int) -> Reply:
         partitions = frozenset(TopicPartition(TOPIC, number) for number in numbers)
         return await self.transactions.ask(
             transactional_id, lambda _: AddPartitions(producer=producer, partitions=partitions)
         )
 
-    async def end(self, transactional_id: str, producer: Identity, *, commit: bool, bumps: bool = False) -> Reply:
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool = False
+    ) -> Reply:
         return await self.transactions.ask(
             transactional_id,
             lambda fresh: EndTransaction(
@@ -69,14 +78,14 @@ class Bench:
     async def send(
         self,
         values: Sequence[bytes],
-        producer: Identity | None = None,
+        producer: ProducerIdAndEpoch | None = None,
         sequence: int = -1,
         *,
         number: int = 0,
         transactional_id: str | None = None,
-        admission: BatchAdmission = BatchAdmission.ADDED_OR_ABORTABLE,
-    ) -> Written:
-        """One batch; transactional when there is an id for that."""
+        transaction_support: TransactionSupport = TransactionSupport.GENERIC_ERROR_SUPPORTED,
+    ) -> WriteResult:
+        """Send one batch, in a transaction if ``transactional_id`` is given."""
         data = encode_batch(
             [NewRecord(key=None, value=value) for value in values],
             timestamp_ms=1,
@@ -87,25 +96,25 @@ class Bench:
         )
         return await self.transactions.append(
             NewBatch(
-                to=TopicPartition(TOPIC, number),
-                partition_id=self.partition(number).id,
+                topic_partition=TopicPartition(TOPIC, number),
+                partition_row_id=self.partition(number).row_id,
                 data=data,
                 head=check_produced(data),
                 transactional_id=transactional_id,
-                admission=admission,
+                transaction_support=transaction_support,
                 needs_keys=False,
             )
         )
 
-    async def committed(self, number: int = 0, *, size_max: int = 1_000_000) -> list[bytes | None]:
-        """What a reader of committed records sees, as clients work it out from the answers to their fetches."""
+    async def committed_values(self, number: int = 0, *, size_max: int = 1_000_000) -> list[bytes | None]:
+        """What a reader of committed records sees, computed from fetch responses as clients do it."""
         partition = self.partition(number)
         seen: list[bytes | None] = []
         offset = partition.start_offset
-        while data := await self.log.read(partition, offset, size_max, end_offset=partition.stable_offset):
-            heads = list(iter_heads(data))
+        while data := await self.log.read(partition, offset, size_max, end_offset=partition.last_stable_offset):
+            heads = list(iter_batch_headers(data))
             last_offset = heads[-1][1].last_offset
-            aborted = await self.log.aborted(partition, offset, last_offset + 1)
+            aborted = await self.log.aborted_transactions(partition, offset, last_offset + 1)
             for at, head in heads:
                 is_aborted = head.is_transactional and any(
                     one.producer_id == head.producer_id and one.first_offset <= head.base_offset < one.last_offset
@@ -118,7 +127,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> AsyncIterator[list[Path]]:
+async def copies_at_each_statement(broker: BrokerUnderTest, folder: Path, into: Path) -> AsyncIterator[list[Path]]:
     """Copies of ``folder`` as kills would leave them: one before each statement that writes, and one after the last."""
     copies: list[Path] = []
 
@@ -126,17 +135,19 @@ async def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> Asy
         copies.append(into / f"killed-{len(copies)}")
         shutil.copytree(folder, copies[-1])
 
-    # The end of the first of these writes and the begin of the second are copied, too.
-    await life.log.write(lambda store: store.database.set_trace_callback(copy))
+    # The end of the first of these writes and the start of the second are copied, too.
+    await broker.log.run_write(lambda store: store.database.set_trace_callback(copy))
     yield copies
-    await life.log.write(lambda store: store.database.set_trace_callback(None))
+    await broker.log.run_write(lambda store: store.database.set_trace_callback(None))
     copy("after the last")
 
 
 @asynccontextmanager
-async def bench(folder: Path, *, clock: Clock | None = None, partitions: int = 1) -> AsyncIterator[Bench]:
-    """One life of a broker on ``folder``; its topic is made in the first."""
+async def running_transactions(
+    folder: Path, *, clock: Clock | None = None, partitions: int = 1
+) -> AsyncIterator[BrokerUnderTest]:
+    """Run a broker's transactions on ``folder``; the first run creates the topic."""
     async with open_log(folder / "log.sqlite", folder / "lock") as log:
         if TOPIC not in log.topics:
             await log.create_topic(TOPIC, partitions, {})
-        yield Bench(log, await Transactions.open(log, TransactionLimits(), now_ms=clock or Clock()))
+        yield BrokerUnderTest(log, await Transactions.open(log, TransactionLimits(), now_ms=clock or Clock()))

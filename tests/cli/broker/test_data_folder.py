@@ -1,4 +1,4 @@
-"""`coterie broker check` and `coterie broker backup`, as an operator calls them."""
+"""`coterie broker check` and `coterie broker backup`, called like an operator does."""
 
 import asyncio
 import sqlite3
@@ -10,30 +10,30 @@ from typer.testing import CliRunner
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.cli.app import app
-from coterie.wire.batches import NewRecord, encode_batch, read_head
+from coterie.wire.batches import NewRecord, encode_batch, read_batch_header
 
 
-def written(data: Path) -> BrokerSettings:
+def write_one_batch(data: Path) -> BrokerSettings:
     settings = BrokerSettings(data_path=data)
 
     async def write() -> None:
         async with open_log(settings.log_path, settings.lock_path) as log:
             partition = (await log.create_topic("t", 1, {})).partitions[0]
             batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=5)
-            await log.append(partition, [(batch, read_head(batch))])
+            await log.append(partition, [(batch, read_batch_header(batch))])
 
     asyncio.run(write())
     return settings
 
 
-def test_a_sound_folder_is_said_to_be_one(tmp_path: Path) -> None:
-    written(tmp_path / "data")
+def test_a_check_of_a_valid_folder_reports_no_errors(tmp_path: Path) -> None:
+    write_one_batch(tmp_path / "data")
     result = CliRunner().invoke(app, ["broker", "check", str(tmp_path / "data")])
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/data/log.sqlite: no errors found\n")
 
 
-def test_each_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(written(tmp_path / "data").log_path)) as database:
+def test_a_check_prints_one_line_per_finding_and_exits_with_1(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(write_one_batch(tmp_path / "data").log_path)) as database:
         database.execute("UPDATE batches SET data = zeroblob(70)")
         database.execute("DELETE FROM numbers")
         database.commit()
@@ -45,12 +45,12 @@ def test_each_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path) -> None:
     assert "2 findings" in result.stderr
 
 
-def test_a_copy_is_sound_and_not_overwritten(tmp_path: Path) -> None:
-    written(tmp_path / "data")
-    words = ["broker", "backup", str(tmp_path / "data"), str(tmp_path / "copy")]
-    assert CliRunner().invoke(app, words).exit_code == 0
+def test_a_backup_is_valid_and_is_overwritten_only_with_force(tmp_path: Path) -> None:
+    write_one_batch(tmp_path / "data")
+    arguments = ["broker", "backup", str(tmp_path / "data"), str(tmp_path / "copy")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
     assert CliRunner().invoke(app, ["broker", "check", str(tmp_path / "copy")]).exit_code == 0
-    refused = CliRunner().invoke(app, words)
+    refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 1
     assert "--force" in str(refused.exception)
-    assert CliRunner().invoke(app, [*words, "--force"]).exit_code == 0
+    assert CliRunner().invoke(app, [*arguments, "--force"]).exit_code == 0

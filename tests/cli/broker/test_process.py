@@ -1,4 +1,4 @@
-"""`coterie broker`: which address it takes and which one its clients are told."""
+"""`coterie broker`: the address on which it listens, the address that it advertises, and its warnings."""
 
 import socket
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.cli.app import app
 from coterie.cli.broker import process
 from coterie.groups.classic.state import Limits
@@ -15,7 +15,7 @@ from coterie.nouns.errors import WorldError
 
 
 def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> BrokerSettings:
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         "advertise": None,
         "security": "PLAINTEXT",
         "certificate": None,
@@ -31,11 +31,11 @@ def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> B
         "connections_max": 3,
         "in_flight_max": 4,
     }
-    return process.settings(listen, data, **{**words, **more})
+    return process.settings(listen, data, **{**options, **more})
 
 
 @pytest.mark.parametrize(
-    ("listen", "advertise", "host", "told"),
+    ("listen", "advertise", "host", "advertised_host"),
     [
         ("127.0.0.1:9092", None, "127.0.0.1", None),
         ("[::1]:9092", None, "::1", None),
@@ -45,8 +45,8 @@ def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> B
         ("[::]:9092", "[::1]", "::", "::1"),
     ],
 )
-def test_clients_are_told_a_host_that_they_can_reach(
-    listen: str, advertise: str | None, host: str, told: str | None, tmp_path: Path
+def test_the_broker_advertises_a_host_that_clients_can_reach(
+    listen: str, advertise: str | None, host: str, advertised_host: str | None, tmp_path: Path
 ) -> None:
     settings = settings_of(
         tmp_path,
@@ -58,8 +58,8 @@ def test_clients_are_told_a_host_that_they_can_reach(
         acl=tmp_path / "rules",
         auto_create_topics=False,
     )
-    assert (settings.host, settings.port, settings.advertised_host) == (host, 9092, told)
-    assert settings.security == Security(
+    assert (settings.host, settings.port, settings.advertised_host) == (host, 9092, advertised_host)
+    assert settings.security == SecuritySettings(
         protocol=SecurityProtocol.SASL_SSL,
         certificate_path=tmp_path / "broker.pem",
         key_path=tmp_path / "broker.key",
@@ -67,12 +67,12 @@ def test_clients_are_told_a_host_that_they_can_reach(
     )
     assert not settings.auto_create_topics
     assert settings.connections_per_address_max == 2
-    assert settings.limits == Limits(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
+    assert settings.group_limits == Limits(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
     assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("options", "error"),
     [
         ({"listen": "9092"}, "--listen 9092 is not HOST:PORT"),
         ({"listen": ":19092"}, "--listen :19092 names no host; use 127.0.0.1:19092 for this machine"),
@@ -83,13 +83,13 @@ def test_clients_are_told_a_host_that_they_can_reach(
         ({"client_ca": Path("x")}, "--tls-client-ca has no effect with --security PLAINTEXT: use SSL or SASL_SSL"),
     ],
 )
-def test_words_that_cannot_be_meant_are_refused(words: dict[str, Any], complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match=complaint):
-        settings_of(tmp_path, **words)
+def test_invalid_options_are_refused(options: dict[str, Any], error: str, tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=error):
+        settings_of(tmp_path, **options)
 
 
 @pytest.mark.parametrize(
-    ("words", "warned"),
+    ("options", "expected_warnings"),
     [
         ({}, []),
         ({"listen": "127.0.0.2:1"}, []),
@@ -112,20 +112,22 @@ def test_words_that_cannot_be_meant_are_refused(words: dict[str, Any], complaint
         ),
     ],
 )
-def test_a_broker_that_others_reach_says_what_they_may(
-    words: dict[str, Any], warned: list[str], tmp_path: Path
+def test_a_broker_reachable_from_other_hosts_warns_about_unrestricted_access(
+    options: dict[str, Any], expected_warnings: list[str], tmp_path: Path
 ) -> None:
-    told = list(process.warnings(settings_of(tmp_path, **words)))
-    assert [line[: len(start)] for line, start in zip(told, warned, strict=True)] == warned
+    advertised_host = list(process.warnings(settings_of(tmp_path, **options)))
+    assert [
+        line[: len(start)] for line, start in zip(advertised_host, expected_warnings, strict=True)
+    ] == expected_warnings
 
 
-@pytest.mark.parametrize("words", [["--data", ""], ["check", ""], ["backup", "somewhere", " "], ["user", "list", ""]])
-def test_an_empty_word_is_no_folder(words: list[str]) -> None:
-    result = CliRunner().invoke(app, ["broker", *words], env={"COLUMNS": "200"})
+@pytest.mark.parametrize("options", [["--data", ""], ["check", ""], ["backup", "somewhere", " "], ["user", "list", ""]])
+def test_an_empty_folder_name_is_refused(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["broker", *options], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert "the folder name is empty" in result.stderr
 
 
-def test_every_option_of_the_broker_is_to_be_read_in_a_narrow_window() -> None:
-    shown = CliRunner().invoke(app, ["broker", "--help"], env={"COLUMNS": "80"}).stdout
-    assert "…" not in shown
+def test_the_help_of_the_broker_shows_every_option_in_full_in_a_narrow_terminal() -> None:
+    help_text = CliRunner().invoke(app, ["broker", "--help"], env={"COLUMNS": "80"}).stdout
+    assert "…" not in help_text

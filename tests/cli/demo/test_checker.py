@@ -1,4 +1,4 @@
-"""The checker on outputs made by hand: what is right passes, and each kind of wrong is named with its rows."""
+"""The checker on handmade outputs: a correct one passes, and each kind of error is reported with its rows."""
 
 import json
 import zipfile
@@ -18,7 +18,7 @@ ROWS = 40
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Forty flights; every fourth never left."""
+    """Forty flights; every fourth was cancelled."""
     lines = [",".join(flights.COLUMNS)]
     for number in range(1, ROWS + 1):
         values = dict.fromkeys(flights.COLUMNS, str(number))
@@ -32,8 +32,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def out(tmp_path: Path, archive: Path) -> Path:
-    """What two perfect connectors write."""
+def output_folder(tmp_path: Path, archive: Path) -> Path:
+    """The correct output of two connectors."""
     package = checker.package_rows(archive)
     for connector, write in ((flights.PARQUET, write_parquet), (flights.JSON, write_json)):
         rows = checker.expected_rows(connector, package).to_pylist()
@@ -57,16 +57,16 @@ def write_json(folder: Path, name: str, rows: Rows) -> None:
     (folder / f"{name}.json").write_text("".join(lines))
 
 
-def comparisons(archive: Path, out: Path) -> dict[str, checker.Comparison]:
-    return {comparison.connector: comparison for comparison in checker.check(archive, out)}
+def comparisons(archive: Path, output_folder: Path) -> dict[str, checker.Comparison]:
+    return {comparison.connector: comparison for comparison in checker.check(archive, output_folder)}
 
 
 def read_json(file: Path) -> Rows:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> None:
-    found = comparisons(archive, out)
+def test_a_correct_output_passes_with_both_row_counts(archive: Path, output_folder: Path) -> None:
+    found = comparisons(archive, output_folder)
     assert {name: (v.is_right, v.expected, v.found) for name, v in found.items()} == {
         flights.PARQUET: (True, 30, 30),
         flights.JSON: (True, 40, 40),
@@ -76,29 +76,33 @@ def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> Non
     )
 
 
-def test_work_hidden_and_empty_files_are_not_output(archive: Path, out: Path) -> None:
+def test_staged_hidden_and_empty_files_are_not_output(archive: Path, output_folder: Path) -> None:
     for connector in flights.CONNECTORS:
-        write_json(out / f".{connector}.coterie" / "staged" / "7", "part-0", [{"row": 1}])
-        (out / connector / "_SUCCESS").touch()
-        (out / connector / ".part.crc").touch()
-    (out / flights.JSON / f"{flights.JSON}-0-a-9-0.json").touch()
-    assert all(comparison.is_right for comparison in comparisons(archive, out).values())
+        write_json(output_folder / f".{connector}.coterie" / "staged" / "7", "part-0", [{"row": 1}])
+        (output_folder / connector / "_SUCCESS").touch()
+        (output_folder / connector / ".part.crc").touch()
+    (output_folder / flights.JSON / f"{flights.JSON}-0-a-9-0.json").touch()
+    assert all(comparison.is_right for comparison in comparisons(archive, output_folder).values())
 
 
-def test_a_lost_file_is_named_by_its_rows(archive: Path, out: Path) -> None:
-    (out / flights.JSON / f"{flights.JSON}-0-a-1-0.json").unlink()
-    comparison = comparisons(archive, out)[flights.JSON]
-    assert (comparison.is_right, comparison.lost, comparison.doubled) == (False, tuple(range(11, 21)), ())
+def test_a_lost_file_is_reported_by_its_rows(archive: Path, output_folder: Path) -> None:
+    (output_folder / flights.JSON / f"{flights.JSON}-0-a-1-0.json").unlink()
+    comparison = comparisons(archive, output_folder)[flights.JSON]
+    assert (comparison.is_right, comparison.lost, comparison.duplicated) == (False, tuple(range(11, 21)), ())
     assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(comparison)
 
 
 @pytest.mark.parametrize("connector", flights.CONNECTORS)
-def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connector: str) -> None:
+def test_a_duplicated_batch_is_reported_by_its_rows(archive: Path, output_folder: Path, connector: str) -> None:
     write = write_parquet if connector == flights.PARQUET else write_json
     rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
-    write(out / connector, f"{connector}-0-z-5-0", rows)
-    comparison = comparisons(archive, out)[connector]
-    assert (comparison.is_right, comparison.doubled, comparison.lost) == (False, tuple(row["row"] for row in rows), ())
+    write(output_folder / connector, f"{connector}-0-z-5-0", rows)
+    comparison = comparisons(archive, output_folder)[connector]
+    assert (comparison.is_right, comparison.duplicated, comparison.lost) == (
+        False,
+        tuple(row["row"] for row in rows),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,23 +113,26 @@ def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connecto
         pytest.param(lambda row: row | {"hour": 0, "minute": 0}, [(3, "hour"), (3, "minute")], id="two values"),
     ],
 )
-def test_a_wrong_value_is_named_by_row_and_column(
-    archive: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]], expected: list[tuple[int, str]]
+def test_a_wrong_value_is_reported_by_row_and_column(
+    archive: Path,
+    output_folder: Path,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    expected: list[tuple[int, str]],
 ) -> None:
-    file = out / flights.JSON / f"{flights.JSON}-0-a-0-0.json"
+    file = output_folder / flights.JSON / f"{flights.JSON}-0-a-0-0.json"
     rows = [change(row) if row["row"] == 3 else row for row in read_json(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    comparison = comparisons(archive, out)[flights.JSON]
-    assert (comparison.is_right, list(comparison.wrong), comparison.lost) == (False, expected, ())
+    comparison = comparisons(archive, output_folder)[flights.JSON]
+    assert (comparison.is_right, list(comparison.wrong_values), comparison.lost) == (False, expected, ())
 
 
-def test_a_row_that_the_filter_drops_is_strange(archive: Path, out: Path) -> None:
+def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, output_folder: Path) -> None:
     rows = checker.package_rows(archive).to_pylist()
-    write_parquet(out / flights.PARQUET, "flights-1-b-9-0", [row for row in rows if row["row"] == 4])
-    comparison = comparisons(archive, out)[flights.PARQUET]
-    assert (comparison.is_right, comparison.strange, comparison.lost) == (False, (4,), ())
+    write_parquet(output_folder / flights.PARQUET, "flights-1-b-9-0", [row for row in rows if row["row"] == 4])
+    comparison = comparisons(archive, output_folder)[flights.PARQUET]
+    assert (comparison.is_right, comparison.unexpected, comparison.lost) == (False, (4,), ())
 
 
-def test_no_output_at_all_is_all_lost(archive: Path, tmp_path: Path) -> None:
+def test_without_any_output_all_rows_are_lost(archive: Path, tmp_path: Path) -> None:
     comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET]
     assert (comparison.found, len(comparison.lost)) == (0, 30)

@@ -16,7 +16,7 @@ def row(number: int) -> str:
 
 
 @pytest.mark.parametrize(("rows", "files"), [(10, 3), (12, 3), (1, 5), (7, 7), (100, 9)])
-def test_every_row_stands_once_with_its_number(rows: int, files: int) -> None:
+def test_every_row_is_in_one_file_with_its_number(rows: int, files: int) -> None:
     texts = [text for _, text in feed.numbered_files(HEADER, [row(n) for n in range(rows)], files=files)]
     read = [line for text in texts for line in csv.DictReader(text.splitlines())]
     assert len(texts) <= files
@@ -24,29 +24,29 @@ def test_every_row_stands_once_with_its_number(rows: int, files: int) -> None:
     assert [int(line["year"]) for line in read] == list(range(rows))
 
 
-def test_files_appear_whole(tmp_path: Path) -> None:
+def test_files_appear_complete(tmp_path: Path) -> None:
     folder = tmp_path / "flights"
     folder.mkdir()
-    whole = "x" * 200_000
-    laid = threading.Event()
+    content = "x" * 200_000
+    all_written = threading.Event()
 
-    def lay_many() -> None:
+    def write_many() -> None:
         for number in range(100):
-            feed.lay(folder, f"{number}.csv", whole)
-        laid.set()
+            feed.write_atomically(folder, f"{number}.csv", content)
+        all_written.set()
 
-    thread = threading.Thread(target=lay_many)
+    thread = threading.Thread(target=write_many)
     thread.start()
     sizes: set[int] = set()
-    while not laid.is_set():
+    while not all_written.is_set():
         sizes |= {file.stat().st_size for file in folder.iterdir()}
     thread.join()
-    assert sizes <= {len(whole)}
+    assert sizes <= {len(content)}
     assert len(list(folder.iterdir())) == 100
     assert list((tmp_path / "flights.aside").iterdir()) == []
 
 
-def test_all_files_of_an_archive_are_laid_in_order(tmp_path: Path) -> None:
+def test_all_files_of_an_archive_are_written_in_order(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr(flights.MEMBER, "\n".join([HEADER, *(row(n) for n in range(50))]))
@@ -65,7 +65,7 @@ def test_an_archive_with_other_columns_is_refused(tmp_path: Path) -> None:
         flights.lines(archive)
 
 
-def test_the_package_holds_its_flights() -> None:
+def test_the_package_contains_the_flights() -> None:
     header, rows = flights.lines(flights.archive())
     assert header == HEADER
     assert len(rows) == 336_776

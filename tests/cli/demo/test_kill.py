@@ -1,4 +1,4 @@
-"""The kill, on a worker of straw that writes `offsets/N` and `commits/N` as Spark does, and on checkpoints by hand."""
+"""The kill of a fake worker that writes `offsets/N` and `commits/N` as Spark does, and handmade checkpoints."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.demo.kill import BatchInFlight, assert_continued, kill_in_mid_batch, states
+from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch, states
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
@@ -16,12 +16,12 @@ from coterie.spark.checkpoint import batch_in_flight
 
 TASK = ConnectorTaskId.parse("a-0")
 
-# Plans and commits batch after batch; its child has no part in it but has to die, too.
+# Plans and commits batch after batch; it has a child process that must be killed, too.
 WORKER = """
 import itertools, subprocess, sys, time
 from pathlib import Path
 from coterie.cli import parent
-parent.end_with_it()
+parent.exit_with_parent()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 for batch in itertools.count():
     plan = Path(sys.argv[1], "offsets", f".{batch}.tmp")
@@ -42,7 +42,7 @@ def make_checkpoint(location: Path, name: str) -> Path:
 
 
 @pytest.mark.processes
-def test_a_worker_dies_with_a_batch_planned_and_not_committed(tmp_path: Path) -> None:
+def test_a_worker_is_killed_with_a_batch_planned_and_not_committed(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
         child = children.start("worker", ["-c", WORKER, str(checkpoint)])
@@ -50,25 +50,25 @@ def test_a_worker_dies_with_a_batch_planned_and_not_committed(tmp_path: Path) ->
         while not (checkpoint / "commits" / "2").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        (cut,) = kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+        (interrupted,) = kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
         assert set(states(child.pid)) <= {"Z"}
-    assert batch_in_flight(checkpoint) == cut.batch
-    assert (cut.task, cut.starts, cut.plan) == (TASK, 1, f"plan {cut.batch}".encode())
-    assert not (checkpoint / "commits" / str(cut.batch)).exists()
+    assert batch_in_flight(checkpoint) == interrupted.batch
+    assert (interrupted.task, interrupted.starts, interrupted.plan) == (TASK, 1, f"plan {interrupted.batch}".encode())
+    assert not (checkpoint / "commits" / str(interrupted.batch)).exists()
 
 
 @pytest.mark.processes
-def test_without_a_batch_in_flight_nobody_is_killed(tmp_path: Path) -> None:
+def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
         child = children.start("worker", ["-c", "import time; time.sleep(600)"])
-        with pytest.raises(WorldError, match="found a batch of worker in flight"):
+        with pytest.raises(WorldError, match="found a batch of worker that was planned and not committed"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
         assert child.is_running
 
 
 @pytest.mark.processes
-def test_a_worker_that_somebody_else_has_killed_cuts_off_nothing(tmp_path: Path) -> None:
+def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
         child = children.start("worker", ["-c", "import time; time.sleep(600)"])
@@ -85,25 +85,25 @@ def test_a_worker_that_somebody_else_has_killed_cuts_off_nothing(tmp_path: Path)
         assert child.exit_code == -signal.SIGKILL
 
 
-def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
+def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     (checkpoint / "offsets" / "7").write_text("plan")
-    cut = [BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)]
+    interrupted = [BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)]
     checkpoints = Checkpoints(tmp_path)
     (checkpoint / "commits" / "7").touch()
-    assert not assert_continued(cut, checkpoints), "the old owner holds it still"
+    assert not have_continued(interrupted, checkpoints), "the old owner still holds the checkpoint"
     (checkpoint / "commits" / "7").unlink()
     checkpoint = checkpoint.rename(checkpoint.with_name("2-bb"))
-    assert not assert_continued(cut, checkpoints), "not committed yet"
+    assert not have_continued(interrupted, checkpoints), "not committed yet"
     (checkpoint / "commits" / "7").touch()
-    assert assert_continued(cut, checkpoints)
+    assert have_continued(interrupted, checkpoints)
     (checkpoint / "offsets" / "7").write_text("another plan")
     with pytest.raises(WorldError, match="planned batch 7 again"):
-        assert_continued(cut, checkpoints)
+        have_continued(interrupted, checkpoints)
 
 
-def test_a_checkpoint_that_changes_hands_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
-    # As it looks from the name that has just lost it: the commit was listed, the plan is not there any more.
-    assert not assert_continued([BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))
+    # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
+    assert not have_continued([BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))

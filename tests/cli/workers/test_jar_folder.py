@@ -1,4 +1,4 @@
-"""Where a worker looks for jars."""
+"""The folder from which a worker takes jars."""
 
 from pathlib import Path
 
@@ -23,7 +23,9 @@ def jars_with(**keys: str) -> JarSettings | None:
     return jar_settings(WorkerSettings.from_properties(properties))
 
 
-def test_a_worker_looks_into_the_users_cache_if_there_are_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_uses_the_users_cache_folder_if_it_contains_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "coterie" / "jars"
     assert jars_with() is None
@@ -32,7 +34,7 @@ def test_a_worker_looks_into_the_users_cache_if_there_are_jars(tmp_path: Path, m
     assert jars_with() == JarSettings(folder=folder)
 
 
-def test_a_folder_that_is_set_and_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_a_configured_folder_that_does_not_exist_is_refused_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match=rf"^jars\.dir: there is no folder {tmp_path}/none; run `coterie jars fetch"):
         jars_with(jars_dir=f"{tmp_path}/none")
     assert jars_with(jars_dir=f"{tmp_path}/none", jars_fetch="true") == JarSettings(
@@ -41,7 +43,9 @@ def test_a_folder_that_is_set_and_not_there_is_refused_by_its_key(tmp_path: Path
     assert jars_with(jars_dir=str(tmp_path), jars_mirror="http://m") == JarSettings(folder=tmp_path, mirror="http://m")
 
 
-def test_a_user_without_a_home_gets_sparks_own_jars_and_cannot_fetch_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_folder_gets_sparks_own_jars_and_cannot_fetch_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -1,4 +1,4 @@
-"""What a worker's process hands on to its next life, and which next lives may take it."""
+"""The handover of a worker's process to the next one, and which next process may use it."""
 
 import asyncio
 import json
@@ -36,11 +36,11 @@ from tests.wire.place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
 SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), name="here", claims=CLAIMS)
-AS_IT_WAS = replace(PLACE, must_ask_for_round=False)
+HANDOVER = replace(PLACE, must_ask_for_round=False)
 
 
-def taken(settings: MemberSettings) -> object:
-    return relaunch.decode(settings, relaunch.encode(SETTINGS, AS_IT_WAS))
+def decode_handover(settings: MemberSettings) -> object:
+    return relaunch.decode(settings, relaunch.encode(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -51,7 +51,7 @@ def open_file(data: bytes) -> int:
     return read
 
 
-def test_the_port_that_a_worker_has_is_no_obstacle_under_another_host_and_anybody_elses_is() -> None:
+def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_are_not() -> None:
     def listening(host: str, port: int) -> WorkerSettings:
         needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
         return WorkerSettings.from_properties(
@@ -67,9 +67,11 @@ def test_the_port_that_a_worker_has_is_no_obstacle_under_another_host_and_anybod
             compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
 
 
-def test_whoever_joins_as_before_goes_on_without_a_round() -> None:
-    assert taken(SETTINGS) == AS_IT_WAS
-    assert taken(replace(SETTINGS, heartbeat_interval_ms=1)) == AS_IT_WAS, "nobody else is told"
+def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:
+    assert decode_handover(SETTINGS) == HANDOVER
+    assert decode_handover(replace(SETTINGS, heartbeat_interval_ms=1)) == HANDOVER, (
+        "other members do not receive this setting"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,63 +80,63 @@ def test_whoever_joins_as_before_goes_on_without_a_round() -> None:
         replace(SETTINGS, url=WorkerUrl("http://here:8084/")),
         replace(SETTINGS, name="there"),
         replace(SETTINGS, claims=None),
-        replace(SETTINGS, protocols=ConnectProtocol.COMPATIBLE.offered),
+        replace(SETTINGS, protocols=ConnectProtocol.COMPATIBLE.versions_to_offer),
         replace(SETTINGS, session_timeout_ms=11_000),
     ],
 )
-def test_whoever_joins_otherwise_than_before_has_to_join_once_more(settings: MemberSettings) -> None:
-    assert taken(settings) == replace(AS_IT_WAS, must_ask_for_round=True)
+def test_a_process_with_changed_member_settings_must_request_a_rejoin(settings: MemberSettings) -> None:
+    assert decode_handover(settings) == replace(HANDOVER, must_ask_for_round=True)
 
 
-def test_another_member_has_no_place_from_before() -> None:
-    assert taken(replace(SETTINGS, group_id=GroupId("another"))) is None
-    assert taken(replace(SETTINGS, instance_id=InstanceId("another"))) is None
+def test_a_handover_of_another_member_is_not_used() -> None:
+    assert decode_handover(replace(SETTINGS, group_id=GroupId("another"))) is None
+    assert decode_handover(replace(SETTINGS, instance_id=InstanceId("another"))) is None
 
 
-def test_bytes_of_nobodys_are_refused() -> None:
+def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
             relaunch.decode(SETTINGS, data)
 
 
-def test_what_another_release_has_handed_on_is_not_read() -> None:
-    handed = json.loads(relaunch.encode(SETTINGS, AS_IT_WAS))
+def test_a_handover_of_another_version_is_refused() -> None:
+    fields = json.loads(relaunch.encode(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode(SETTINGS, json.dumps({**handed, "version": 0}).encode())
+        relaunch.decode(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
-@pytest.mark.parametrize("said", ["abc", "", "-1", "4000000"])
-def test_a_place_that_cannot_be_read_is_lost_and_the_worker_joins_as_a_new_member(
-    said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])
+def test_an_unreadable_handover_is_lost_and_the_worker_joins_as_a_new_member(
+    expected_log: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(relaunch.PLACE_VARIABLE, said)
-    assert relaunch.handed_on(SETTINGS) is None
+    monkeypatch.setenv(relaunch.PLACE_VARIABLE, expected_log)
+    assert relaunch.inherited_place(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
 
-def test_a_place_of_bytes_that_mean_nothing_is_lost_as_well(
+def test_a_malformed_handover_is_lost_and_the_worker_joins_as_a_new_member(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(open_file(b"{}")))
-    assert relaunch.handed_on(SETTINGS) is None
+    assert relaunch.inherited_place(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
 
-def test_a_process_that_nobody_handed_anything_on_to_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(relaunch.PLACE_VARIABLE, raising=False)
-    assert relaunch.handed_on(SETTINGS) is None
+    assert relaunch.inherited_place(SETTINGS) is None
 
 
-def test_what_is_handed_on_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = open_file(relaunch.encode(SETTINGS, AS_IT_WAS))
+def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = open_file(relaunch.encode(SETTINGS, HANDOVER))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
-    assert relaunch.handed_on(SETTINGS) == AS_IT_WAS
+    assert relaunch.inherited_place(SETTINGS) == HANDOVER
     assert relaunch.PLACE_VARIABLE not in os.environ
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
 
 
-# -- a process that does it -------------------------------------------------------------------------------------------
+# -- a process that restarts itself -----------------------------------------------------------------------------------
 
 WORKER = """
 import functools, os, signal, sys
@@ -146,13 +148,13 @@ mode, file = sys.argv[1:]
 
 class Runtime(SimulatedRuntime):
     async def close(self):
-        if self.closed and mode == "told to end too late":
+        if self.closed and mode == "SIGTERM too late":
             os.kill(os.getpid(), signal.SIGTERM)
         await super().close()
 
 if mode == "no interpreter":
     sys.executable = "/nowhere/python"
-compose.run_worker = functools.partial(compose.run_worker, runtime_of=lambda *_: Runtime())
+compose.run_worker = functools.partial(compose.run_worker, runtime_factory=lambda *_: Runtime())
 sys.argv = ["coterie", "worker", "-c", file]
 app.main()
 """
@@ -160,7 +162,7 @@ app.main()
 
 @dataclass
 class Process:
-    """``coterie worker`` with simulated tasks; ``parent`` is the end of a pipe that whoever looks after it holds."""
+    """``coterie worker`` with simulated tasks; ``parent`` is the end of the pipe that the parent process holds."""
 
     url: str
     group_id: GroupId
@@ -170,7 +172,7 @@ class Process:
     parent: int
 
     def ask(self, path: str) -> Any:
-        """What it answers; None while it does not."""
+        """The JSON response to GET ``path``; None without a successful response."""
         try:
             answer = httpx.get(self.url + path, timeout=60)
         except httpx.TransportError:
@@ -178,22 +180,22 @@ class Process:
         return answer.json() if answer.is_success else None
 
     def members(self) -> list[Mapping[str, Any]]:
-        """Of its group, as its leader knows them: itself."""
+        """The members in the leader's view of the group: only this worker."""
         shown = self.ask("/coterie/group")
         return [] if shown is None else [{**member, "generation": shown["generation"]} for member in shown["members"]]
 
-    def order(self) -> httpx.Response:
-        """To begin anew."""
+    def order_restart(self) -> httpx.Response:
+        """Order the worker to restart."""
         return httpx.post(f"{self.url}/coterie/workers/{self.url.removeprefix('http://')}/restart", timeout=60)
 
-    def begin_anew(self) -> Mapping[str, Any]:
-        """Order it; returns what it was in its group."""
-        (member,) = until(lambda: self.members() or None, within_s=90, what="it is in its group")
-        assert self.order().status_code == 202
+    def restart(self) -> Mapping[str, Any]:
+        """Order a restart; returns the member before it."""
+        (member,) = until(lambda: self.members() or None, within_s=90, what="the worker has joined its group")
+        assert self.order_restart().status_code == 202
         return member
 
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
-        """Whether the group still has ``member``, whose session lasts longer than any test."""
+        """Whether the group still contains ``member``, whose session lasts longer than any test."""
         coordinator = KafkaCoordinator(
             [bootstrap], client_id="test", request_timeout_ms=60_000, parked_timeout_ms=60_000
         )
@@ -243,50 +245,50 @@ def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[
 
 
 @pytest.mark.processes
-def test_a_process_begins_anew_only_if_it_can_and_keeps_its_number_its_place_and_its_parent(
+def test_a_process_restarts_only_with_valid_settings_and_keeps_its_pid_membership_and_parent(
     start: Callable[[str], Process],
 ) -> None:
     process = start("as usual")
-    until(lambda: process.members() or None, within_s=90, what="it is in its group")
+    until(lambda: process.members() or None, within_s=90, what="the worker has joined its group")
     settings = process.file.read_text()
     process.file.write_text(settings + "session.timeout.ms=soon\n")
-    refused = process.order()
+    refused = process.order_restart()
     assert refused.status_code == 409
     assert "Its settings are invalid (session.timeout.ms); its log contains the errors" in refused.text
-    assert "soon" not in refused.text, "what is set is not for everybody who can ask"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    assert "soon" not in refused.text, "the response must not contain the value of a setting"
+    with socket.create_server(("127.0.0.1", 0)) as decode_handover:
+        port = decode_handover.getsockname()[1]
         process.file.write_text(settings + f"listeners=http://127.0.0.1:{port}\n")
-        assert f"Port {port} (127.0.0.1:{port}) is in use" in process.order().text
+        assert f"Port {port} (127.0.0.1:{port}) is in use" in process.order_restart().text
     process.file.unlink()
-    assert f"{process.file} cannot be read" in process.order().text
+    assert f"{process.file} cannot be read" in process.order_restart().text
     process.file.write_text(settings)
-    before = process.begin_anew()
+    before = process.restart()
 
-    def again() -> list[Mapping[str, Any]]:
+    def restarted_members() -> list[Mapping[str, Any]]:
         return [member for member in process.members() if member["life"] not in (None, before["life"])]
 
-    (member,) = until(lambda: again() or None, within_s=90, what="its next life leads the group")
+    (member,) = until(lambda: restarted_members() or None, within_s=90, what="the next process leads the group")
     assert member["member_id"] == before["member_id"]
     os.close(process.parent)
-    assert process.popen.wait(90) == -signal.SIGKILL, "it ends with its parent, as before"
+    assert process.popen.wait(90) == -signal.SIGKILL, "the next process ends with its parent, too"
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("mode", "code", "said"),
+    ("mode", "code", "expected_log"),
     [
-        ("told to end too late", 0, "This worker was ordered to restart, but ends instead: SIGTERM"),
-        ("no interpreter", 1, "coterie: /nowhere/python could not be executed to restart the worker"),
+        ("SIGTERM too late", 0, "This worker was ordered to restart, but ends instead: SIGTERM"),
+        ("no interpreter", 1, "coterie: the worker's process could not be replaced by a new /nowhere/python"),
     ],
 )
-def test_a_process_that_does_not_begin_anew_says_why_and_leaves_its_group(
-    embedded_broker: EmbeddedBroker, start: Callable[[str], Process], mode: str, code: int, said: str
+def test_a_process_that_cannot_restart_logs_the_reason_and_leaves_its_group(
+    embedded_broker: EmbeddedBroker, start: Callable[[str], Process], mode: str, code: int, expected_log: str
 ) -> None:
     process = start(mode)
-    before = process.begin_anew()
+    before = process.restart()
     assert process.popen.wait(90) == code
     os.close(process.parent)
-    assert said in process.log.read_text()
+    assert expected_log in process.log.read_text()
     assert "Traceback" not in process.log.read_text()
     assert not asyncio.run(process.is_member(embedded_broker.bootstrap_servers, before))

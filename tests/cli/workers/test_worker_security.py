@@ -1,4 +1,4 @@
-"""A worker that its brokers do not let in says so once, and ends."""
+"""A worker whose login to the broker fails logs that once, and ends."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A coordinator to talk to: feeds the machine, keeps its log, its timers and its answers."""
+"""Drives one group machine of a coordinator: feeds events, keeps its log, its timers and its responses."""
 
 from collections.abc import Callable
 from itertools import count
@@ -25,14 +25,14 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
     TimerKey,
 )
-from coterie.groups.classic.state import Group, Limits, Phase, apply, check_whole
+from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
-class Play:
-    """One group and everything around it; time stands still unless it is told to pass."""
+class GroupDriver:
+    """One group machine, its log, timers and responses; the clock moves only in ``advance_clock``."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -40,9 +40,9 @@ class Play:
         self.now_ms = 0
         self.log: list[Record] = []
         self.timers = Timers[TimerKey]()
-        self.answers: dict[ReplyTo, Response] = {}
+        self.responses: dict[ReplyTo, Response] = {}
         self._reply_to = map(ReplyTo, count(1))
-        self._fresh = count(1)
+        self._member_numbers = count(1)
 
     @property
     def phase(self) -> Phase:
@@ -50,25 +50,25 @@ class Play:
 
     @property
     def generations(self) -> list[GenerationWritten]:
-        """Those of the log's lines that are one."""
+        """The log's records of this type."""
         return [record for record in self.log if isinstance(record, GenerationWritten)]
 
     def feed(self, event: Event) -> None:
         output = step(self.group, event, now_ms=self.now_ms)
-        check_whole(self.group)
+        check_all(self.group)
         self.log.extend(output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):
-                    assert to not in self.answers, "one answer a request"
-                    self.answers[to] = response
+                    assert to not in self.responses, "one response per request"
+                    self.responses[to] = response
                 case SetTimer(key=key, at_ms=at_ms):
                     self.timers.set(key, at_ms)
                 case CancelTimer(key=key):
                     self.timers.cancel(key)
 
-    def wait(self, ms: int) -> None:
-        """Let time pass; timers fire when they are due."""
+    def advance_clock(self, ms: int) -> None:
+        """Advance the clock; timers fire when they are due."""
         until_ms = self.now_ms + ms
         while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = at_ms
@@ -78,21 +78,21 @@ class Play:
         self.now_ms = until_ms
 
     def restart(self) -> None:
-        """The coordinator dies and another replays its log."""
+        """The coordinator crashes and another one replays its log."""
         self.group = Group(GroupId("fleet"), self.limits)
         self.timers = Timers[TimerKey]()
         for record in self.log:
             apply(self.group, record)
         self.feed(GroupLoaded())
 
-    # -- requests: each returns the number under which its answer will stand --------------------------------------
+    # -- requests: each returns the key of its response in ``responses`` ------------------------------------------
 
     def join(
         self,
         member_id: str = "",
         *,
         protocols: tuple[tuple[str, bytes], ...] = (("v1", b"I am new"),),
-        knows_ids: bool = False,
+        requires_known_member_id: bool = False,
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         protocol_type: str = "connect",
@@ -104,10 +104,10 @@ class Play:
             JoinGroup(
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
-                fresh_member_id=MemberId(f"m{next(self._fresh)}" if not member_id else "unused"),
+                fresh_member_id=MemberId(f"m{next(self._member_numbers)}" if not member_id else "unused"),
                 instance_id=InstanceId(instance) if instance is not None else None,
                 can_skip_assignment=version >= 9,
-                requires_known_member_id=knows_ids,
+                requires_known_member_id=requires_known_member_id,
                 client_id="worker",
                 client_host="/127.0.0.1",
                 session_timeout_ms=session_ms,
@@ -152,43 +152,45 @@ class Play:
                 instance_id=InstanceId(instance) if instance is not None else None,
             )
         )
-        return self.answers[reply_to].error
+        return self.responses[reply_to].error
 
     def leave(self, *member_ids: str, instance: str | None = None) -> LeaveGroupResponse:
-        """``instance``: of the only, or else of each member."""
+        """``instance``: the instance id of each member."""
         reply_to = next(self._reply_to)
         instance_id = InstanceId(instance) if instance is not None else None
-        members = tuple(LeavingMember(member_id=MemberId(one), instance_id=instance_id) for one in member_ids)
+        members = tuple(
+            LeavingMember(member_id=MemberId(member_id), instance_id=instance_id) for member_id in member_ids
+        )
         self.feed(LeaveGroup(reply_to=reply_to, members=members))
-        response = self.answers[reply_to]
+        response = self.responses[reply_to]
         assert isinstance(response, LeaveGroupResponse)
         return response
 
-    # -- answers --------------------------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------------------------
 
-    def waits(self, reply_to: ReplyTo) -> bool:
-        return reply_to not in self.answers
+    def is_parked(self, reply_to: ReplyTo) -> bool:
+        return reply_to not in self.responses
 
     def error(self, reply_to: ReplyTo) -> ErrorCode:
-        return self.answers[reply_to].error
+        return self.responses[reply_to].error
 
-    def joined(self, reply_to: ReplyTo) -> JoinGroupResponse:
-        response = self.answers[reply_to]
+    def join_response(self, reply_to: ReplyTo) -> JoinGroupResponse:
+        response = self.responses[reply_to]
         assert isinstance(response, JoinGroupResponse)
         return response
 
-    def synced(self, reply_to: ReplyTo) -> SyncGroupResponse:
-        response = self.answers[reply_to]
+    def sync_response(self, reply_to: ReplyTo) -> SyncGroupResponse:
+        response = self.responses[reply_to]
         assert isinstance(response, SyncGroupResponse)
         return response
 
-    # -- where many tests begin -----------------------------------------------------------------------------------
+    # -- a stable group -------------------------------------------------------------------------------------------
 
     def settle(self, members: int) -> list[str]:
         """A stable group: ``m1`` leads, each member has its own name as its assignment."""
         joins = [self.join() for _ in range(members)]
-        self.wait(self.limits.initial_rebalance_delay_ms * 2)
-        member_ids = [str(self.joined(join).member_id) for join in joins]
+        self.advance_clock(self.limits.initial_rebalance_delay_ms * 2)
+        member_ids = [str(self.join_response(join).member_id) for join in joins]
         for member_id in reversed(member_ids):
             self.sync(member_id, assignments={other: other.encode() for other in member_ids})
         assert self.phase is Phase.STABLE
@@ -196,10 +198,10 @@ class Play:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play(Limits())
+def driver() -> GroupDriver:
+    return GroupDriver(Limits())
 
 
 @pytest.fixture
-def new_play() -> Callable[[Limits], Play]:
-    return Play
+def new_driver() -> Callable[[Limits], GroupDriver]:
+    return GroupDriver

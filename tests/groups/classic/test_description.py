@@ -6,27 +6,27 @@ from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from tests.groups.classic.conftest import Play
+    from tests.groups.classic.conftest import GroupDriver
 
 
-def described(play: "Play", *, with_members: bool = True) -> DescribeGroupResponse:
-    reply_to = ReplyTo(1_000_000 + len(play.answers))
-    play.feed(DescribeGroup(reply_to=reply_to, with_members=with_members))
-    response = play.answers[reply_to]
+def describe_group(driver: "GroupDriver", *, with_members: bool = True) -> DescribeGroupResponse:
+    reply_to = ReplyTo(1_000_000 + len(driver.responses))
+    driver.feed(DescribeGroup(reply_to=reply_to, with_members=with_members))
+    response = driver.responses[reply_to]
     assert isinstance(response, DescribeGroupResponse)
     return response
 
 
-def test_a_group_that_nobody_was_ever_in_is_not_found_and_dead(play: "Play") -> None:
-    assert described(play) == DescribeGroupResponse(error=ErrorCode.group_id_not_found, phase=Phase.DEAD)
+def test_a_group_without_any_record_is_not_found_and_dead(driver: "GroupDriver") -> None:
+    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.group_id_not_found, phase=Phase.DEAD)
 
 
-def test_a_stable_group_tells_who_has_what(play: "Play") -> None:
-    join = play.join(instance="a")
-    play.wait(6_000)
-    play.sync("m1", assignments={"m1": b"work"})
-    assert play.joined(join).error is ErrorCode.none
-    assert described(play) == DescribeGroupResponse(
+def test_a_stable_group_reports_its_members_and_their_assignments(driver: "GroupDriver") -> None:
+    join = driver.join(instance="a")
+    driver.advance_clock(6_000)
+    driver.sync("m1", assignments={"m1": b"work"})
+    assert driver.join_response(join).error is ErrorCode.none
+    assert describe_group(driver) == DescribeGroupResponse(
         error=ErrorCode.none,
         phase=Phase.STABLE,
         protocol_type="connect",
@@ -42,38 +42,38 @@ def test_a_stable_group_tells_who_has_what(play: "Play") -> None:
             ),
         ),
     )
-    assert described(play, with_members=False).members == ()
+    assert describe_group(driver, with_members=False).members == ()
 
 
-def test_a_group_that_rebalances_tells_who_is_in_and_not_what_they_say(play: "Play") -> None:
-    play.settle(2)
-    play.join("m1")
-    joining = described(play)
-    play.join("m2")
-    syncing = described(play)
+def test_a_rebalancing_group_reports_its_members_without_their_metadata(driver: "GroupDriver") -> None:
+    driver.settle(2)
+    driver.join("m1")
+    joining = describe_group(driver)
+    driver.join("m2")
+    syncing = describe_group(driver)
     assert (joining.phase, syncing.phase) == (Phase.PREPARING_REBALANCE, Phase.COMPLETING_REBALANCE)
-    for answer in (joining, syncing):
-        assert (answer.protocol_type, answer.protocol) == ("connect", "")
-        assert [(one.member_id, one.metadata) for one in answer.members] == [("m1", b""), ("m2", b"")]
-    assert [one.assignment for one in joining.members] == [b"m1", b"m2"], "until there is a new generation"
-    assert [one.assignment for one in syncing.members] == [b"", b""]
+    for response in (joining, syncing):
+        assert (response.protocol_type, response.protocol) == ("connect", "")
+        assert [(member.member_id, member.metadata) for member in response.members] == [("m1", b""), ("m2", b"")]
+    assert [member.assignment for member in joining.members] == [b"m1", b"m2"], "kept until there is a new generation"
+    assert [member.assignment for member in syncing.members] == [b"", b""]
 
 
-def test_a_group_that_everybody_left_is_empty_and_keeps_its_type(play: "Play") -> None:
-    play.settle(1)
-    play.leave("m1")
-    assert described(play) == DescribeGroupResponse(
+def test_a_group_that_all_members_left_is_empty_and_keeps_its_protocol_type(driver: "GroupDriver") -> None:
+    driver.settle(1)
+    driver.leave("m1")
+    assert describe_group(driver) == DescribeGroupResponse(
         error=ErrorCode.none, phase=Phase.EMPTY, protocol_type="connect", protocol=""
     )
 
 
-def test_a_group_of_which_only_an_id_is_out_is_empty_and_has_no_type(play: "Play") -> None:
-    play.join(knows_ids=True)
-    assert described(play) == DescribeGroupResponse(error=ErrorCode.none, phase=Phase.EMPTY)
+def test_a_group_with_only_a_pending_member_id_is_empty_without_a_protocol_type(driver: "GroupDriver") -> None:
+    driver.join(requires_known_member_id=True)
+    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.none, phase=Phase.EMPTY)
 
 
-def test_what_was_left_behind_by_a_crash_is_told_as_before(play: "Play") -> None:
-    play.settle(2)
-    before = described(play)
-    play.restart()
-    assert described(play) == before
+def test_a_stable_group_has_the_same_description_after_a_coordinator_crash(driver: "GroupDriver") -> None:
+    driver.settle(2)
+    before = describe_group(driver)
+    driver.restart()
+    assert describe_group(driver) == before

@@ -1,4 +1,4 @@
-"""The bytes in which offsets are kept: vectors are lines that Apache Kafka 4.3.1 has written."""
+"""The bytes of stored offsets; the vectors are records that Apache Kafka 4.3.1 has written."""
 
 import pytest
 from hypothesis import given
@@ -46,31 +46,31 @@ OFFSETS = st.builds(
 )
 
 
-def test_a_key_has_the_bytes_of_kafka() -> None:
+def test_an_encoded_key_equals_kafkas_bytes() -> None:
     key = encode_offset_key(GroupId("probe-3017dfx"), TopicPartition("probe-3017df", 0))
     assert key == bytes.fromhex(KEY)
     assert decode_offset_key(key) == (GroupId("probe-3017dfx"), TopicPartition("probe-3017df", 0))
 
 
 @pytest.mark.parametrize(("data", "committed"), [LATEST, WITH_EXPIRY])
-def test_a_value_has_the_bytes_of_kafka(data: str, committed: CommittedOffset) -> None:
+def test_an_encoded_value_equals_kafkas_bytes(data: str, committed: CommittedOffset) -> None:
     assert encode_offset_value(committed) == bytes.fromhex(data)
     assert decode_offset_value(bytes.fromhex(data)) == committed
 
 
 @pytest.mark.parametrize(("data", "leader_epoch"), OLDER)
-def test_values_of_older_brokers_are_read(data: str, leader_epoch: int) -> None:
+def test_values_of_older_brokers_are_decoded(data: str, leader_epoch: int) -> None:
     committed = CommittedOffset(offset=5, leader_epoch=leader_epoch, metadata="m", committed_at_ms=7)
     assert decode_offset_value(bytes.fromhex(data)) == committed
 
 
 @given(OFFSETS)
-def test_what_was_written_is_what_is_read(committed: CommittedOffset) -> None:
+def test_an_encoded_value_is_decoded_to_the_same_offset(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
 
 
 @given(OFFSETS, st.data())
-def test_a_value_cut_short_or_run_long_is_refused(committed: CommittedOffset, data: st.DataObject) -> None:
+def test_a_truncated_or_overlong_value_is_refused(committed: CommittedOffset, data: st.DataObject) -> None:
     whole = encode_offset_value(committed)
     with pytest.raises(WireError):
         decode_offset_value(whole[: data.draw(st.integers(0, len(whole) - 1))])
@@ -79,7 +79,7 @@ def test_a_value_cut_short_or_run_long_is_refused(committed: CommittedOffset, da
 
 
 @given(st.integers(0, 5), st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(version: int, data: bytes) -> None:
     try:
         decode_offset_value(version.to_bytes(2) + data)
     except WireError:

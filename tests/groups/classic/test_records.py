@@ -1,17 +1,17 @@
-"""The bytes in which a group is kept, field by field as Kafka lays them out."""
+"""The bytes of a stored group, field by field in Kafka's layout."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.groups.classic.messages import GenerationWritten, WrittenMember
+from coterie.groups.classic.messages import GenerationWritten, StoredMember
 from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 INT32 = st.integers(0, 2**31 - 1)
 MEMBERS = st.builds(
-    WrittenMember,
+    StoredMember,
     client_id=st.text(max_size=9),
     client_host=st.text(max_size=9),
     session_timeout_ms=INT32,
@@ -40,7 +40,7 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
         leader=MemberId("m1"),
         written_at_ms=1_000,
         members={
-            MemberId("m1"): WrittenMember(
+            MemberId("m1"): StoredMember(
                 client_id="c",
                 client_host="/h",
                 session_timeout_ms=10_000,
@@ -48,7 +48,7 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
                 subscription=b"S",
                 assignment=b"AA",
             ),
-            MemberId("m2"): WrittenMember(
+            MemberId("m2"): StoredMember(
                 client_id="",
                 client_host="",
                 session_timeout_ms=1,
@@ -68,23 +68,23 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
 
 
 @given(RECORDS)
-def test_what_was_written_is_what_is_read(record: GenerationWritten) -> None:
+def test_an_encoded_record_is_decoded_to_the_same_generation(record: GenerationWritten) -> None:
     decoded = decode_value(encode_value(record))
     assert decoded == record
     assert list(decoded.members) == list(record.members), "in the same order, too"
 
 
 @given(st.text(max_size=20).map(GroupId))
-def test_a_key_names_its_group(group_id: GroupId) -> None:
+def test_a_key_contains_its_group_id(group_id: GroupId) -> None:
     assert decode_key(encode_key(group_id)) == group_id
 
 
-def test_keys_of_offsets_are_somebody_elses() -> None:
+def test_the_key_of_an_offset_is_ignored() -> None:
     assert decode_key(bytes.fromhex("0001 0001 67 0001 74 00000000")) is None
 
 
 @given(RECORDS, st.data())
-def test_a_record_cut_short_or_run_long_is_refused(record: GenerationWritten, data: st.DataObject) -> None:
+def test_a_truncated_or_overlong_record_is_refused(record: GenerationWritten, data: st.DataObject) -> None:
     whole = encode_value(record)
     with pytest.raises(WireError):
         decode_value(whole[: data.draw(st.integers(0, len(whole) - 1))])
@@ -93,7 +93,7 @@ def test_a_record_cut_short_or_run_long_is_refused(record: GenerationWritten, da
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_of_group_metadata_are_decoded_or_refused(data: bytes) -> None:
     try:
         decode_value(b"\0\x03" + data)
     except WireError:

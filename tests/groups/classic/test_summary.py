@@ -1,4 +1,4 @@
-"""However much an event brings, what a trace keeps of it is small, and tells who it was."""
+"""A trace keeps a small summary even of a large event, with the member's id."""
 
 import typing
 from typing import Any
@@ -29,8 +29,8 @@ from coterie.groups.classic.summary import ID_LENGTH_MAX, summary
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
 
-TO = ReplyTo(1)
-WHO = MemberId("x" * 100_000 + "-uuid")
+REPLY_TO = ReplyTo(1)
+LONG_MEMBER_ID = MemberId("x" * 100_000 + "-uuid")
 INSTANCE = InstanceId("y" * 100_000 + "-instance")
 THIRD = Generation(3)
 PARTITIONS = tuple(TopicPartition("z" * 249, number) for number in range(1_000))
@@ -39,10 +39,11 @@ OFFSETS = tuple(
 )
 
 EVENTS: list[tuple[Event, list[Any]]] = [
-    (Heartbeat(reply_to=TO, member_id=WHO, generation=THIRD), ["Heartbeat", 3]),
+    (Heartbeat(reply_to=REPLY_TO, member_id=LONG_MEMBER_ID, generation=THIRD), ["Heartbeat", 3]),
     (
         JoinGroup(
-            reply_to=TO, member_id=WHO, fresh_member_id=WHO, requires_known_member_id=True, client_id="c" * 100_000,
+            reply_to=REPLY_TO, member_id=LONG_MEMBER_ID, fresh_member_id=LONG_MEMBER_ID,
+            requires_known_member_id=True, client_id="c" * 100_000,
             client_host="h", session_timeout_ms=1, rebalance_timeout_ms=1, protocol_type="connect",
             protocols=(MemberProtocol(name="p" * 100_000, metadata=bytes(100_000)),), instance_id=INSTANCE,
         ),
@@ -50,40 +51,42 @@ EVENTS: list[tuple[Event, list[Any]]] = [
     ),
     (
         SyncGroup(
-            reply_to=TO, member_id=WHO, generation=THIRD, assignments=((WHO, bytes(1_000_000)),), instance_id=INSTANCE
+            reply_to=REPLY_TO, member_id=LONG_MEMBER_ID, generation=THIRD, assignments=((LONG_MEMBER_ID,
+            bytes(1_000_000)),), instance_id=INSTANCE
         ),
         ["SyncGroup", 3, "1 assignments"],
     ),
     (
-        LeaveGroup(reply_to=TO, members=(LeavingMember(member_id=MemberId(""), instance_id=INSTANCE),) * 1_000),
+        LeaveGroup(reply_to=REPLY_TO, members=(LeavingMember(member_id=MemberId(""), instance_id=INSTANCE),) * 1_000),
         ["LeaveGroup", "1000 members"],
     ),
-    (LeaveGroup(reply_to=TO, members=()), ["LeaveGroup", "0 members"]),
-    (DescribeGroup(reply_to=TO), ["DescribeGroup"]),
+    (LeaveGroup(reply_to=REPLY_TO, members=()), ["LeaveGroup", "0 members"]),
+    (DescribeGroup(reply_to=REPLY_TO), ["DescribeGroup"]),
     (
         OffsetCommit(
-            reply_to=TO, member_id=WHO, instance_id=INSTANCE, generation=THIRD, retention_ms=None, offsets=OFFSETS
+            reply_to=REPLY_TO, member_id=LONG_MEMBER_ID, instance_id=INSTANCE, generation=THIRD, retention_ms=None,
+            offsets=OFFSETS
         ),
         ["OffsetCommit", 3, "1000 offsets"],
     ),
-    (OffsetFetch(reply_to=TO, partitions=PARTITIONS), ["OffsetFetch", "1000 partitions"]),
-    (OffsetFetch(reply_to=TO, partitions=None), ["OffsetFetch", "all"]),
-    (OffsetDelete(reply_to=TO, partitions=PARTITIONS), ["OffsetDelete", "1000 partitions"]),
-    (DeleteGroup(reply_to=TO), ["DeleteGroup"]),
-    (TimerFired(key=SessionTimer(member_id=WHO)), ["TimerFired", "SessionTimer"]),
+    (OffsetFetch(reply_to=REPLY_TO, partitions=PARTITIONS), ["OffsetFetch", "1000 partitions"]),
+    (OffsetFetch(reply_to=REPLY_TO, partitions=None), ["OffsetFetch", "all"]),
+    (OffsetDelete(reply_to=REPLY_TO, partitions=PARTITIONS), ["OffsetDelete", "1000 partitions"]),
+    (DeleteGroup(reply_to=REPLY_TO), ["DeleteGroup"]),
+    (TimerFired(key=SessionTimer(member_id=LONG_MEMBER_ID)), ["TimerFired", "SessionTimer"]),
     (TopicDeleted(topic="t" * 100_000), ["TopicDeleted"]),
     (GroupLoaded(), ["GroupLoaded"]),
 ]  # fmt: skip
 
 
-def test_every_event_is_tried_here() -> None:
+def test_every_event_has_a_case() -> None:
     assert {type(event) for event, _ in EVENTS} == {typing.get_origin(one) or one for one in typing.get_args(Event)}
 
 
-@pytest.mark.parametrize(("event", "told"), EVENTS)
-def test_a_summary_is_small_and_says_who_and_how_many(event: Event, told: list[Any]) -> None:
+@pytest.mark.parametrize(("event", "expected"), EVENTS)
+def test_a_summary_is_small_and_contains_the_member_and_the_counts(event: Event, expected: list[Any]) -> None:
     kept = summary(event)
-    assert all(part in kept for part in told)
+    assert all(part in kept for part in expected)
     assert all(isinstance(part, int) or len(part) <= ID_LENGTH_MAX for part in kept)
     if hasattr(event, "member_id"):
         assert any(isinstance(part, str) and part.endswith("x-uuid") for part in kept)

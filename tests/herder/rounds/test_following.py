@@ -1,34 +1,34 @@
-"""Rounds as a member sees them: those that fail, delays, moves in portions, and what asks for the next one."""
+"""Rebalances in a follower or leader: failed ones, delays, limited moves, and the reasons for the next rejoin."""
 
 from dataclasses import replace
 
 import pytest
 
-from coterie.assignors.members import Policy
-from coterie.engine.log import NewLine
+from coterie.assignors.members import RebalancePolicy
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.messages import Event, SetTimer, StopTask, TimerFired
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Lost, Rejoin
+from coterie.nouns.membership import MembershipLost, Rejoin
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import AssignmentError, ConnectProtocol
 from tests.herder.builders import (
     ALL_JOBS,
-    BORN,
     COMPATIBLE,
     CONFIG,
-    LIFE,
+    CONNECTOR_LINE,
+    INCARNATION,
     ORDERS,
+    ORDERS_TASK_CONFIGS,
     SESSIONED,
-    SHARES,
     STATIC,
     TASKS,
-    only,
-    ready,
-    round_of,
+    compute_static_round,
+    configured_herder,
+    jobs_of,
 )
-from tests.herder.by_hand import ME, OTHER, ROUND, ByHand
+from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver
 
 STOCK = ConnectorName("stock")
 STOCK_TASK = ConnectorTaskId(STOCK, 0)
@@ -36,252 +36,262 @@ THIRD = MemberId("third")
 COOPERATIVE = pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED, STATIC])
 
 
-# -- rounds that fail -------------------------------------------------------------------------------------------------
+# -- failed rebalances ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", list(ConnectProtocol))
-def test_in_a_round_that_fails_everybody_keeps_what_it_has_and_who_did_not_lag_asks_for_nothing(
+def test_a_worker_that_did_not_lag_in_a_failed_rebalance_keeps_its_jobs_without_a_rejoin(
     protocol: ConnectProtocol,
 ) -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.tell(ROUND)
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.feed(ROUND)
     herder.assign(error=AssignmentError.CONFIG_MISMATCH, protocol=protocol)
-    assert not herder.take(StopTask)
-    assert not herder.take(Rejoin)
-    assert herder.herder.place.assigned == only(*TASKS)
+    assert not herder.pop_effects(StopTask)
+    assert not herder.pop_effects(Rejoin)
+    assert herder.herder.place.assigned == jobs_of(*TASKS)
 
 
-def test_who_lagged_in_a_round_that_failed_asks_for_another_when_it_has_read() -> None:
-    herder = ready()
-    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, LIFE), read=False)
+def test_a_worker_that_lagged_in_a_failed_rebalance_rejoins_when_it_has_read_the_config_log() -> None:
+    herder = configured_herder()
+    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, INCARNATION), read=False)
     herder.assign(error=AssignmentError.CONFIG_MISMATCH)
-    assert not herder.take(Rejoin)
+    assert not herder.pop_effects(Rejoin)
     herder.config.pop()
-    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, LIFE))
-    assert len(herder.take(Rejoin)) == 1
+    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, INCARNATION))
+    assert len(herder.pop_effects(Rejoin)) == 1
 
 
 @COOPERATIVE
-def test_a_round_that_failed_makes_the_leader_forget_nothing(protocol: ConnectProtocol) -> None:
-    """KAFKA-9848: who leaves after it is waited for, and nobody's work is lost that was never dealt out."""
-    herder = ready()
-    first = round_of(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    owned = {member: one.assigned for member, one in first.assignments.items()}
-    herder.write(BORN, read=False)
-    failed = round_of(herder, {**owned, THIRD: NO_JOBS}, protocol)
+def test_a_failed_rebalance_does_not_discard_the_leaders_state(protocol: ConnectProtocol) -> None:
+    """KAFKA-9848: a worker that leaves afterwards starts a delay, and jobs that were never delivered are not lost."""
+    herder = configured_herder()
+    first = compute_static_round(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    owned = {member: assignment.assigned for member, assignment in first.assignments.items()}
+    herder.write(CONNECTOR_LINE, read=False)
+    failed = compute_static_round(herder, {**owned, THIRD: NO_JOBS}, protocol)
     assert failed.has_config_mismatch
     herder.config.pop()
-    herder.write(BORN)
-    assert len(herder.take(Rejoin)) == 1
-    after = round_of(herder, {ME: owned[ME], THIRD: NO_JOBS}, protocol)
-    assert {one.assigned for one in after.assignments.values()} == {NO_JOBS}, "the other has left, and may be back"
+    herder.write(CONNECTOR_LINE)
+    assert len(herder.pop_effects(Rejoin)) == 1
+    after = compute_static_round(herder, {ME: owned[ME], THIRD: NO_JOBS}, protocol)
+    assert {assignment.assigned for assignment in after.assignments.values()} == {NO_JOBS}, (
+        "the other worker has left, and may return"
+    )
     assert after.delay_ms == 300_000
 
 
 # -- delays -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_asks_for_a_round_by_itself_when_the_delay_is_over() -> None:
-    herder = ready()
+def test_a_worker_requests_a_rejoin_when_the_delay_is_over() -> None:
+    herder = configured_herder()
     herder.assign(delay_ms=60_000)
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "delay over"]
+    (timer,) = [order for order in herder.pop_effects(SetTimer) if order.timer == "delay over"]
     assert timer.at_ms == herder.now_ms + 60_000
-    herder.tell(TimerFired(timer="delay over"))
-    assert not herder.take(Rejoin), "a timer is a claim to check"
+    herder.feed(TimerFired(timer="delay over"))
+    assert not herder.pop_effects(Rejoin), "a timer is a claim to check"
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="delay over"))
-    assert [order.reason for order in herder.take(Rejoin)] == ["the scheduled rebalance delay is over"]
-    herder.tell(TimerFired(timer="delay over"))
-    assert not herder.take(Rejoin), "once"
+    herder.feed(TimerFired(timer="delay over"))
+    assert [order.reason for order in herder.pop_effects(Rejoin)] == ["the scheduled rebalance delay is over"]
+    herder.feed(TimerFired(timer="delay over"))
+    assert not herder.pop_effects(Rejoin), "the rejoin is requested only once"
 
 
-def test_a_delay_that_ends_during_a_round_asks_for_no_other() -> None:
-    herder = ready()
+def test_a_delay_that_ends_during_a_rebalance_requests_no_other_rejoin() -> None:
+    herder = configured_herder()
     herder.assign(delay_ms=60_000)
     herder.now_ms += 59_000
-    herder.tell(ROUND)
+    herder.feed(ROUND)
     herder.now_ms += 2_000
-    herder.tell(TimerFired(timer="delay over"))
-    assert not herder.take(Rejoin)
+    herder.feed(TimerFired(timer="delay over"))
+    assert not herder.pop_effects(Rejoin)
     herder.assign()
-    assert not herder.take(Rejoin)
+    assert not herder.pop_effects(Rejoin)
 
 
-def test_a_delay_that_is_told_again_does_not_begin_anew() -> None:
-    """A follower whose delay is over joins, and is answered with the generation that runs. If the leader has died
-    meanwhile, and this one leads, nothing is left of the delay."""
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
-    herder.obey()
+def test_a_delay_that_is_received_again_does_not_restart() -> None:
+    """A follower whose delay is over joins, and the response contains the current generation. If the leader was lost
+    meanwhile, and this worker leads, the delay is over."""
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]), leader=OTHER, delay_ms=60_000)
+    herder.run_all_chores()
     herder.now_ms += 60_000
-    herder.tell(TimerFired(timer="delay over"))
-    assert herder.take(Rejoin)
-    herder.tell(ROUND)
+    herder.feed(TimerFired(timer="delay over"))
+    assert herder.pop_effects(Rejoin)
+    herder.feed(ROUND)
     herder.generation -= 1
-    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
-    dealt = round_of(herder, {ME: only(TASKS[0])})
-    assert dealt.assignments[ME].assigned == ALL_JOBS - only(TASKS[0])
-    assert dealt.delay_ms == 0
+    herder.assign(assigned=jobs_of(TASKS[0]), leader=OTHER, delay_ms=60_000)
+    computed = compute_static_round(herder, {ME: jobs_of(TASKS[0])})
+    assert computed.assignments[ME].assigned == ALL_JOBS - jobs_of(TASKS[0])
+    assert computed.delay_ms == 0
 
 
 @COOPERATIVE
-def test_a_new_leader_keeps_what_is_left_of_the_delay_that_it_was_told_of(protocol: ConnectProtocol) -> None:
-    """K415, "Leader leaves the group": then every job that nobody runs counts as lost."""
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000, protocol=protocol)
-    herder.obey()
+def test_a_new_leader_continues_the_delay_that_it_received(protocol: ConnectProtocol) -> None:
+    """KIP-415, "Leader leaves the group": then every unowned job counts as lost."""
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]), leader=OTHER, delay_ms=60_000, protocol=protocol)
+    herder.run_all_chores()
     herder.now_ms += 20_000
-    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
-    assert {one.assigned for one in dealt.assignments.values()} == {NO_JOBS}
-    assert dealt.delay_ms == 40_000
+    computed = compute_static_round(herder, {ME: jobs_of(TASKS[0]), THIRD: NO_JOBS}, protocol)
+    assert {assignment.assigned for assignment in computed.assignments.values()} == {NO_JOBS}
+    assert computed.delay_ms == 40_000
     herder.now_ms += 30_000
-    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    assert {one.assigned for one in dealt.assignments.values()} == {NO_JOBS}
-    assert dealt.delay_ms == 10_000
+    computed = compute_static_round(herder, {ME: jobs_of(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    assert {assignment.assigned for assignment in computed.assignments.values()} == {NO_JOBS}
+    assert computed.delay_ms == 10_000
     herder.now_ms += 10_000
-    herder.tell(TimerFired(timer="delay over"))
-    assert len(herder.take(Rejoin)) == 1
-    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == ALL_JOBS - only(TASKS[0])
-    assert dealt.delay_ms == 0
+    herder.feed(TimerFired(timer="delay over"))
+    assert len(herder.pop_effects(Rejoin)) == 1
+    computed = compute_static_round(herder, {ME: jobs_of(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    assert Jobs.of(
+        job for assignment in computed.assignments.values() for job in assignment.assigned
+    ) == ALL_JOBS - jobs_of(TASKS[0])
+    assert computed.delay_ms == 0
 
 
 @COOPERATIVE
-def test_a_new_leader_that_was_told_of_no_delay_deals_out_at_once(protocol: ConnectProtocol) -> None:
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]), leader=OTHER, protocol=protocol)
-    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == ALL_JOBS - only(TASKS[0])
+def test_a_new_leader_that_received_no_delay_assigns_all_unowned_jobs_at_once(protocol: ConnectProtocol) -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]), leader=OTHER, protocol=protocol)
+    computed = compute_static_round(herder, {ME: jobs_of(TASKS[0]), THIRD: NO_JOBS}, protocol)
+    assert Jobs.of(
+        job for assignment in computed.assignments.values() for job in assignment.assigned
+    ) == ALL_JOBS - jobs_of(TASKS[0])
 
 
-# -- moves in portions (design III) -----------------------------------------------------------------------------------
+# -- limited moves (design III) ---------------------------------------------------------------------------------------
 
 
-def paced() -> ByHand:
-    """A leader that may make a move a second, and whose group has two to make."""
-    herder = ready(STOCK_BORN, *STOCK_DEALT)
-    policy = Policy(moves_per_round_max=1, round_interval_ms=1_000)
+def leader_with_move_limit() -> HerderDriver:
+    """A leader that may make one move per second, and has two to make."""
+    herder = configured_herder(STOCK_CONNECTOR_LINE, *STOCK_TASK_CONFIG_LINES)
+    policy = RebalancePolicy(moves_per_round_max=1, round_interval_ms=1_000)
     herder.herder.settings = replace(herder.herder.settings, policy=policy)
     everything = herder.herder.config.jobs()
     herder.assign(assigned=everything, leader=ME)
-    herder.obey()
-    dealt = round_of(herder, {ME: everything, OTHER: NO_JOBS, THIRD: NO_JOBS})
-    herder.obey()
-    assert len(dealt.assignments[ME].revoked) == 1
-    assert len(herder.take(Rejoin)) == 1
-    herder.take(SetTimer)
+    herder.run_all_chores()
+    computed = compute_static_round(herder, {ME: everything, OTHER: NO_JOBS, THIRD: NO_JOBS})
+    herder.run_all_chores()
+    assert len(computed.assignments[ME].revoked) == 1
+    assert len(herder.pop_effects(Rejoin)) == 1
+    herder.pop_effects(SetTimer)
     herder.now_ms += 100
-    dealt = round_of(herder, {ME: everything - dealt.assignments[ME].revoked, OTHER: NO_JOBS, THIRD: NO_JOBS})
-    assert dealt.delay_ms == 0, "that is for jobs that wait for their worker"
+    computed = compute_static_round(
+        herder, {ME: everything - computed.assignments[ME].revoked, OTHER: NO_JOBS, THIRD: NO_JOBS}
+    )
+    assert computed.delay_ms == 0, "the delay is only for deferred jobs"
     return herder
 
 
-def test_a_leader_asks_for_the_round_that_makes_the_next_moves() -> None:
-    herder = paced()
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "moves"]
+def test_a_leader_requests_a_rejoin_for_the_next_moves_after_the_interval() -> None:
+    herder = leader_with_move_limit()
+    (timer,) = [order for order in herder.pop_effects(SetTimer) if order.timer == "moves"]
     assert timer.at_ms == herder.now_ms + 900
-    herder.tell(TimerFired(timer="moves"))
-    assert not herder.take(Rejoin), "a timer is a claim to check"
+    herder.feed(TimerFired(timer="moves"))
+    assert not herder.pop_effects(Rejoin), "a timer is a claim to check"
     herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="moves"))
-    assert [order.reason for order in herder.take(Rejoin)] == ["moves are left to make"]
-    herder.tell(TimerFired(timer="moves"))
-    assert not herder.take(Rejoin), "once"
+    herder.feed(TimerFired(timer="moves"))
+    assert [order.reason for order in herder.pop_effects(Rejoin)] == ["moves are left to make"]
+    herder.feed(TimerFired(timer="moves"))
+    assert not herder.pop_effects(Rejoin), "the rejoin is requested only once"
 
 
-@pytest.mark.parametrize("event", [ROUND, Lost(reason="silence"), None], ids=["a round", "loss", "another leads"])
-def test_moves_that_are_somebody_elses_by_then_are_not_asked_for(event: Event | None) -> None:
-    herder = paced()
+@pytest.mark.parametrize(
+    "event", [ROUND, MembershipLost(reason="silence"), None], ids=["a rebalance", "loss", "another leader"]
+)
+def test_no_rejoin_for_moves_is_requested_after_a_rebalance_a_loss_or_a_change_of_leader(event: Event | None) -> None:
+    herder = leader_with_move_limit()
     if event is None:
         herder.assign(leader=OTHER)
     else:
-        herder.tell(event)
+        herder.feed(event)
     herder.now_ms += 900
-    herder.tell(TimerFired(timer="moves"))
-    assert not herder.take(Rejoin)
+    herder.feed(TimerFired(timer="moves"))
+    assert not herder.pop_effects(Rejoin)
 
 
-# -- what asks for a round --------------------------------------------------------------------------------------------
+# -- reasons for a rejoin ---------------------------------------------------------------------------------------------
 
-STOCK_BORN = config_records.connector_line(STOCK, {"name": "stock", "tasks.max": "1"}, LIFE)
-STOCK_DEALT = config_records.task_config_lines(STOCK, [{"share": "0/1"}])
+STOCK_CONNECTOR_LINE = config_records.connector_line(STOCK, {"name": "stock", "tasks.max": "1"}, INCARNATION)
+STOCK_TASK_CONFIG_LINES = config_records.task_config_lines(STOCK, [{"share": "0/1"}])
 
 
 @pytest.mark.parametrize(
     ("lines", "restarted"),
     [
-        ((config_records.connector_line(ORDERS, {**CONFIG, "colour": "red"}, LIFE),), []),
-        (config_records.task_config_lines(ORDERS, SHARES), []),
-        (config_records.task_config_lines(ORDERS, [SHARES[0], {"share": "new"}]), [TASKS[1]]),
+        ((config_records.connector_line(ORDERS, {**CONFIG, "colour": "red"}, INCARNATION),), []),
+        (config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS), []),
+        (config_records.task_config_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "new"}]), [TASKS[1]]),
         ((config_records.target_state_line(ORDERS, TargetState.PAUSED),), TASKS),
         ((config_records.target_state_line(STOCK, TargetState.PAUSED),), [STOCK_TASK]),
     ],
-    ids=["another config", "the same tasks", "another task config", "pause", "pause of the other"],
+    ids=["another config", "the same tasks", "another task config", "pause", "pause of another connector"],
 )
 @pytest.mark.parametrize("protocol", list(ConnectProtocol))
-def test_a_config_that_only_changes_asks_for_no_round_and_stops_what_it_concerns(
-    protocol: ConnectProtocol, lines: tuple[NewLine, ...], restarted: list[ConnectorTaskId]
+def test_a_changed_config_requests_no_rejoin_and_restarts_only_its_tasks(
+    protocol: ConnectProtocol, lines: tuple[NewTopicRecord, ...], restarted: list[ConnectorTaskId]
 ) -> None:
-    herder = ready(STOCK_BORN, *STOCK_DEALT)
-    herder.assign(assigned=only(*TASKS, STOCK_TASK), protocol=protocol)
-    herder.obey()
+    herder = configured_herder(STOCK_CONNECTOR_LINE, *STOCK_TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS, STOCK_TASK), protocol=protocol)
+    herder.run_all_chores()
     herder.write(*lines)
     herder.now_ms += 1_000
-    herder.tell(TimerFired(timer="changed jobs"))
-    assert not herder.take(Rejoin)
-    assert sorted(stop.task for stop in herder.take(StopTask)) == restarted
+    herder.feed(TimerFired(timer="changed jobs"))
+    assert not herder.pop_effects(Rejoin)
+    assert sorted(stop.task for stop in herder.pop_effects(StopTask)) == restarted
 
 
 @pytest.mark.parametrize(
     ("lines", "stopped"),
     [
-        ((config_records.connector_line(ConnectorName("new"), {"name": "new"}, LIFE),), []),
-        (config_records.task_config_lines(ORDERS, [*SHARES, {"share": "2/2"}]), []),
-        (config_records.task_config_lines(ORDERS, SHARES[:1]), [TASKS[1]]),
+        ((config_records.connector_line(ConnectorName("new"), {"name": "new"}, INCARNATION),), []),
+        (config_records.task_config_lines(ORDERS, [*ORDERS_TASK_CONFIGS, {"share": "2/2"}]), []),
+        (config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]), [TASKS[1]]),
         (config_records.deletion_lines(ORDERS), TASKS),
     ],
-    ids=["a connector more", "a task more", "a task less", "a connector less"],
+    ids=["a new connector", "a new task", "a removed task", "a deleted connector"],
 )
 @pytest.mark.parametrize("protocol", list(ConnectProtocol))
-def test_jobs_that_come_or_go_ask_for_a_round_and_before_it_nothing_else_stops(
-    protocol: ConnectProtocol, lines: tuple[NewLine, ...], stopped: list[ConnectorTaskId]
+def test_added_or_removed_jobs_request_a_rejoin_and_only_removed_tasks_stop_before_it(
+    protocol: ConnectProtocol, lines: tuple[NewTopicRecord, ...], stopped: list[ConnectorTaskId]
 ) -> None:
-    herder = ready(STOCK_BORN, *STOCK_DEALT)
-    herder.assign(assigned=only(*TASKS, STOCK_TASK), protocol=protocol)
-    herder.obey()
+    herder = configured_herder(STOCK_CONNECTOR_LINE, *STOCK_TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(*TASKS, STOCK_TASK), protocol=protocol)
+    herder.run_all_chores()
     herder.write(*lines)
     herder.now_ms += 1_000
-    herder.tell(TimerFired(timer="changed jobs"))
-    assert len(herder.take(Rejoin)) == 1
-    assert sorted(stop.task for stop in herder.take(StopTask)) == stopped
+    herder.feed(TimerFired(timer="changed jobs"))
+    assert len(herder.pop_effects(Rejoin)) == 1
+    assert sorted(stop.task for stop in herder.pop_effects(StopTask)) == stopped
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_giving_back_what_is_deleted_asks_for_no_round_unless_it_still_runs(is_slow: bool) -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
+def test_the_release_of_deleted_jobs_requests_no_rejoin_unless_they_still_run(is_slow: bool) -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
     herder.write(*config_records.deletion_lines(ORDERS))
-    stops = herder.take(StopTask)
+    stops = herder.pop_effects(StopTask)
     if not is_slow:
         for stop in stops:
-            herder.do(stop)
-    herder.assign(revoked=only(*TASKS))
-    assert not herder.take(Rejoin)
+            herder.run_chore(stop)
+    herder.assign(revoked=jobs_of(*TASKS))
+    assert not herder.pop_effects(Rejoin)
     for stop in stops if is_slow else ():
-        herder.do(stop)
+        herder.run_chore(stop)
     assert not herder.herder.owned
-    assert len(herder.take(Rejoin)) == is_slow
+    assert len(herder.pop_effects(Rejoin)) == is_slow
 
 
-def test_giving_back_what_may_exist_asks_for_a_round_though_this_worker_has_only_read_that_it_does_not() -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
+def test_the_release_of_jobs_that_may_exist_again_requests_a_rejoin() -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
     herder.write(*config_records.deletion_lines(ORDERS))
-    herder.obey()
-    herder.write(config_records.connector_line(ORDERS, {"name": ORDERS}, LIFE), read=False)
-    herder.assign(revoked=only(*TASKS))
-    assert len(herder.take(Rejoin)) == 1
+    herder.run_all_chores()
+    herder.write(config_records.connector_line(ORDERS, {"name": ORDERS}, INCARNATION), read=False)
+    herder.assign(revoked=jobs_of(*TASKS))
+    assert len(herder.pop_effects(Rejoin)) == 1

@@ -1,6 +1,6 @@
-"""What the group speaks decides how a herder leads, and what it does with its work: eager, and the ways to and from it.
+"""The group's protocol decides how a herder leads, and which jobs it stops: eager, and changes to and from eager.
 
-Scenes of K415's "Compatibility, Deprecation, and Migration Plan", with the leader and one follower told by hand.
+Cases of KIP-415's "Compatibility, Deprecation, and Migration Plan", with the leader and one follower driven by hand.
 """
 
 import pytest
@@ -9,215 +9,229 @@ from coterie.herder.messages import AppendStatuses, StartTask, StatusesAppended,
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Lost, MemberReport, MustReleaseAll, Rejoin, Subscribe
+from coterie.nouns.membership import MemberReport, MembershipLost, Rejoin, SetWorkerState, StopAllBeforeJoin
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import ALL_JOBS, COMPATIBLE, EAGER, SESSIONED, STATIC, TASKS, deal, given, lead, only, ready
-from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
+from tests.herder.builders import (
+    ALL_JOBS,
+    COMPATIBLE,
+    EAGER,
+    SESSIONED,
+    STATIC,
+    TASKS,
+    assigned_jobs,
+    compute_round,
+    configured_herder,
+    jobs_of,
+    lead_round,
+)
+from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, assignments_requested
 
 COOPERATIVE = pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED, STATIC])
 
 
-# -- a group that speaks eager ----------------------------------------------------------------------------------------
+# -- a group that uses eager ------------------------------------------------------------------------------------------
 
 
-def test_an_eager_round_deals_everything_out_to_everybody() -> None:
-    herder = ready()
-    dealt = lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert given(dealt) == ALL_JOBS
-    assert not (dealt.assignments[ME].assigned & dealt.assignments[OTHER].assigned)
-    assert {one.revoked for one in dealt.assignments.values()} == {NO_JOBS}
-    assert dealt.delay_ms == 0
+def test_an_eager_rebalance_assigns_every_job() -> None:
+    herder = configured_herder()
+    computed = lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert assigned_jobs(computed) == ALL_JOBS
+    assert not (computed.assignments[ME].assigned & computed.assignments[OTHER].assigned)
+    assert {assignment.revoked for assignment in computed.assignments.values()} == {NO_JOBS}
+    assert computed.delay_ms == 0
 
 
-def test_a_leader_is_not_alone_while_somebody_is_there_that_it_cannot_understand() -> None:
-    """Such a member learns by its sync that it is out, and until then goes on with what it had."""
-    for left_out in (frozenset({OTHER}), frozenset[MemberId]()):
-        herder = ready()
+def test_an_undecodable_member_prevents_the_assumption_that_all_jobs_have_stopped() -> None:
+    """An undecodable member is excluded only by the response to its sync, and runs its jobs until then."""
+    for undecodable_members in (frozenset({OTHER}), frozenset[MemberId]()):
+        herder = configured_herder()
         herder.assign(leader=ME, protocol=STATIC)
         members = {ME: MemberReport(url=WorkerUrl("http://me/"), config_offset=ConfigOffset(len(herder.config)))}
-        herder.tell(ROUND)
-        herder.tell(wanted(members, generation=2, protocol=EAGER, left_out=left_out))
-        assert given(herder.computed()) == (NO_JOBS if left_out else ALL_JOBS)
+        herder.feed(ROUND)
+        herder.feed(
+            assignments_requested(members, generation=2, protocol=EAGER, undecodable_members=undecodable_members)
+        )
+        assert assigned_jobs(herder.computed()) == (NO_JOBS if undecodable_members else ALL_JOBS)
 
 
-def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS), protocol=EAGER)
-    herder.obey()
-    herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
-    herder.obey()
-    herder.take(Subscribe)
-    herder.tell(MustReleaseAll())
-    stops = herder.take(StopTask)
+def test_before_an_eager_rebalance_all_tasks_stop_and_their_statuses_are_written() -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS), protocol=EAGER)
+    herder.run_all_chores()
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
+    herder.feed(StopAllBeforeJoin())
+    stops = herder.pop_effects(StopTask)
     assert {stop.task for stop in stops} == set(TASKS)
-    herder.do(stops[0])
-    assert NO_JOBS not in [order.owned for order in herder.take(Subscribe)]
-    herder.do(stops[1])
-    (told,) = herder.take(AppendStatuses)
-    assert not herder.take(Subscribe), "what it has to say of its tasks is not written yet"
-    herder.do(told)
-    for more in herder.take(AppendStatuses):
-        herder.do(more)
-    assert herder.take(Subscribe)[-1].owned == NO_JOBS
+    herder.run_chore(stops[0])
+    assert NO_JOBS not in [order.owned for order in herder.pop_effects(SetWorkerState)]
+    herder.run_chore(stops[1])
+    (first_append,) = herder.pop_effects(AppendStatuses)
+    assert not herder.pop_effects(SetWorkerState), "the statuses of its tasks are not written yet"
+    herder.run_chore(first_append)
+    for append in herder.pop_effects(AppendStatuses):
+        herder.run_chore(append)
+    assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 
 
-def test_before_an_eager_round_a_task_whose_start_has_not_returned_is_owned_until_it_has_started_and_stopped() -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS), protocol=EAGER)
-    started, blocked = herder.take(StartTask)
-    herder.do(started)
-    herder.obey()
-    herder.take(Subscribe)
-    herder.tell(MustReleaseAll())
-    (stop,) = herder.take(StopTask)
-    assert stop.task == started.start.task, "a stop never overlaps a start of the same task"
-    herder.do(stop)
-    herder.obey()
-    assert herder.take(Subscribe)[-1].owned == only(blocked.start.task)
-    herder.do(blocked)
-    (stop,) = herder.take(StopTask)
-    assert stop.task == blocked.start.task
-    herder.do(stop)
-    herder.obey()
-    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+def test_before_an_eager_rebalance_a_starting_task_is_owned_until_it_has_started_and_stopped() -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS), protocol=EAGER)
+    started, blocked = herder.pop_effects(StartTask)
+    herder.run_chore(started)
+    herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
+    herder.feed(StopAllBeforeJoin())
+    (stop,) = herder.pop_effects(StopTask)
+    assert stop.task == started.spec.task, "a stop never overlaps a start of the same task"
+    herder.run_chore(stop)
+    herder.run_all_chores()
+    assert herder.pop_effects(SetWorkerState)[-1].owned == jobs_of(blocked.spec.task)
+    herder.run_chore(blocked)
+    (stop,) = herder.pop_effects(StopTask)
+    assert stop.task == blocked.spec.task
+    herder.run_chore(stop)
+    herder.run_all_chores()
+    assert [order.owned for order in herder.pop_effects(SetWorkerState)] == [NO_JOBS]
 
 
-def test_statuses_that_cannot_be_written_hold_no_round_up() -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS), protocol=EAGER)
-    herder.obey()
-    herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
-    herder.obey()
-    herder.take(Subscribe)
-    herder.tell(MustReleaseAll())
-    for stop in herder.take(StopTask):
-        herder.do(stop)
-    assert herder.take(AppendStatuses)
-    herder.tell(StatusesAppended(failure="the log is away"))
-    assert herder.take(Subscribe)[-1].owned == NO_JOBS
+def test_unwritable_statuses_do_not_delay_a_rebalance() -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS), protocol=EAGER)
+    herder.run_all_chores()
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
+    herder.feed(StopAllBeforeJoin())
+    for stop in herder.pop_effects(StopTask):
+        herder.run_chore(stop)
+    assert herder.pop_effects(AppendStatuses)
+    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 
 
-def test_whoever_runs_nothing_says_so_at_once_when_everything_is_to_stop() -> None:
-    herder = ready()
+def test_a_worker_without_tasks_reports_no_owned_jobs_at_once_when_it_must_stop_all() -> None:
+    herder = configured_herder()
     herder.assign(protocol=EAGER)
-    herder.obey()
-    herder.take(Subscribe)
-    herder.tell(MustReleaseAll())
-    herder.obey()
-    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+    herder.run_all_chores()
+    herder.pop_effects(SetWorkerState)
+    herder.feed(StopAllBeforeJoin())
+    herder.run_all_chores()
+    assert [order.owned for order in herder.pop_effects(SetWorkerState)] == [NO_JOBS]
 
 
-def test_an_eager_assignment_replaces_the_whole_and_goes_on_with_what_is_in_both() -> None:
-    herder = ready()
-    herder.assign(assigned=only(*TASKS))
-    herder.obey()
-    herder.assign(assigned=only(TASKS[0]), protocol=EAGER)
-    assert [stop.task for stop in herder.take(StopTask)] == [TASKS[1]]
-    assert not herder.take(StartTask)
-    assert not herder.take(Rejoin), "a follower's business is done"
+def test_an_eager_assignment_replaces_all_jobs_and_keeps_the_common_ones_running() -> None:
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.run_all_chores()
+    herder.assign(assigned=jobs_of(TASKS[0]), protocol=EAGER)
+    assert [stop.task for stop in herder.pop_effects(StopTask)] == [TASKS[1]]
+    assert not herder.pop_effects(StartTask)
+    assert not herder.pop_effects(Rejoin), "a follower needs no rejoin"
 
 
 # -- downgrade --------------------------------------------------------------------------------------------------------
 
 
 @COOPERATIVE
-def test_when_a_cooperative_group_comes_to_speak_eager_nobody_gets_anything_until_all_have_stopped(
+def test_after_a_switch_to_eager_jobs_are_assigned_only_in_the_second_rebalance(
     protocol: ConnectProtocol,
 ) -> None:
-    """K415: a one-time double rebalance, the first of it with empty assignments."""
-    herder = ready()
-    first = lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
-    herder.obey()
-    assert not herder.take(Rejoin)
-    # A third one has come, which speaks eager alone. Nobody has stopped, and nobody says what it runs.
-    dealt = lead(
+    """KIP-415: a one-time double rebalance, the first of it with empty assignments."""
+    herder = configured_herder()
+    first = lead_round(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
+    herder.run_all_chores()
+    assert not herder.pop_effects(Rejoin)
+    # A third worker has joined that supports only eager. No worker has stopped its jobs, and none reports them.
+    computed = lead_round(
         herder,
         EAGER,
         {ME: first.assignments[ME].assigned, OTHER: first.assignments[OTHER].assigned, MemberId("third"): NO_JOBS},
     )
-    assert given(dealt) == NO_JOBS
-    herder.obey()  # It stops its own.
+    assert assigned_jobs(computed) == NO_JOBS
+    herder.run_all_chores()  # It stops its own jobs.
     assert not herder.herder.owned
-    assert len(herder.take(Rejoin)) == 1, "the leader brings the second round about"
-    # Its members have heard of the eager vote, so they have stopped before they joined.
-    dealt = lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
-    assert given(dealt) == ALL_JOBS
-    herder.obey()
-    assert not herder.take(Rejoin), "once is enough"
+    assert len(herder.pop_effects(Rejoin)) == 1, "the leader triggers the second rebalance"
+    # The members have received the eager protocol, so they stopped their jobs before they joined.
+    computed = lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    assert assigned_jobs(computed) == ALL_JOBS
+    herder.run_all_chores()
+    assert not herder.pop_effects(Rejoin), "the rejoin is requested only once"
 
 
-def test_a_leader_that_was_not_in_the_round_before_takes_nobody_to_have_stopped() -> None:
-    herder = ready()
-    assert given(deal(herder, 7, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+def test_a_leader_that_was_not_in_the_previous_rebalance_assumes_that_jobs_still_run() -> None:
+    herder = configured_herder()
+    assert assigned_jobs(compute_round(herder, 7, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
 
 
-def test_a_leader_that_missed_a_round_takes_nobody_to_have_stopped() -> None:
-    herder = ready()
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert given(deal(herder, 3, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+def test_a_leader_that_missed_a_rebalance_assumes_that_jobs_still_run() -> None:
+    herder = configured_herder()
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert assigned_jobs(compute_round(herder, 3, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
 
 
-def test_a_leader_that_was_lost_takes_nobody_to_have_stopped() -> None:
-    herder = ready()
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    herder.tell(Lost(reason="silence"))
-    assert given(deal(herder, 2, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+def test_a_leader_that_lost_its_membership_assumes_that_jobs_still_run() -> None:
+    herder = configured_herder()
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    herder.feed(MembershipLost(reason="silence"))
+    assert assigned_jobs(compute_round(herder, 2, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
 
 
-def test_in_a_group_that_had_no_round_before_and_in_one_of_its_own_nobody_runs_anything() -> None:
-    assert given(deal(ready(), 1, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == ALL_JOBS
-    assert given(deal(ready(), 7, EAGER, {ME: NO_JOBS})) == ALL_JOBS
+def test_in_a_first_generation_or_a_group_of_one_all_jobs_are_assigned_at_once() -> None:
+    assert assigned_jobs(compute_round(configured_herder(), 1, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == ALL_JOBS
+    assert assigned_jobs(compute_round(configured_herder(), 7, EAGER, {ME: NO_JOBS})) == ALL_JOBS
 
 
-def test_a_follower_of_the_last_eager_round_that_leads_the_next_knows_that_all_have_stopped() -> None:
-    herder = ready()
+def test_a_follower_of_an_eager_rebalance_that_leads_the_next_one_assigns_all_jobs() -> None:
+    herder = configured_herder()
     herder.assign(leader=OTHER, protocol=EAGER)
-    assert given(deal(herder, 2, EAGER, {ME: NO_JOBS, MemberId("third"): NO_JOBS})) == ALL_JOBS
+    assert assigned_jobs(compute_round(herder, 2, EAGER, {ME: NO_JOBS, MemberId("third"): NO_JOBS})) == ALL_JOBS
 
 
-def test_a_group_that_has_nothing_to_run_needs_no_second_round() -> None:
-    herder = ByHand()
-    herder.begin()
+def test_a_group_without_jobs_needs_no_second_rebalance() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
     herder.assign(protocol=STATIC, leader=ME)
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert not herder.take(Rejoin)
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert not herder.pop_effects(Rejoin)
 
 
 # -- upgrade ----------------------------------------------------------------------------------------------------------
 
 
 @COOPERATIVE
-def test_the_first_cooperative_round_after_an_eager_one_loses_nothing_and_waits_for_nothing(
+def test_the_first_cooperative_rebalance_after_an_eager_one_assigns_all_jobs_without_a_delay(
     protocol: ConnectProtocol,
 ) -> None:
-    """The last eager worker has left: the others stopped everything before they joined, as they were in an eager group,
-    and what they ran, and what it ran, is to be dealt out at once."""
-    herder = ready()
-    # What this leader remembers of the days before the eager ones says nothing any more.
-    lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
-    dealt = lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert given(dealt) == ALL_JOBS
-    assert dealt.delay_ms == 0
-    # From now on it is as ever: who leaves is waited for, and what was not his goes on.
-    dealt = lead(herder, protocol, {ME: dealt.assignments[ME].assigned})
-    assert given(dealt) == NO_JOBS
-    assert dealt.delay_ms == 300_000
+    """The last eager worker has left: the others stopped everything before they joined, because the group was eager,
+    so all jobs, also those of the departed worker, must be assigned at once."""
+    herder = configured_herder()
+    # This leader's state from before the eager rebalances is outdated.
+    lead_round(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    computed = lead_round(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert assigned_jobs(computed) == ALL_JOBS
+    assert computed.delay_ms == 0
+    # Afterwards a departed worker's jobs are deferred as usual, and the other jobs keep running.
+    computed = lead_round(herder, protocol, {ME: computed.assignments[ME].assigned})
+    assert assigned_jobs(computed) == NO_JOBS
+    assert computed.delay_ms == 300_000
 
 
-def test_a_delay_that_was_running_when_the_group_came_to_speak_eager_is_over() -> None:
-    herder = ready()
+def test_a_switch_to_eager_ends_a_running_delay() -> None:
+    herder = configured_herder()
     herder.assign(delay_ms=60_000, leader=ME, protocol=STATIC)
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    dealt = lead(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert (given(dealt), dealt.delay_ms) == (ALL_JOBS, 0)
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    computed = lead_round(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert (assigned_jobs(computed), computed.delay_ms) == (ALL_JOBS, 0)
 
 
-# -- who may claim ----------------------------------------------------------------------------------------------------
+# -- claims -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_claims_all_jobs_is_given_them() -> None:
-    dealt = deal(ready(), 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, {OTHER: ALL_JOBS})
-    assert dealt.assignments[OTHER].assigned == ALL_JOBS
+def test_a_worker_that_claims_all_jobs_is_assigned_them() -> None:
+    computed = compute_round(configured_herder(), 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, {OTHER: ALL_JOBS})
+    assert computed.assignments[OTHER].assigned == ALL_JOBS

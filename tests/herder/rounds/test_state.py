@@ -1,8 +1,8 @@
-"""What a herder remembers of its group's rounds when it goes on in a handed-over place."""
+"""A herder's state of its group's rebalances when it starts with a handover."""
 
 import pytest
 
-from coterie.herder.rounds.state import ForNews, Rounds
+from coterie.herder.rounds.state import ReportedStateChanged, Rounds
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import PlaceHandover
@@ -24,12 +24,12 @@ def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> 
 
 
 @pytest.mark.parametrize("protocol", ConnectProtocol)
-def test_the_next_life_goes_on_with_the_protocol_the_generation_and_the_delay(protocol: ConnectProtocol) -> None:
+def test_the_next_process_continues_with_the_protocol_the_generation_and_the_delay(protocol: ConnectProtocol) -> None:
     rounds = Rounds(handover(protocol))
-    assert (rounds.protocol, rounds.completed, rounds.deferred_until_ms) == (protocol, 7, 90_000)
-    assert rounds.pending_reasons == ()
+    assert (rounds.protocol, rounds.last_completed_generation, rounds.deferred_until_ms) == (protocol, 7, 90_000)
+    assert rounds.rejoin_reasons == ()
 
 
-def test_a_place_that_owes_a_round_is_announced_in_the_next_life() -> None:
-    (reason,) = Rounds(handover(ConnectProtocol.STATIC, must_ask_for_round=True)).pending_reasons
-    assert isinstance(reason, ForNews)
+def test_a_handover_that_must_request_a_rejoin_has_a_reason_for_it() -> None:
+    (reason,) = Rounds(handover(ConnectProtocol.STATIC, must_ask_for_round=True)).rejoin_reasons
+    assert isinstance(reason, ReportedStateChanged)

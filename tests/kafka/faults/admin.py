@@ -7,7 +7,7 @@ from uuid import UUID
 
 from coterie.wire.errors import ErrorCode as E
 from tests.kafka.faults.row import Fields, Row, Scene
-from tests.kafka.faults.topics import NOBODYS_ID
+from tests.kafka.faults.topics import UNKNOWN_TOPIC_ID
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -17,8 +17,8 @@ Asked = tuple[str | None, UUID | None]
 Change = tuple[str, int, str | None]
 
 
-def delete(*asked: Asked) -> Fields:
-    return {"topics": [{"name": name, "topic_id": topic_id} for name, topic_id in asked], "timeout": 30_000}
+def delete(*topics: Asked) -> Fields:
+    return {"topics": [{"name": name, "topic_id": topic_id} for name, topic_id in topics], "timeout": 30_000}
 
 
 def twice_by_name_and_id(scene: Scene) -> Fields:
@@ -32,7 +32,7 @@ def by_name_and_id(scene: Scene) -> Fields:
 
 
 def grow(name: str, count: int, *brokers: tuple[int, ...], assigned: bool = False, times: int = 1) -> Fields:
-    """A topic of 2 partitions, say, to ``count``; with ``assigned``, each new one on its ``brokers``."""
+    """Grow a topic to ``count`` partitions; with ``assigned``, each new partition is placed on its ``brokers``."""
     assignments = [{"broker_ids": some} for some in brokers] if assigned or brokers else None
     topic = {"name": name, "count": count, "assignments": assignments}
     return {"topics": [topic] * times, "timeout": 30_000, "validate_only": True}
@@ -101,11 +101,11 @@ DELETES = (
     _delete("of a topic by its id", E.none, lambda scene: delete((None, scene.topic_id(scene.topic())))),
     _delete("of no topic", E.unknown_topic_or_partition, delete(("no-such-topic", None))),
     _delete("of a name that no topic can have", E.unknown_topic_or_partition, delete(("a b", None))),
-    _delete("of an id that no topic has", E.unknown_topic_id, delete((None, NOBODYS_ID))),
+    _delete("of an id that no topic has", E.unknown_topic_id, delete((None, UNKNOWN_TOPIC_ID))),
     _delete("of nothing", E.invalid_request, delete((None, None))),
     _delete("by name and id at once", E.invalid_request, by_name_and_id),
     _delete("twice by name", E.invalid_request, lambda scene: delete(*[(scene.topic(), None)] * 2)),
-    _delete("twice by id", E.invalid_request, delete((None, NOBODYS_ID), (None, NOBODYS_ID))),
+    _delete("twice by id", E.invalid_request, delete((None, UNKNOWN_TOPIC_ID), (None, UNKNOWN_TOPIC_ID))),
     _delete("once by name and once by id", E.invalid_request, twice_by_name_and_id),
 )
 
@@ -123,7 +123,7 @@ GROWTH = (
         E.invalid_partitions,
         lambda scene: grow(scene.topic(), 20_000),
         E.unknown_server_error,
-        "Kafka's controller fails at more than 10,000 records in one write; our limit is a setting, and says so",
+        "Kafka's controller fails at more than 10,000 records in one write; our limit is a setting, named in the error",
     ),
     _grow("without assignments", E.invalid_replica_assignment, lambda scene: grow(scene.topic(2), 3, assigned=True)),
     _grow("with too few of them", E.invalid_replica_assignment, lambda scene: grow(scene.topic(2), 4, (1,))),
@@ -136,7 +136,7 @@ DESCRIPTIONS = (
     _describe("of a topic", E.none, lambda scene: describe(TOPIC, scene.topic())),
     _describe("of this broker", E.none, describe(BROKER, "1")),
     _describe("of the cluster", E.none, describe(BROKER, "")),
-    _describe("of a group that nobody knows", E.none, describe(GROUP, "no-such-group")),
+    _describe("of an unknown group", E.none, describe(GROUP, "no-such-group")),
     _describe("of no topic", E.unknown_topic_or_partition, describe(TOPIC, "no-such-topic")),
     _describe("of a name that no topic can have", E.invalid_topic_exception, describe(TOPIC, "a b")),
     _describe("of an empty name", E.invalid_topic_exception, describe(TOPIC, "")),
@@ -164,7 +164,7 @@ ALTERATIONS = (
         E.invalid_request,
         alter_topic(("retention.ms", 9, "1")),
         E.unknown_server_error,
-        "Kafka trips over it; the client should hear that its request is wrong",
+        "Kafka fails with an exception; the client should get an error about its request",
     ),
     _alter("that appends to a number", E.invalid_config, alter_topic(("retention.ms", APPEND, "1"))),
     _alter("that subtracts from a number", E.invalid_config, alter_topic(("retention.ms", SUBTRACT, "1"))),
@@ -192,13 +192,17 @@ ALTERATIONS = (
     _alter("of a group to too much", E.invalid_config, alter_group((SESSION, SET, "60001"))),
     _alter("of a group to no value", E.invalid_request, alter_group((SESSION, SET, None))),
     _alter(
-        "of a share group to a place", E.none, alter_group(("share.auto.offset.reset", SET, "by_duration:P1DT2.5S"))
+        "of a share group to a start position",
+        E.none,
+        alter_group(("share.auto.offset.reset", SET, "by_duration:P1DT2.5S")),
     ),
     _alter(
-        "of a share group to no place", E.invalid_config, alter_group(("share.auto.offset.reset", SET, "by_duration:P"))
+        "of a share group to no start position",
+        E.invalid_config,
+        alter_group(("share.auto.offset.reset", SET, "by_duration:P")),
     ),
     _alter(
-        "of a share group to a place before the past",
+        "of a share group to a start position before time 0",
         E.invalid_config,
         alter_group(("share.auto.offset.reset", SET, "by_duration:-P1D")),
     ),
@@ -213,7 +217,7 @@ ALTERATIONS = (
         E.invalid_request,
         alter(BROKER, "1", ("no.such.config", SET, "2")),
         E.none,
-        "Kafka keeps keys for plug-ins; we have none, and the client should hear of its slip",
+        "Kafka keeps keys for plug-ins; we have none, and the client should get an error about its mistake",
     ),
     _alter(
         "of what a broker could change while it runs",
@@ -246,10 +250,14 @@ LOOKS = (
     _partitions("of no topic", E.unknown_topic_or_partition, partitions("no-such-topic")),
     _partitions("of a name that no topic can have", E.invalid_topic_exception, partitions("a b")),
     _partitions(
-        "of an empty name", E.invalid_topic_exception, partitions(""), E.unknown_server_error, "Kafka trips over it"
+        "of an empty name",
+        E.invalid_topic_exception,
+        partitions(""),
+        E.unknown_server_error,
+        "Kafka fails with an exception",
     ),
     _partitions("from a partition below 0", E.invalid_request, partitions("a", cursor=("a", -1))),
-    _partitions("from behind all that is asked for", E.invalid_request, partitions("a", cursor=("z", 0))),
+    _partitions("from after all requested topics", E.invalid_request, partitions("a", cursor=("z", 0))),
     _cluster("of brokers", E.none, cluster(1)),
     _cluster("of controllers", E.mismatched_endpoint_type, cluster(2)),
     _cluster("of what is none", E.unsupported_endpoint_type, cluster(9)),

@@ -24,7 +24,7 @@ def produce(
     records: bytes | None = BATCH,
     transactional_id: str | None = None,
 ) -> Fields:
-    """In the versions that name topics; those of v13 have ids."""
+    """A request in the versions with topic names; v13 has topic ids."""
     data = {"index": partition, "records": records}
     return {
         "transactional_id": transactional_id,
@@ -35,7 +35,7 @@ def produce(
 
 
 def fetch(topic: str, **wrong: Any) -> Fields:
-    """In the versions that name topics; ``wrong`` of the partition."""
+    """A request in the versions with topic names; ``wrong`` are fields of the partition."""
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000} | wrong
     return FETCH | {"topics": [{"topic": topic, "partitions": [partition]}]}
 
@@ -69,7 +69,7 @@ def offsets(topic: str, **wrong: Any) -> Fields:
 
 
 def at(place: int, raw: bytes) -> bytes:
-    """The batch with other bytes at ``place``, of which its CRC says nothing."""
+    """The batch with other bytes at ``place``, which its CRC does not cover."""
     return BATCH[:place] + raw + BATCH[place + len(raw) :]
 
 
@@ -93,7 +93,7 @@ PRODUCE = (
         "to a partition below 0", E.unknown_topic_or_partition, lambda scene: produce(scene.topic(), partition=-1)
     ),
     _produce(
-        "for which more in-sync replicas are wanted than there are",
+        "for which more in-sync replicas are required than exist",
         E.none,
         lambda scene: produce(scene.topic(min_insync_replicas="2"), acks=-1),
     ),
@@ -102,29 +102,31 @@ PRODUCE = (
     _produce("of no batch", E.invalid_record, lambda scene: produce(scene.topic(), records=b"")),
     _produce("of two batches", E.invalid_record, lambda scene: produce(scene.topic(), records=BATCH + BATCH)),
     _produce("of an old format", E.invalid_record, lambda scene: produce(scene.topic(), records=at(16, b"\1"))),
-    _produce("of a format to come", E.corrupt_message, lambda scene: produce(scene.topic(), records=at(16, b"\3"))),
+    _produce("of a later format", E.corrupt_message, lambda scene: produce(scene.topic(), records=at(16, b"\3"))),
     _produce(
-        "of more records than there are", E.invalid_record, lambda scene: produce(scene.topic(), records=MISCOUNTED)
+        "with a record count above the number of records",
+        E.invalid_record,
+        lambda scene: produce(scene.topic(), records=MISCOUNTED),
     ),
     _produce(
-        "of a time to come",
+        "of a time in the future",
         E.invalid_timestamp,
         lambda scene: produce(scene.topic(), records=encode_batch(ONE, timestamp_ms=4_000_000_000_000)),
     ),
     _produce(
-        "of a time long gone",
+        "of a time long past",
         E.invalid_timestamp,
         lambda scene: produce(scene.topic(message_timestamp_before_max_ms="1000")),
     ),
     _produce(
-        "of no time where the broker gives it",
+        "of no time where the broker sets it",
         E.none,
         lambda scene: produce(
             scene.topic(message_timestamp_type="LogAppendTime"), records=encode_batch(ONE, timestamp_ms=-1)
         ),
     ),
     _produce(
-        "without a key where keys count",
+        "without a key to a compacted topic",
         E.invalid_record,
         lambda scene: produce(scene.topic(cleanup_policy="compact"), records=KEYLESS),
     ),
@@ -144,7 +146,7 @@ FETCHES = (
     _fetch("of no partition", E.unknown_topic_or_partition, lambda scene: fetch(scene.topic(), partition=7)),
     _fetch("beyond the end", E.offset_out_of_range, lambda scene: fetch(scene.topic(), fetch_offset=1)),
     _fetch("before the start", E.offset_out_of_range, lambda scene: fetch(scene.topic(), fetch_offset=-1)),
-    _fetch("of an epoch to come", E.unknown_leader_epoch, lambda scene: fetch(scene.topic(), current_leader_epoch=9)),
+    _fetch("of a later epoch", E.unknown_leader_epoch, lambda scene: fetch(scene.topic(), current_leader_epoch=9)),
     _fetch(
         "of no session",
         E.fetch_session_id_not_found,
@@ -154,22 +156,30 @@ FETCHES = (
 
 OFFSETS = (
     _offsets("of the end", E.none, lambda scene: offsets(scene.topic())),
-    Row("ListOffsets", 7, "of a word of v8", E.unsupported_version, lambda scene: offsets(scene.topic(), timestamp=-4)),
+    Row(
+        "ListOffsets",
+        7,
+        "with a special timestamp of v8",
+        E.unsupported_version,
+        lambda scene: offsets(scene.topic(), timestamp=-4),
+    ),
     _offsets("of no topic", E.unknown_topic_or_partition, lambda scene: offsets(scene.name())),
     _offsets("of no partition", E.unknown_topic_or_partition, lambda scene: offsets(scene.topic(), partition_index=7)),
-    _offsets(
-        "of an epoch to come", E.unknown_leader_epoch, lambda scene: offsets(scene.topic(), current_leader_epoch=9)
-    ),
+    _offsets("of a later epoch", E.unknown_leader_epoch, lambda scene: offsets(scene.topic(), current_leader_epoch=9)),
 )
 
 EPOCHS = (
     _epochs("of the only epoch", E.none, lambda scene: epochs(scene.topic())),
-    _epochs("of an epoch to come", E.none, lambda scene: epochs(scene.topic(), leader_epoch=1)),
+    _epochs("of a later epoch", E.none, lambda scene: epochs(scene.topic(), leader_epoch=1)),
     _epochs(
-        "by who is an epoch ahead", E.unknown_leader_epoch, lambda scene: epochs(scene.topic(), current_leader_epoch=9)
+        "by a client that is an epoch ahead",
+        E.unknown_leader_epoch,
+        lambda scene: epochs(scene.topic(), current_leader_epoch=9),
     ),
     _epochs(
-        "by who is an epoch behind", E.fenced_leader_epoch, lambda scene: epochs(scene.topic(), current_leader_epoch=-5)
+        "by a client that is an epoch behind",
+        E.fenced_leader_epoch,
+        lambda scene: epochs(scene.topic(), current_leader_epoch=-5),
     ),
     _epochs("of no topic", E.unknown_topic_or_partition, lambda scene: epochs(scene.name())),
     _epochs("of no partition", E.unknown_topic_or_partition, lambda scene: epochs(scene.topic(), partition=7)),

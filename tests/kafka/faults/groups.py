@@ -31,7 +31,7 @@ def join(scene: Scene, **wrong: Any) -> Fields:
 
 
 def rejoin(scene: Scene, **wrong: Any) -> Fields:
-    """By the only member of a stable group."""
+    """A join by the only member of a stable group."""
     member = scene.member()
     return JOIN | {"group_id": member["group_id"], "member_id": member["member_id"]} | wrong
 
@@ -51,7 +51,7 @@ def leave(scene: Scene, member_id: str | None = None) -> Fields:
 
 
 def static(scene: Scene) -> dict[str, Any]:
-    """The only member of a group that joins, which is static: ``group_id``, ``member_id``, ``generation_id`` and
+    """The only member of a joining group, a static one: ``group_id``, ``member_id``, ``generation_id`` and
     ``group_instance_id``."""
     group_id = scene.name()
     joined = scene.ask_until_ready("JoinGroup", 9, JOIN | {"group_id": group_id, "group_instance_id": "i"})
@@ -70,14 +70,14 @@ def static_join(scene: Scene, **wrong: Any) -> Fields:
 
 
 def static_leave(scene: Scene, member_id: str | None, instance_id: str | None) -> Fields:
-    """``member_id``: None for the right one."""
+    """A leave; ``member_id`` None stands for the right one."""
     member = static(scene)
     leaving = {"member_id": member["member_id"] if member_id is None else member_id, "group_instance_id": instance_id}
     return {"group_id": member["group_id"], "members": [leaving | {"reason": None}]}
 
 
-def with_a_dead_id(scene: Scene) -> Fields:
-    """By a dynamic member's id that was handed out, as if it were a static one's."""
+def with_the_id_of_a_dynamic_member(scene: Scene) -> Fields:
+    """A static join with the member id of a dynamic member."""
     group_id = scene.name()
     handed_out = scene.ask_until_ready("JoinGroup", 9, JOIN | {"group_id": group_id})
     return JOIN | {"group_id": group_id, "member_id": handed_out.member_id, "group_instance_id": "i"}
@@ -87,7 +87,7 @@ NAMELESS: Fields = {"groups_names": ("",)}
 
 
 def without_nameless_group(scene: Scene, fields: Fields) -> Fields:
-    """A group may be called nothing, and a row about offsets makes one: now there is none, whatever came before."""
+    """Delete the group with the empty name, which is a valid name and which a row about offsets creates."""
     scene.ask("DeleteGroups", 2, NAMELESS)
     return fields
 
@@ -116,7 +116,7 @@ FIND = (
 JOINS = (
     _join("without a member id", E.member_id_required, join),
     _join("of an empty group id", E.invalid_group_id, lambda scene: join(scene, group_id="")),
-    _join("with a member id that nobody has", E.unknown_member_id, lambda scene: join(scene, member_id="nobody")),
+    _join("with an unknown member id", E.unknown_member_id, lambda scene: join(scene, member_id="unknown")),
     _join("with a session too short", E.invalid_session_timeout, lambda scene: join(scene, session_timeout=10)),
     _join("with a session too long", E.invalid_session_timeout, lambda scene: join(scene, session_timeout=2**31 - 1)),
     _join("without protocols", E.inconsistent_group_protocol, lambda scene: join(scene, protocols=())),
@@ -126,8 +126,8 @@ JOINS = (
 
 SYNCS = (
     _sync("of an empty group id", E.invalid_group_id, lambda scene: sync(scene, group_id="")),
-    _sync("of a group that is not there", E.unknown_member_id, lambda scene: sync(scene, group_id=scene.name())),
-    _sync("by nobody", E.unknown_member_id, lambda scene: sync(scene, member_id="nobody")),
+    _sync("of an unknown group", E.unknown_member_id, lambda scene: sync(scene, group_id=scene.name())),
+    _sync("by an unknown member", E.unknown_member_id, lambda scene: sync(scene, member_id="unknown")),
     _sync("of a former generation", E.illegal_generation, lambda scene: sync(scene, generation_id=0)),
     _sync("of another type", E.inconsistent_group_protocol, lambda scene: sync(scene, protocol_type="connect")),
     _sync("of another protocol", E.inconsistent_group_protocol, lambda scene: sync(scene, protocol_name="sticky")),
@@ -136,13 +136,13 @@ SYNCS = (
 HEARTBEATS = (
     _heartbeat("of an empty group id", E.invalid_group_id, lambda scene: heartbeat(scene, group_id="")),
     _heartbeat("of no group", E.unknown_member_id, lambda scene: heartbeat(scene, group_id=scene.name())),
-    _heartbeat("by nobody", E.unknown_member_id, lambda scene: heartbeat(scene, member_id="nobody")),
+    _heartbeat("by an unknown member", E.unknown_member_id, lambda scene: heartbeat(scene, member_id="unknown")),
     _heartbeat("of a former generation", E.illegal_generation, lambda scene: heartbeat(scene, generation_id=0)),
-    _heartbeat("of a generation to come", E.illegal_generation, lambda scene: heartbeat(scene, generation_id=99)),
+    _heartbeat("of a later generation", E.illegal_generation, lambda scene: heartbeat(scene, generation_id=99)),
 )
 
 LEAVES = (
-    _leave("by nobody", E.unknown_member_id, lambda scene: leave(scene, "nobody")),
+    _leave("by an unknown member", E.unknown_member_id, lambda scene: leave(scene, "unknown")),
     _leave("of an empty group id", E.invalid_group_id, lambda scene: leave(scene) | {"group_id": ""}),
     _leave("by its member", E.none, leave),
 )
@@ -150,13 +150,11 @@ LEAVES = (
 STATIC = (
     _join("static, without a member id", E.none, lambda scene: static_join(scene, member_id="")),
     _join("static, by its former id", E.fenced_instance_id, lambda scene: static_join(scene, member_id="former")),
+    _join("of an unknown instance", E.unknown_member_id, lambda scene: static_join(scene, group_instance_id="j")),
     _join(
-        "of an instance that nobody is", E.unknown_member_id, lambda scene: static_join(scene, group_instance_id="j")
-    ),
-    _join(
-        "static, by the id of a dynamic member to come",
+        "static, by the id of a dynamic member that has not joined",
         E.unknown_member_id,
-        with_a_dead_id,
+        with_the_id_of_a_dynamic_member,
         kafka=E.unknown_server_error,
         why="Kafka's own assertion fails on it",
     ),
@@ -165,12 +163,12 @@ STATIC = (
         E.invalid_request,
         lambda scene: join(scene, group_instance_id="x" * 1_001),
         kafka=E.none,
-        why="each member id has it in it; Kafka keeps them as long as 32,730 characters and breaks with one more",
+        why="each member id contains it; Kafka accepts up to 32,730 characters and fails with an exception above that",
     ),
     _sync(
         "static, by its former id", E.fenced_instance_id, lambda scene: SYNC | static(scene) | {"member_id": "former"}
     ),
-    _sync("of an instance that nobody is", E.unknown_member_id, lambda scene: sync(scene, group_instance_id="j")),
+    _sync("of an unknown instance", E.unknown_member_id, lambda scene: sync(scene, group_instance_id="j")),
     _sync("without a type", E.inconsistent_group_protocol, lambda scene: sync(scene, protocol_type=None)),
     _sync(
         "without a protocol, of no group",
@@ -179,32 +177,40 @@ STATIC = (
         | {
             "group_id": "",
             "generation_id": 1,
-            "member_id": "nobody",
+            "member_id": "unknown",
             "protocol_name": None,
         },
     ),
-    Row("SyncGroup", 4, "that knows of no type", E.none, sync),
+    Row("SyncGroup", 4, "of a version without a type", E.none, sync),
     _heartbeat("static, by its former id", E.fenced_instance_id, lambda scene: static(scene) | {"member_id": "former"}),
+    _heartbeat("of an unknown instance", E.unknown_member_id, lambda scene: heartbeat(scene, group_instance_id="j")),
     _heartbeat(
-        "of an instance that nobody is", E.unknown_member_id, lambda scene: heartbeat(scene, group_instance_id="j")
+        "of a static member without its instance id", E.none, lambda scene: static(scene) | {"group_instance_id": None}
     ),
-    _heartbeat("static, that does not say so", E.none, lambda scene: static(scene) | {"group_instance_id": None}),
     _leave("static, by its former id", E.fenced_instance_id, lambda scene: static_leave(scene, "former", "i")),
     _leave("by instance id alone", E.none, lambda scene: static_leave(scene, "", "i")),
     _leave("static, by member id alone", E.none, lambda scene: static_leave(scene, None, None)),
-    _leave("of an instance that nobody is", E.unknown_member_id, lambda scene: static_leave(scene, "", "j")),
-    _leave("of its own id as another instance", E.unknown_member_id, lambda scene: static_leave(scene, None, "j")),
+    _leave("of an unknown instance", E.unknown_member_id, lambda scene: static_leave(scene, "", "j")),
     _leave(
-        "of a group that is not there", E.unknown_member_id, lambda scene: leave(scene) | {"group_id": scene.name()}
+        "of its own member id with another instance id",
+        E.unknown_member_id,
+        lambda scene: static_leave(scene, None, "j"),
     ),
-    _leave("of nobody", E.none, lambda scene: leave(scene) | {"members": ()}),
-    Row("LeaveGroup", 2, "by nobody", E.unknown_member_id, lambda scene: scene.member() | {"member_id": "nobody"}),
-    Row("LeaveGroup", 2, "of no group", E.unknown_member_id, {"group_id": "no such group", "member_id": "nobody"}),
+    _leave("of an unknown group", E.unknown_member_id, lambda scene: leave(scene) | {"group_id": scene.name()}),
+    _leave("of no member", E.none, lambda scene: leave(scene) | {"members": ()}),
+    Row(
+        "LeaveGroup",
+        2,
+        "by an unknown member",
+        E.unknown_member_id,
+        lambda scene: scene.member() | {"member_id": "unknown"},
+    ),
+    Row("LeaveGroup", 2, "of no group", E.unknown_member_id, {"group_id": "no such group", "member_id": "unknown"}),
 )
 
 TOLD = (
-    _describe(6, "of a group that is not there", E.group_id_not_found, lambda scene: described(scene.name())),
-    _describe(5, "of a group that is not there", E.none, lambda scene: described(scene.name())),
+    _describe(6, "of an unknown group", E.group_id_not_found, lambda scene: described(scene.name())),
+    _describe(5, "of an unknown group", E.none, lambda scene: described(scene.name())),
     _describe(
         6,
         "of an empty group id",
@@ -217,7 +223,7 @@ TOLD = (
     _delete(
         "of a group with a member", E.non_empty_group, lambda scene: {"groups_names": (scene.member()["group_id"],)}
     ),
-    _delete("of a group that is not there", E.group_id_not_found, lambda scene: {"groups_names": (scene.name(),)}),
+    _delete("of an unknown group", E.group_id_not_found, lambda scene: {"groups_names": (scene.name(),)}),
     _delete("of an empty group id", E.group_id_not_found, lambda scene: without_nameless_group(scene, NAMELESS)),
     _delete("of nothing", E.none, {"groups_names": ()}),
 )

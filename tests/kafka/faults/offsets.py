@@ -6,11 +6,11 @@ from typing import Any
 from coterie.wire.errors import ErrorCode as E
 from tests.kafka.faults.row import Fields, Row, Scene
 
-NOBODY: Fields = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+NO_MEMBER: Fields = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 
 
 def commit(scene: Scene, *, topic: str | None = None, partition: int = 0, metadata: str = "", **wrong: Any) -> Fields:
-    """By nobody's member, as tools do, to a group without members."""
+    """A commit without a member, as tools do it, to a group without members."""
     offset = {
         "partition_index": partition,
         "committed_offset": 1,
@@ -18,7 +18,7 @@ def commit(scene: Scene, *, topic: str | None = None, partition: int = 0, metada
         "committed_metadata": metadata,
     }
     topics = [{"name": topic or scene.topic(), "partitions": [offset]}]
-    return NOBODY | {"group_id": scene.name(), "topics": topics} | wrong
+    return NO_MEMBER | {"group_id": scene.name(), "topics": topics} | wrong
 
 
 def by_member(scene: Scene, **wrong: Any) -> Fields:
@@ -41,7 +41,7 @@ def delete(group_id: str, topic: str, partition: int = 0) -> Fields:
 
 
 def delete_of(scene: Scene, **wrong: Any) -> Fields:
-    """Of a group with an offset and no members."""
+    """A deletion in a group with an offset and no members."""
     committed = commit(scene)
     scene.ask("OffsetCommit", 9, committed)
     return delete(committed["group_id"], committed["topics"][0]["name"]) | wrong
@@ -52,23 +52,25 @@ _fetch = partial(Row, "OffsetFetch", 9)
 _delete = partial(Row, "OffsetDelete", 0)
 
 ROWS = (
-    _commit("by nobody", E.none, commit),
+    _commit("without a member", E.none, commit),
     _commit("of an empty group id", E.none, lambda scene: commit(scene, group_id="")),
     _commit("of no topic", E.unknown_topic_or_partition, lambda scene: commit(scene, topic="no-such-topic")),
     _commit("of no partition", E.unknown_topic_or_partition, lambda scene: commit(scene, partition=7)),
-    _commit("with too long a note", E.offset_metadata_too_large, lambda scene: commit(scene, metadata="x" * 4097)),
-    _commit("with a note of full length", E.none, lambda scene: commit(scene, metadata="x" * 4096)),
+    _commit("with too long metadata", E.offset_metadata_too_large, lambda scene: commit(scene, metadata="x" * 4097)),
+    _commit("with metadata of the maximum length", E.none, lambda scene: commit(scene, metadata="x" * 4096)),
     _commit(
         "by a member of no group",
         E.group_id_not_found,
         lambda scene: commit(scene, member_id="m", generation_id_or_member_epoch=1),
     ),
     _commit("by a member", E.none, by_member),
-    _commit("by a stranger", E.unknown_member_id, lambda scene: by_member(scene, member_id="stranger")),
+    _commit("by an unknown member", E.unknown_member_id, lambda scene: by_member(scene, member_id="stranger")),
     _commit(
         "of another generation", E.illegal_generation, lambda scene: by_member(scene, generation_id_or_member_epoch=7)
     ),
-    _commit("by nobody to a group with members", E.unknown_member_id, lambda scene: by_member(scene, **NOBODY)),
+    _commit(
+        "without a member to a group with members", E.unknown_member_id, lambda scene: by_member(scene, **NO_MEMBER)
+    ),
     _fetch("of no group", E.none, lambda scene: fetch(scene.name())),
     _fetch("of an empty group id", E.none, fetch("")),
     _fetch("of no topic", E.none, lambda scene: fetch(scene.member()["group_id"])),
@@ -83,7 +85,7 @@ ROWS = (
         ),
     ),
     _delete(
-        "of members that do not tell what they read",
+        "of members without a subscription",
         E.group_subscribed_to_topic,
         lambda scene: delete(scene.member()["group_id"], scene.topic()),
     ),

@@ -1,11 +1,11 @@
-"""One row of the request × fault table, and the scene on which its request is played.
+"""One row of the request × fault table, and the scene in which its request is sent.
 
-A row is one call: the API, its version, what is wrong with the request, the error codes that the answer holds, and the
-request's fields by kio's names. Fields that depend on the broker's state are a function of the :class:`Scene`::
+A row is one call: the API, its version, the fault of the request, the error codes in the response, and the request's
+fields by kio's names. Fields that depend on the broker's state are a function of the :class:`Scene`::
 
-    Row("Heartbeat", 4, "of a generation long gone", E.illegal_generation, lambda scene: scene.member() | {...})
+    Row("Heartbeat", 4, "of a former generation", E.illegal_generation, lambda scene: scene.member() | {...})
 
-Rows stand in the areas beside this file, each in a tuple ``ROWS``; a new area is found by its name alone.
+Rows are in the other modules of this folder, each in a tuple ``ROWS``; a new module needs no registration.
 """
 
 import time
@@ -68,19 +68,19 @@ _YOUNG = (
     ErrorCode.leader_not_available,
     ErrorCode.not_leader_or_follower,
 )
-"""What a broker answers for a moment after its start, and about a topic that was made a moment ago."""
+"""Errors that a broker returns shortly after its start, and for a topic that was just created."""
 
 Codes = tuple[ErrorCode, ...]
 
 CLOSED: Codes = ()
-"""No answer: the broker closes the connection."""
+"""No response: the broker closes the connection."""
 
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request and the error codes of its answer, `none` left out; in which order they stand there is chance."""
+    """One request and the error codes of its response, in any order and without `none`."""
 
     api: str
     version: int
@@ -88,12 +88,12 @@ class Row:
     expected: ErrorCode | Codes
     fields: "Fields | Callable[[Scene], Fields]" = field(default_factory=dict)
     kafka: ErrorCode | Codes | None = None
-    """What Apache Kafka answers where we differ from it on purpose."""
+    """Apache Kafka's error codes, if we differ on purpose."""
     why: str = ""
-    """And the purpose."""
+    """The reason for the difference."""
 
     def __post_init__(self) -> None:
-        assert (self.kafka is None) == (not self.why), f"{self}: a difference has its reason"
+        assert (self.kafka is None) == (not self.why), f"{self}: a difference needs a reason, and only a difference"
 
     def __str__(self) -> str:
         return f"{self.api} v{self.version} {self.fault}"
@@ -104,7 +104,7 @@ class Row:
         return tuple(sorted(expected)) if isinstance(expected, tuple) else (expected,)
 
     def play(self, scene: "Scene") -> Codes:
-        """Ask the scene's broker, and tell the codes of its answer."""
+        """Send the request to the scene's broker; returns the error codes of the response."""
         values = self.fields(scene) if callable(self.fields) else self.fields
         try:
             answer = scene.ask(self.api, self.version, values)
@@ -114,12 +114,12 @@ class Row:
 
 
 def codes(answer: Any) -> Codes:
-    """All error codes of an answer but `none`, by number; `none` alone where nothing else is."""
+    """All error codes of a response except `none`, by number; `none` alone if there is no other."""
     return tuple(sorted(code for code in _codes(answer) if code is not ErrorCode.none)) or (ErrorCode.none,)
 
 
 class Scene:
-    """One connection to a broker, and what requests can be about: topics, groups and members made for one row."""
+    """One connection to a broker, and the topics, groups and members that are created for one row."""
 
     _numbers = count()
 
@@ -127,19 +127,19 @@ class Scene:
         self._client = client
 
     def ask(self, api: str, version: int, values: Fields) -> Any:
-        """Kio's entity of the answer."""
+        """Send a request; returns kio's entity of the response."""
         return self._client.ask(KEYS[api], version, **values)
 
     def ask_until_ready(self, api: str, version: int, values: Fields) -> Any:
-        """Likewise, asked again for as long as the broker, or the topic, is too young to tell."""
+        """Likewise, repeated as long as the broker or the topic is not ready."""
         deadline_s = time.monotonic() + DEADLINE_S
         while (answer := self.ask(api, version, values)) and any(code in _YOUNG for code in codes(answer)):
             assert time.monotonic() < deadline_s, answer
             time.sleep(0.05)
         return answer
 
-    def ask_until_done(self, api: str, version: int, values: Fields) -> Any:
-        """Likewise, for what has to succeed before the row's own question."""
+    def ask_until_success(self, api: str, version: int, values: Fields) -> Any:
+        """Likewise, repeated until it succeeds, for requests before the row's own one."""
         deadline_s = time.monotonic() + DEADLINE_S
         while codes(answer := self.ask(api, version, values)) != (ErrorCode.none,):
             assert codes(answer)[0] in (*_YOUNG, ErrorCode.concurrent_transactions), answer
@@ -148,18 +148,18 @@ class Scene:
         return answer
 
     def wait_ready(self) -> None:
-        """Until the broker has its coordinators, and they have read their logs."""
+        """Wait until the broker's coordinators have read their logs."""
         self.member()
-        self.ask_until_ready("FindCoordinator", 6, {"key_type": 1, "coordinator_keys": ("anybody",)})
+        self.ask_until_ready("FindCoordinator", 6, {"key_type": 1, "coordinator_keys": ("any-id",)})
         init = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
         self.ask_until_ready("InitProducerId", 4, init)
 
     def name(self) -> str:
-        """A name for a topic, group or client that nobody else has."""
+        """A unique name for a topic, group or client."""
         return f"fault-{next(self._numbers)}-{uuid4().hex[:6]}"
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
-        """A fresh topic's name; `segment_ms` stands for ``segment.ms``. Its partitions can be written to."""
+        """Create a topic and wait until it can be written to; `segment_ms` stands for ``segment.ms``."""
         name = self.name()
         created = self.ask(
             "CreateTopics",
@@ -194,8 +194,8 @@ class Scene:
         return topic_id
 
     def member(self, group_id: str | None = None) -> dict[str, Any]:
-        """The only member of a stable group of one protocol, ``range`` of ``consumer``: ``group_id``, ``member_id``
-        and ``generation_id``."""
+        """The only member of a stable group (type ``consumer``, protocol ``range``): ``group_id``, ``member_id`` and
+        ``generation_id``."""
         group_id = group_id or self.name()
         join: dict[str, Any] = {
             "group_id": group_id,
@@ -243,7 +243,7 @@ class Scene:
         )
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _codes(entity: Any) -> Iterator[ErrorCode]:

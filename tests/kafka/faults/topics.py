@@ -8,7 +8,7 @@ from uuid import UUID
 from coterie.wire.errors import ErrorCode as E
 from tests.kafka.faults.row import Row, Scene
 
-NOBODYS_ID = UUID("7c2a4a3e-2d6f-4a52-9c6e-0c5f1f0f6a11")
+UNKNOWN_TOPIC_ID = UUID("7c2a4a3e-2d6f-4a52-9c6e-0c5f1f0f6a11")
 
 
 def create(*topics: dict[str, Any], validate_only: bool = True) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def config(name: str, value: str | None) -> dict[str, Any]:
 
 
 def twin(scene: Scene) -> dict[str, Any]:
-    """Of a topic that has a dot where this one has an underscore."""
+    """A request to create a topic whose name differs from an existing one by a dot for an underscore."""
     name = f"{scene.name()}.a"
     scene.ask("CreateTopics", 7, create({"name": name}, validate_only=False))
     return create({"name": name.replace(".", "_")})
@@ -51,11 +51,11 @@ _metadata = partial(Row, "Metadata", 12)
 _create = partial(Row, "CreateTopics", 7)
 
 METADATA = (
-    _metadata("of a topic that is not there", E.unknown_topic_or_partition, named("no-such-topic")),
+    _metadata("of an unknown topic", E.unknown_topic_or_partition, named("no-such-topic")),
     _metadata("of a name that no topic can have", E.invalid_topic_exception, named("a b")),
     _metadata("of an empty name", E.invalid_topic_exception, named("")),
     _metadata("of a name that is too long", E.invalid_topic_exception, named("a" * 250)),
-    _metadata("of an id that no topic has", E.unknown_topic_id, named(None, NOBODYS_ID)),
+    _metadata("of an id that no topic has", E.unknown_topic_id, named(None, UNKNOWN_TOPIC_ID)),
     _metadata("of a topic by its name", E.none, lambda scene: named(scene.topic())),
     _metadata("of a topic by its id", E.none, lambda scene: named(None, scene.topic_id(scene.topic()))),
 )
@@ -77,11 +77,11 @@ CREATE = (
         "of more replicas than brokers", E.invalid_replication_factor, create({"name": "t", "replication_factor": 3})
     ),
     _create("assigned and counted", E.invalid_request, create({"name": "t", "assignments": [assigned(0, 1)]})),
-    _create("with a hole in it", E.invalid_replica_assignment, create(by_hand(assigned(0, 1), assigned(2, 1)))),
-    _create("on a broker that is not there", E.invalid_replica_assignment, create(by_hand(assigned(0, 7)))),
+    _create("with a missing partition", E.invalid_replica_assignment, create(by_hand(assigned(0, 1), assigned(2, 1)))),
+    _create("on an unknown broker", E.invalid_replica_assignment, create(by_hand(assigned(0, 7)))),
     _create("on one broker twice", E.invalid_replica_assignment, create(by_hand(assigned(0, 1, 1)))),
     _create("on no broker", E.invalid_replica_assignment, create(by_hand(assigned(0)))),
-    _create("with a config that Kafka has not", E.invalid_config, config("no.such.config", "1")),
+    _create("with an unknown config", E.invalid_config, config("no.such.config", "1")),
     _create("with a config of no value", E.invalid_config, config("retention.ms", None)),
     _create("with a number that is none", E.invalid_config, config("retention.ms", "soon")),
     _create("with a number below its range", E.invalid_config, config("retention.ms", "-2")),
@@ -93,7 +93,7 @@ CREATE = (
     _create("with a policy twice", E.none, config("cleanup.policy", "compact,compact")),
     _create("with a codec that is none", E.invalid_config, config("compression.type", "rar")),
     _create("with a level beyond its range", E.invalid_config, config("compression.gzip.level", "10")),
-    _create("with the only level that is off", E.invalid_config, config("compression.gzip.level", "0")),
+    _create("with the only invalid level in the range", E.invalid_config, config("compression.gzip.level", "0")),
     _create("with a timestamp type that is none", E.invalid_config, config("message.timestamp.type", "Yesterday")),
     _create("with a yes that is no true", E.invalid_config, config("preallocate", "yes")),
     _create("with a ratio above 1", E.invalid_config, config("min.cleanable.dirty.ratio", "1.1")),
@@ -105,7 +105,7 @@ CREATE = (
         "with throttled replicas that are none", E.invalid_config, config("leader.replication.throttled.replicas", "x")
     ),
     _create(
-        "with lags that contradict",
+        "with contradicting lags",
         E.invalid_config,
         create({"name": "t", "configs": [pair("min.compaction.lag.ms", "2"), pair("max.compaction.lag.ms", "1")]}),
     ),

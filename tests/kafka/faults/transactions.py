@@ -31,50 +31,50 @@ def init(transactional_id: str | None = None, **wrong: Any) -> Fields:
 
 
 def numbered(scene: Scene) -> Producer:
-    """A producer that numbers its batches."""
+    """An idempotent producer."""
     answer = scene.ask_until_ready("InitProducerId", 5, init())
     return Producer(answer.producer_id, answer.producer_epoch, scene.topic(2))
 
 
 def transactional(scene: Scene) -> Producer:
-    """A producer that can have transactions."""
+    """A transactional producer."""
     transactional_id = scene.name()
-    # Kafka makes its topic of transactions when the first one asks for their coordinator.
+    # Kafka creates its transactions topic at the first request for a transaction coordinator.
     scene.ask_until_ready("FindCoordinator", 6, {"key_type": 1, "coordinator_keys": (transactional_id,)})
     answer = scene.ask_until_ready("InitProducerId", 5, init(transactional_id))
     return Producer(answer.producer_id, answer.producer_epoch, scene.topic(2), transactional_id)
 
 
-def begun(scene: Scene) -> Producer:
-    """A producer whose transaction has the topic's first partition."""
+def ongoing_transaction(scene: Scene) -> Producer:
+    """A producer with an open transaction on the topic's first partition."""
     producer = transactional(scene)
-    scene.ask_until_done("AddPartitionsToTxn", 3, add(producer))
+    scene.ask_until_success("AddPartitionsToTxn", 3, add(producer))
     return producer
 
 
 def ended(scene: Scene, *, commit: bool) -> Producer:
-    producer = begun(scene)
-    scene.ask_until_done("EndTxn", 4, end(producer, commit=commit))
+    producer = ongoing_transaction(scene)
+    scene.ask_until_success("EndTxn", 4, end(producer, commit=commit))
     return at_rest(scene, producer)
 
 
 def fenced(scene: Scene) -> Producer:
-    """A producer after whom another has come, under the same transactional id."""
-    producer = begun(scene)
-    scene.ask_until_done("InitProducerId", 5, init(producer.transactional_id))
+    """A producer that another producer with the same transactional id has replaced."""
+    producer = ongoing_transaction(scene)
+    scene.ask_until_success("InitProducerId", 5, init(producer.transactional_id))
     return producer
 
 
 def bumped(scene: Scene) -> Producer:
-    """A producer that has committed and was given another epoch, of which it has not heard."""
-    producer = begun(scene)
-    scene.ask_until_done("EndTxn", 5, end(producer, commit=True))
+    """A producer that has committed and did not receive the response with its new epoch."""
+    producer = ongoing_transaction(scene)
+    scene.ask_until_success("EndTxn", 5, end(producer, commit=True))
     at_rest(scene, producer._replace(epoch=producer.epoch + 1))
     return producer
 
 
 def at_rest(scene: Scene, producer: Producer) -> Producer:
-    """Once the markers are written, which Kafka does after it has answered."""
+    """Wait until the markers are written, which Kafka does after its response."""
     deadline_s = time.monotonic() + DEADLINE_S
     while codes(scene.ask("AddPartitionsToTxn", 5, add_many(producer, verify=True))) == (E.concurrent_transactions,):
         assert time.monotonic() < deadline_s
@@ -95,7 +95,7 @@ def add(producer: Producer, *partitions: int, topic: str | None = None) -> Field
 
 
 def add_many(producer: Producer, *partitions: int, verify: bool = False) -> Fields:
-    """Brokers' own form."""
+    """The form of the request that brokers send."""
     transaction = {
         "transactional_id": producer.transactional_id,
         "producer_id": producer.id,
@@ -118,7 +118,7 @@ def end(producer: Producer, *, commit: bool = True) -> Fields:
 def send(
     producer: Producer, sequence: int, *, records: int = 1, attributes: int | None = None, partition: int = 0
 ) -> Fields:
-    """One batch, in a transaction if the producer can have some."""
+    """One batch, in a transaction if the producer is transactional."""
     if attributes is None:
         attributes = TRANSACTIONAL if producer.transactional_id else 0
     batch = encode_batch(
@@ -133,9 +133,9 @@ def send(
 
 
 def sent(scene: Scene, producer: Producer, *sequences: int) -> Producer:
-    """Batches of one record each have been written."""
+    """Write batches of one record each."""
     for sequence in sequences:
-        scene.ask_until_done("Produce", 11, send(producer, sequence))
+        scene.ask_until_success("Produce", 11, send(producer, sequence))
     return producer
 
 
@@ -179,7 +179,7 @@ INITS = (
     _init("by a fenced producer", E.producer_fenced, lambda scene: as_itself(fenced(scene))),
     Row("InitProducerId", 3, "by a fenced producer", E.invalid_producer_epoch, lambda scene: as_itself(fenced(scene))),
     _init("with another's id", E.producer_fenced, lambda scene: as_itself(transactional(scene), producer_id=987_654)),
-    _init("of an id that nobody has", E.none, lambda scene: init(scene.name(), producer_id=987_654, producer_epoch=3)),
+    _init("of an unknown id", E.none, lambda scene: init(scene.name(), producer_id=987_654, producer_epoch=3)),
 )  # fmt: skip
 
 NUMBERS = (
@@ -196,7 +196,7 @@ NUMBERS = (
         lambda scene: send(another(sent(scene, numbered(scene), 0), epoch=1), 0),
     ),
     _number(
-        "that go on in the next epoch",
+        "that continue in the next epoch",
         E.out_of_order_sequence_number,
         lambda scene: send(another(sent(scene, numbered(scene), 0), epoch=1), 1),
     ),
@@ -214,7 +214,7 @@ NUMBERS = (
 )
 
 SENDS = (
-    _send("into a transaction", E.none, lambda scene: send(begun(scene), 0)),
+    _send("into a transaction", E.none, lambda scene: send(ongoing_transaction(scene), 0)),
     _send("into no transaction", E.transaction_abortable, lambda scene: send(transactional(scene), 0)),
     Row("Produce", 10, "into no transaction", E.invalid_txn_state, lambda scene: send(transactional(scene), 0)),
     Row("Produce", 12, "that begins a transaction", E.none, lambda scene: send(transactional(scene), 0)),
@@ -222,42 +222,45 @@ SENDS = (
         "Produce", 12, "that begins one, but not with 0", E.out_of_order_sequence_number,
         lambda scene: send(transactional(scene), 7),
     ),
-    _send("into another partition", E.transaction_abortable, lambda scene: send(begun(scene), 0, partition=1)),
+    _send("into another partition", E.transaction_abortable, lambda scene: send(ongoing_transaction(scene), 0,
+        partition=1)),
     _send("into one that has ended", E.transaction_abortable, lambda scene: send(ended(scene, commit=True), 0)),
     _send("by a fenced producer", E.invalid_producer_epoch, lambda scene: send(fenced(scene), 0)),
     Row("Produce", 12, "by a fenced producer", E.invalid_producer_epoch, lambda scene: send(fenced(scene), 0)),
-    _send("in an epoch to come", E.invalid_producer_epoch, lambda scene: send(another(begun(scene), epoch=5), 0)),
+    _send("in a later epoch", E.invalid_producer_epoch, lambda scene: send(another(ongoing_transaction(scene),
+        epoch=5), 0)),
     _send(
         "with another's id",
         E.invalid_producer_id_mapping,
-        lambda scene: send(another(begun(scene), id=987_654), 0),
+        lambda scene: send(another(ongoing_transaction(scene), id=987_654), 0),
     ),
     _send(
-        "of a transactional id that nobody has",
+        "of an unknown transactional id",
         E.invalid_producer_id_mapping,
-        lambda scene: send(another(begun(scene), transactional_id=scene.name()), 0),
+        lambda scene: send(another(ongoing_transaction(scene), transactional_id=scene.name()), 0),
     ),
     _send(
         "without a transactional id",
         E.transactional_id_authorization_failed,
-        lambda scene: send(another(begun(scene), transactional_id=None), 0, attributes=TRANSACTIONAL),
+        lambda scene: send(another(ongoing_transaction(scene), transactional_id=None), 0, attributes=TRANSACTIONAL),
     ),
     _send(
         "with an empty one",
         E.invalid_request,
-        lambda scene: send(another(begun(scene), transactional_id=""), 0, attributes=TRANSACTIONAL),
+        lambda scene: send(another(ongoing_transaction(scene), transactional_id=""), 0, attributes=TRANSACTIONAL),
     ),
     _send(
         "past an open transaction",
         E.invalid_txn_state,
-        lambda scene: send(sent(scene, begun(scene), 0), 1, attributes=0),
+        lambda scene: send(sent(scene, ongoing_transaction(scene), 0), 1, attributes=0),
     ),
-    _send("after a gap", E.out_of_order_sequence_number, lambda scene: send(sent(scene, begun(scene), 0), 2)),
+    _send("after a gap", E.out_of_order_sequence_number, lambda scene: send(sent(scene, ongoing_transaction(scene),
+        0), 2)),
 )  # fmt: skip
 
 ADDS = (
     _add("of a partition", E.none, lambda scene: add(transactional(scene))),
-    _add("of a partition again", E.none, lambda scene: add(begun(scene))),
+    _add("of a partition again", E.none, lambda scene: add(ongoing_transaction(scene))),
     _add(
         "of no topic",
         E.unknown_topic_or_partition,
@@ -275,14 +278,14 @@ ADDS = (
     ),
     _add("by a fenced producer", E.producer_fenced, lambda scene: add(fenced(scene))),
     Row("AddPartitionsToTxn", 1, "by a fenced producer", E.invalid_producer_epoch, lambda scene: add(fenced(scene))),
-    _add("in an epoch to come", E.producer_fenced, lambda scene: add(another(transactional(scene), epoch=5))),
+    _add("in a later epoch", E.producer_fenced, lambda scene: add(another(transactional(scene), epoch=5))),
     _add(
         "with another's id",
         E.invalid_producer_id_mapping,
         lambda scene: add(another(transactional(scene), id=987_654)),
     ),
     _add(
-        "of a transactional id that nobody has",
+        "of an unknown transactional id",
         E.invalid_producer_id_mapping,
         lambda scene: add(another(transactional(scene), transactional_id=scene.name())),
     ),
@@ -294,28 +297,34 @@ ADDS = (
     Row("AddPartitionsToTxn", 5, "as brokers do it", E.none, lambda scene: add_many(transactional(scene))),
     Row(
         "AddPartitionsToTxn", 5, "as brokers verify it", E.transaction_abortable,
-        lambda scene: add_many(begun(scene), 0, 1, verify=True),
+        lambda scene: add_many(ongoing_transaction(scene), 0, 1, verify=True),
     ),
 )  # fmt: skip
 
 ENDS = (
-    _end("of a transaction", E.none, lambda scene: end(begun(scene))),
+    _end("of a transaction", E.none, lambda scene: end(ongoing_transaction(scene))),
     _end("of none", E.invalid_txn_state, lambda scene: end(transactional(scene))),
     _end("again", E.none, lambda scene: end(ended(scene, commit=False), commit=False)),
     _end("otherwise", E.invalid_txn_state, lambda scene: end(ended(scene, commit=True), commit=False)),
     _end("by a fenced producer", E.producer_fenced, lambda scene: end(fenced(scene))),
     Row("EndTxn", 1, "by a fenced producer", E.invalid_producer_epoch, lambda scene: end(fenced(scene))),
-    _end("in an epoch to come", E.producer_fenced, lambda scene: end(another(begun(scene), epoch=5))),
-    _end("with another's id", E.invalid_producer_id_mapping, lambda scene: end(another(begun(scene), id=987_654))),
+    _end("in a later epoch", E.producer_fenced, lambda scene: end(another(ongoing_transaction(scene), epoch=5))),
     _end(
-        "of a transactional id that nobody has",
+        "with another's id",
         E.invalid_producer_id_mapping,
-        lambda scene: end(another(begun(scene), transactional_id=scene.name())),
+        lambda scene: end(another(ongoing_transaction(scene), id=987_654)),
     ),
     _end(
-        "of an empty transactional id", E.invalid_request, lambda scene: end(another(begun(scene), transactional_id=""))
+        "of an unknown transactional id",
+        E.invalid_producer_id_mapping,
+        lambda scene: end(another(ongoing_transaction(scene), transactional_id=scene.name())),
     ),
-    _end_v5("of a transaction", E.none, lambda scene: end(begun(scene))),
+    _end(
+        "of an empty transactional id",
+        E.invalid_request,
+        lambda scene: end(another(ongoing_transaction(scene), transactional_id="")),
+    ),
+    _end_v5("of a transaction", E.none, lambda scene: end(ongoing_transaction(scene))),
     _end_v5("again, in the epoch before", E.none, lambda scene: end(bumped(scene))),
     _end_v5("otherwise, in the epoch before", E.invalid_txn_state, lambda scene: end(bumped(scene), commit=False)),
     _end_v5("by an abort of nothing", E.none, lambda scene: end(transactional(scene), commit=False)),
@@ -326,10 +335,10 @@ ENDS = (
 DESCRIPTIONS = (
     Row(
         "DescribeTransactions", 0, "of an open one", E.none,
-        lambda scene: {"transactional_ids": (begun(scene).transactional_id,)},
+        lambda scene: {"transactional_ids": (ongoing_transaction(scene).transactional_id,)},
     ),
     Row(
-        "DescribeTransactions", 0, "of an id that nobody has", E.transactional_id_not_found,
+        "DescribeTransactions", 0, "of an unknown id", E.transactional_id_not_found,
         lambda scene: {"transactional_ids": (scene.name(),)},
     ),
     Row("DescribeTransactions", 0, "of an empty id", E.invalid_request, {"transactional_ids": ("",)}),
@@ -341,7 +350,8 @@ DESCRIPTIONS = (
     Row("ListTransactions", 2, "of no pattern", E.invalid_regular_expression, {"transactional_id_pattern": "["}),
     Row(
         "DescribeProducers", 0, "of a partition", E.none,
-        lambda scene: {"topics": [{"name": sent(scene, begun(scene), 0).topic, "partition_indexes": (0,)}]},
+        lambda scene: {"topics": [{"name": sent(scene, ongoing_transaction(scene), 0).topic,
+            "partition_indexes": (0,)}]},
     ),
     Row(
         "DescribeProducers", 0, "of no topic", E.unknown_topic_or_partition,

@@ -1,16 +1,16 @@
-"""The member's fixture."""
+"""Fixtures: one member machine with its driver."""
 
 import pytest
 
-from tests.member.classic.driving import Worker, hurrying
+from tests.member.classic.driving import MemberDriver, short_heartbeat_driver
 
 
 @pytest.fixture
-def worker() -> Worker:
-    return Worker()
+def worker() -> MemberDriver:
+    return MemberDriver()
 
 
 @pytest.fixture
-def hurried() -> Worker:
-    """One whose heartbeats have the intervals of a real worker."""
-    return hurrying()
+def short_heartbeat_worker() -> MemberDriver:
+    """A member with a shorter heartbeat interval while the next rebalance is expected."""
+    return short_heartbeat_driver()

@@ -1,4 +1,4 @@
-"""A member to drive by hand: it says what is sent and told, and answers are given by name."""
+"""Drives one member machine by hand: records what it sends and reports, and answers its requests by their type."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,17 +21,17 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import (
-    Answered,
     CancelTimer,
-    Say,
+    RequestFailed,
+    ResponseReceived,
     Send,
     SetTimer,
     TimerFired,
-    Unanswered,
+    WriteLogMessage,
 )
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover, Subscribe
+from coterie.nouns.membership import PlaceHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
 from coterie.wire.errors import ErrorCode
@@ -39,11 +39,11 @@ from coterie.wire.errors import ErrorCode
 RequestT = TypeVar("RequestT", bound=Request)
 EffectT = TypeVar("EffectT")
 
-INTERVAL_MS, OFTEN_MS, QUIET_MS = 3_000, 200, 6_000
+INTERVAL_MS, REBALANCE_INTERVAL_MS, NEXT_ROUND_WINDOW_MS = 3_000, 200, 6_000
 SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(ConnectorName("a"), 0)}))
 
 
-HANDED_ON = PlaceHandover(
+HANDOVER = PlaceHandover(
     member_id=MemberId("me"),
     generation=Generation(7),
     protocol="sessioned",
@@ -53,11 +53,11 @@ HANDED_ON = PlaceHandover(
     jobs=SOME_WORK,
     may_have_missed_vote=True,
 )
-"""What a former life of the process has handed on."""
+"""The handover of the previous process."""
 
 
-class Worker:
-    """One member and what is around it; time stands still unless it is told to pass."""
+class MemberDriver:
+    """One member machine, its timers and what it emits; the clock moves only in ``advance_clock``."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Worker:
                 group_id=GroupId("fleet"),
                 instance_id=instance_id,
                 url=WorkerUrl("http://w:8083/"),
-                protocols=offers.offered,
+                protocols=offers.versions_to_offer,
                 claims=claims,
                 session_timeout_ms=9_000,
                 rebalance_timeout_ms=rebalance_timeout_ms,
@@ -82,27 +82,27 @@ class Worker:
         )
         self.now_ms = 0
         self.timers = Timers[Timer]()
-        self.out: list[Send[Request]] = []
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.told: list[Effect] = []
-        """What the herder hears, oldest first."""
+        self.sent_requests: list[Send[Request]] = []
+        self.log_infos: list[str] = []
+        self.log_warnings: list[str] = []
+        self.herder_events: list[Effect] = []
+        """Events for the herder, oldest first."""
 
     def feed(self, event: Event) -> None:
         for effect in step(self.member, event, now_ms=self.now_ms).effects:
             match effect:
                 case Send():
-                    self.out.append(effect)
+                    self.sent_requests.append(effect)
                 case SetTimer(timer=timer, at_ms=at_ms):
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case Say(text=text, warns=warns):
-                    (self.warned if warns else self.said).append(text)
+                case WriteLogMessage(text=text, warns=warns):
+                    (self.log_warnings if warns else self.log_infos).append(text)
                 case _:
-                    self.told.append(effect)
+                    self.herder_events.append(effect)
 
-    def pass_time(self, ms: int) -> None:
+    def advance_clock(self, ms: int) -> None:
         end_ms = self.now_ms + ms
         while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= end_ms:
             self.now_ms = max(self.now_ms, at_ms)
@@ -111,8 +111,8 @@ class Worker:
             self.feed(TimerFired(timer=due))
         self.now_ms = end_ms
 
-    def subscribe(self, owned: Jobs = NO_JOBS) -> None:
-        self.feed(Subscribe(config_offset=ConfigOffset(4), owned=owned))
+    def set_worker_state(self, owned: Jobs = NO_JOBS) -> None:
+        self.feed(SetWorkerState(config_offset=ConfigOffset(4), owned=owned))
 
     def settle(
         self,
@@ -121,45 +121,45 @@ class Worker:
         protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
         generation: int = 1,
     ) -> None:
-        """One round in which ``work`` is assigned and started; the group does not know a static member yet."""
+        """One rebalance that assigns ``work``, which starts; a static member is not registered in the group yet."""
         if self.sent(JoinRequest) is None:
-            self.subscribe()
+            self.set_worker_state()
         if self.sent(JoinRequest) is None:
             self.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
         self.answer(JoinRequest, joined(generation, protocol=protocol))
         self.answer(SyncRequest, synced(work, protocol=protocol))
-        self.subscribe(work)
-        self.told.clear()
+        self.set_worker_state(work)
+        self.herder_events.clear()
 
     def sent(self, kind: type[RequestT]) -> RequestT | None:
-        """The newest request of ``kind`` that waits for its answer."""
-        for send in reversed(self.out):
+        """The newest request of ``kind`` that waits for its response."""
+        for send in reversed(self.sent_requests):
             if isinstance(send.request, kind):
                 return send.request
         return None
 
     def answer(self, kind: type[RequestT], response: Response) -> RequestT:
-        send = self.take(kind)
-        self.feed(Answered(id=send.id, response=response))
+        send = self.take_request(kind)
+        self.feed(ResponseReceived(id=send.id, response=response))
         assert isinstance(send.request, kind)
         return send.request
 
     def fail(self, kind: type[RequestT]) -> None:
-        self.feed(Unanswered(id=self.take(kind).id, reason="the connection broke"))
+        self.feed(RequestFailed(id=self.take_request(kind).id, reason="the connection broke"))
 
-    def take(self, kind: type[RequestT]) -> Send[Request]:
-        send = next(send for send in reversed(self.out) if isinstance(send.request, kind))
-        self.out.remove(send)
+    def take_request(self, kind: type[RequestT]) -> Send[Request]:
+        send = next(send for send in reversed(self.sent_requests) if isinstance(send.request, kind))
+        self.sent_requests.remove(send)
         return send
 
-    def heard(self, kind: type[EffectT]) -> list[EffectT]:
-        """Everything of ``kind`` told since the last call; the rest is forgotten."""
-        found: list[EffectT] = [effect for effect in self.told if isinstance(effect, kind)]
-        self.told.clear()
+    def take_events(self, kind: type[EffectT]) -> list[EffectT]:
+        """The herder events of ``kind`` since the last call; events of other kinds are dropped."""
+        found: list[EffectT] = [effect for effect in self.herder_events if isinstance(effect, kind)]
+        self.herder_events.clear()
         return found
 
-    def beats(self) -> int:
-        return sum(isinstance(send.request, HeartbeatRequest) for send in self.out)
+    def heartbeat_count(self) -> int:
+        return sum(isinstance(send.request, HeartbeatRequest) for send in self.sent_requests)
 
 
 def joined(
@@ -197,12 +197,14 @@ def synced(
     return SyncResponse(error=ErrorCode.none, assignment=encode_assignment(protocol, assignment))
 
 
-def hurrying(interval_ms: int = INTERVAL_MS, often_ms: int = OFTEN_MS) -> Worker:
-    worker = Worker()
+def short_heartbeat_driver(
+    interval_ms: int = INTERVAL_MS, rebalance_interval_ms: int = REBALANCE_INTERVAL_MS
+) -> MemberDriver:
+    worker = MemberDriver()
     worker.member.settings = replace(
         worker.member.settings,
         heartbeat_interval_ms=interval_ms,
-        rebalance_heartbeat_interval_ms=often_ms,
-        quiet_ms=QUIET_MS,
+        rebalance_heartbeat_interval_ms=rebalance_interval_ms,
+        next_round_window_ms=NEXT_ROUND_WINDOW_MS,
     )
     return worker

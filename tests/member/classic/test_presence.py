@@ -1,4 +1,4 @@
-"""How a member proves its place by heartbeats, and how the place ends: lease, loss, abandoning, leaving."""
+"""How heartbeats confirm the membership, and how it ends: lease, loss, abandoning, leaving."""
 
 from itertools import pairwise
 
@@ -14,168 +14,188 @@ from coterie.member.classic.messages import (
     LeaveRequest,
     SyncRequest,
 )
-from coterie.member.classic.state import WasIn
-from coterie.member.events import Answered, Left, RequestId
+from coterie.member.classic.state import WasInGroup
+from coterie.member.events import LeaveCompleted, RequestId, ResponseReceived
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
-    Abandon,
+    LeaseRenewed,
     Leave,
-    Lost,
+    LeaveAndRejoin,
+    MembershipLost,
     MemberStateChanged,
-    ProvedUntil,
     Rejoin,
 )
 from coterie.wire.connect import WorkerMetadata
 from coterie.wire.connect_bytes import decode_metadata
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import INTERVAL_MS, OFTEN_MS, QUIET_MS, SOME_WORK, Worker, hurrying, joined, synced
+from tests.member.classic.driving import (
+    INTERVAL_MS,
+    NEXT_ROUND_WINDOW_MS,
+    REBALANCE_INTERVAL_MS,
+    SOME_WORK,
+    MemberDriver,
+    joined,
+    short_heartbeat_driver,
+    synced,
+)
 
 # -- heartbeats and the lease -----------------------------------------------------------------------------------------
 
 
-def test_heartbeats_name_the_generation_and_tell_the_herder_when_they_were_sent(worker: Worker) -> None:
+def test_heartbeats_contain_the_generation_and_their_responses_renew_the_lease(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     request = worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     assert request.generation == 1
-    assert worker.heard(ProvedUntil) == [ProvedUntil(until_ms=1_000 + 6_000, session_timeout_ms=9_000)]
+    assert worker.take_events(LeaseRenewed) == [LeaseRenewed(lease_ends_ms=1_000 + 6_000, session_timeout_ms=9_000)]
 
 
 @pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])
-def test_a_heartbeat_that_tells_of_a_rebalance_begins_a_round_and_stops_nothing(
-    worker: Worker, error: ErrorCode
+def test_a_heartbeat_response_that_reports_a_rebalance_triggers_a_join_and_stops_nothing(
+    worker: MemberDriver, error: ErrorCode
 ) -> None:
     worker.settle()
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
     assert worker.sent(JoinRequest) is not None
-    assert worker.heard(MemberStateChanged)
-    assert not worker.heard(Lost)
+    assert worker.take_events(MemberStateChanged)
+    assert not worker.take_events(MembershipLost)
 
 
-def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Worker) -> None:
+def test_heartbeats_continue_while_a_join_is_parked_and_renew_the_lease(worker: MemberDriver) -> None:
     worker.settle()
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     for _ in range(30):
-        worker.pass_time(1_000)
+        worker.advance_clock(1_000)
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert not worker.heard(Lost)
-    assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
+    assert not worker.take_events(MembershipLost)
+    assert sum(isinstance(send.request, JoinRequest) for send in worker.sent_requests) == 1
     worker.answer(JoinRequest, joined(2))
     assert worker.sent(SyncRequest) is not None
 
 
-def test_a_heartbeat_of_the_generation_before_changes_nothing(worker: Worker) -> None:
+def test_a_heartbeat_response_for_the_previous_generation_changes_nothing(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(1_000)
-    worker.feed(Rejoin(reason="a wish"))
+    worker.advance_clock(1_000)
+    worker.feed(Rejoin(reason="test"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced())
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.illegal_generation))
     assert worker.sent(JoinRequest) is None
 
 
-def test_the_lease_ends_at_two_thirds_of_the_session_from_the_sending_of_the_last_answered(worker: Worker) -> None:
+def test_the_lease_ends_two_thirds_of_a_session_after_the_last_answered_heartbeat_was_sent(
+    worker: MemberDriver,
+) -> None:
     worker.settle()
-    worker.pass_time(1_000)
-    worker.now_ms += 2_000  # the answer lay in the socket meanwhile
+    worker.advance_clock(1_000)
+    worker.now_ms += 2_000  # the response was in the socket buffer meanwhile
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
-    worker.pass_time(6_999 - worker.now_ms)
-    assert not worker.heard(Lost)
-    worker.pass_time(1)
-    assert worker.heard(Lost)
+    worker.advance_clock(6_999 - worker.now_ms)
+    assert not worker.take_events(MembershipLost)
+    worker.advance_clock(1)
+    assert worker.take_events(MembershipLost)
 
 
-def test_an_answer_that_comes_out_of_the_socket_after_a_pause_does_not_save_the_lease(worker: Worker) -> None:
+def test_a_response_read_late_after_a_pause_does_not_renew_the_lease(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.now_ms += 60_000
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
-    worker.pass_time(0)
-    assert worker.heard(Lost)
+    worker.advance_clock(0)
+    assert worker.take_events(MembershipLost)
 
 
-def test_a_broker_that_is_back_within_the_lease_stops_nothing(worker: Worker) -> None:
+def test_a_broker_that_is_reachable_again_within_the_lease_stops_nothing(worker: MemberDriver) -> None:
     worker.settle()
     for _ in range(4):
-        worker.pass_time(1_000)
+        worker.advance_clock(1_000)
         worker.fail(HeartbeatRequest)
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
-    worker.pass_time(3_000)
-    assert not worker.heard(Lost)
+    worker.advance_clock(3_000)
+    assert not worker.take_events(MembershipLost)
 
 
-def test_an_unanswered_heartbeat_is_tried_again_before_the_lease_is_over(worker: Worker) -> None:
+def test_an_unanswered_heartbeat_is_retried_before_the_lease_ends(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(5_500)
-    assert worker.beats() == 2
+    worker.advance_clock(5_500)
+    assert worker.heartbeat_count() == 2
 
 
-# -- the shorter interval while the next round is expected ------------------------------------------------------------
+# -- the shorter interval while the next rebalance is expected --------------------------------------------------------
 
 
-FINE = HeartbeatResponse(error=ErrorCode.none)
+OK_RESPONSE = HeartbeatResponse(error=ErrorCode.none)
 
 
-def beats_at_ms(worker: Worker, ms: int) -> list[int]:
-    """When heartbeats are sent in the next ``ms``, from now on; each is answered at once."""
+def heartbeat_times_ms(worker: MemberDriver, ms: int) -> list[int]:
+    """Times of the heartbeats sent in the next ``ms``, relative to now; each gets a response at once."""
     begin_ms, found = worker.now_ms, []
     for _ in range(ms // 10):
-        worker.pass_time(10)
+        worker.advance_clock(10)
         if worker.sent(HeartbeatRequest) is not None:
             found.append(worker.now_ms - begin_ms)
-            worker.answer(HeartbeatRequest, FINE)
+            worker.answer(HeartbeatRequest, OK_RESPONSE)
     return found
 
 
-def test_after_an_assignment_it_asks_often_and_after_the_quiet_time_as_before(hurried: Worker) -> None:
-    hurried.settle()
-    beats = beats_at_ms(hurried, QUIET_MS + 3 * INTERVAL_MS)
-    often = [*range(OFTEN_MS, QUIET_MS + 1, OFTEN_MS)]
-    assert beats == [*often, QUIET_MS + INTERVAL_MS, QUIET_MS + 2 * INTERVAL_MS, QUIET_MS + 3 * INTERVAL_MS]
+def test_after_an_assignment_heartbeats_are_frequent_for_the_next_round_window(
+    short_heartbeat_worker: MemberDriver,
+) -> None:
+    short_heartbeat_worker.settle()
+    heartbeats = heartbeat_times_ms(short_heartbeat_worker, NEXT_ROUND_WINDOW_MS + 3 * INTERVAL_MS)
+    frequent = [*range(REBALANCE_INTERVAL_MS, NEXT_ROUND_WINDOW_MS + 1, REBALANCE_INTERVAL_MS)]
+    assert heartbeats == [
+        *frequent,
+        NEXT_ROUND_WINDOW_MS + INTERVAL_MS,
+        NEXT_ROUND_WINDOW_MS + 2 * INTERVAL_MS,
+        NEXT_ROUND_WINDOW_MS + 3 * INTERVAL_MS,
+    ]
 
 
-def test_it_learns_of_the_round_of_whoever_gave_something_back_at_once(hurried: Worker) -> None:
-    hurried.settle()
-    hurried.pass_time(OFTEN_MS)
-    hurried.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert hurried.sent(JoinRequest) is not None
+def test_a_frequent_heartbeat_detects_the_next_rebalance_early(short_heartbeat_worker: MemberDriver) -> None:
+    short_heartbeat_worker.settle()
+    short_heartbeat_worker.advance_clock(REBALANCE_INTERVAL_MS)
+    short_heartbeat_worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+    assert short_heartbeat_worker.sent(JoinRequest) is not None
 
 
-def test_another_round_begins_the_quiet_time_anew(hurried: Worker) -> None:
-    hurried.settle()
-    beats_at_ms(hurried, QUIET_MS + INTERVAL_MS)
-    hurried.feed(Rejoin(reason="a wish"))
-    hurried.answer(JoinRequest, joined(2))
-    hurried.answer(SyncRequest, synced())
-    assert beats_at_ms(hurried, 4 * OFTEN_MS) == [OFTEN_MS * n for n in (1, 2, 3, 4)]
+def test_another_rebalance_restarts_the_next_round_window(short_heartbeat_worker: MemberDriver) -> None:
+    short_heartbeat_worker.settle()
+    heartbeat_times_ms(short_heartbeat_worker, NEXT_ROUND_WINDOW_MS + INTERVAL_MS)
+    short_heartbeat_worker.feed(Rejoin(reason="test"))
+    short_heartbeat_worker.answer(JoinRequest, joined(2))
+    short_heartbeat_worker.answer(SyncRequest, synced())
+    assert heartbeat_times_ms(short_heartbeat_worker, 4 * REBALANCE_INTERVAL_MS) == [
+        REBALANCE_INTERVAL_MS * n for n in (1, 2, 3, 4)
+    ]
 
 
-def test_it_never_asks_less_often_than_it_would_anyway() -> None:
-    worker = hurrying(interval_ms=150)
+def test_a_shorter_regular_heartbeat_interval_is_kept_in_the_next_round_window() -> None:
+    worker = short_heartbeat_driver(interval_ms=150)
     worker.settle()
-    assert beats_at_ms(worker, 300) == [150, 300]
+    assert heartbeat_times_ms(worker, 300) == [150, 300]
 
 
-def test_while_an_answer_is_out_no_second_one_is_asked_for(hurried: Worker) -> None:
-    hurried.settle()
-    hurried.pass_time(10 * OFTEN_MS)
-    assert hurried.beats() == 1
+def test_no_heartbeat_is_sent_while_another_is_unanswered(short_heartbeat_worker: MemberDriver) -> None:
+    short_heartbeat_worker.settle()
+    short_heartbeat_worker.advance_clock(10 * REBALANCE_INTERVAL_MS)
+    assert short_heartbeat_worker.heartbeat_count() == 1
 
 
-def test_a_place_that_is_lost_is_hurried_for_no_more(hurried: Worker) -> None:
-    hurried.settle()
-    hurried.pass_time(OFTEN_MS)
-    hurried.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert hurried.heard(Lost)
-    assert isinstance(hurried.member.place, WasIn)
-    hurried.subscribe(NO_JOBS)
-    hurried.answer(JoinRequest, joined(2))
-    hurried.out.clear()
-    assert beats_at_ms(hurried, INTERVAL_MS) == [INTERVAL_MS], "nothing has been dealt out yet"
-    assert hurried.sent(LeaveRequest) is None
+def test_after_the_membership_is_lost_heartbeats_are_not_frequent(short_heartbeat_worker: MemberDriver) -> None:
+    short_heartbeat_worker.settle()
+    short_heartbeat_worker.advance_clock(REBALANCE_INTERVAL_MS)
+    short_heartbeat_worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
+    assert short_heartbeat_worker.take_events(MembershipLost)
+    assert isinstance(short_heartbeat_worker.member.place, WasInGroup)
+    short_heartbeat_worker.set_worker_state(NO_JOBS)
+    short_heartbeat_worker.answer(JoinRequest, joined(2))
+    short_heartbeat_worker.sent_requests.clear()
+    assert heartbeat_times_ms(short_heartbeat_worker, INTERVAL_MS) == [INTERVAL_MS], "nothing has been assigned yet"
+    assert short_heartbeat_worker.sent(LeaveRequest) is None
 
 
 ANSWERS = st.sampled_from(
@@ -190,32 +210,32 @@ ANSWERS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), ANSWERS, st.booleans()), max_size=30))
-def test_whatever_happens_the_interval_is_the_usual_one_again_when_all_is_quiet(
-    course: list[tuple[int, ErrorCode, bool]],
+def test_after_any_events_heartbeats_return_to_the_regular_interval(
+    steps: list[tuple[int, ErrorCode, bool]],
 ) -> None:
-    worker = hurrying()
+    worker = short_heartbeat_driver()
     worker.settle()
-    for number, (ms, error, wish) in enumerate(course):
-        worker.pass_time(ms)
+    for number, (ms, error, rejoins) in enumerate(steps):
+        worker.advance_clock(ms)
         if worker.sent(HeartbeatRequest) is not None:
             worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
-        if wish:
-            worker.feed(Rejoin(reason="a wish"))
-        go_on(worker, number + 2)
-    for _ in range(2 * QUIET_MS // OFTEN_MS):
-        worker.pass_time(OFTEN_MS)
-        go_on(worker, len(course) + 2)
+        if rejoins:
+            worker.feed(Rejoin(reason="test"))
+        continue_in_generation(worker, number + 2)
+    for _ in range(2 * NEXT_ROUND_WINDOW_MS // REBALANCE_INTERVAL_MS):
+        worker.advance_clock(REBALANCE_INTERVAL_MS)
+        continue_in_generation(worker, len(steps) + 2)
         if worker.sent(HeartbeatRequest) is not None:
-            worker.answer(HeartbeatRequest, FINE)
-    beats = beats_at_ms(worker, 4 * INTERVAL_MS)
-    assert len(beats) >= 3
-    assert all(later - former == INTERVAL_MS for former, later in pairwise(beats)), beats
+            worker.answer(HeartbeatRequest, OK_RESPONSE)
+    heartbeats = heartbeat_times_ms(worker, 4 * INTERVAL_MS)
+    assert len(heartbeats) >= 3
+    assert all(later - former == INTERVAL_MS for former, later in pairwise(heartbeats)), heartbeats
 
 
-def go_on(worker: Worker, generation: int) -> None:
-    """Its group takes part, and it has stopped whatever it has lost."""
-    if worker.heard(Lost):
-        worker.subscribe(NO_JOBS)
+def continue_in_generation(worker: MemberDriver, generation: int) -> None:
+    """Answer JoinGroup and SyncGroup requests; after a loss of the membership, report no owned jobs first."""
+    if worker.take_events(MembershipLost):
+        worker.set_worker_state(NO_JOBS)
     while worker.sent(JoinRequest) is not None or worker.sent(SyncRequest) is not None:
         if worker.sent(SyncRequest) is not None:
             worker.answer(SyncRequest, synced())
@@ -226,51 +246,53 @@ def go_on(worker: Worker, generation: int) -> None:
 # -- endings ----------------------------------------------------------------------------------------------------------
 
 
-def said(request: JoinRequest) -> WorkerMetadata:
+def metadata_of_join(request: JoinRequest) -> WorkerMetadata:
     return decode_metadata(request.protocols[0][1])[1]
 
 
-def test_an_unknown_member_stops_everything_then_joins_as_a_new_one(worker: Worker) -> None:
+def test_an_unknown_member_stops_everything_and_then_joins_as_a_new_one(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(Lost)
-    worker.pass_time(30_000)
-    assert worker.sent(JoinRequest) is None, "what it ran has not stopped"
-    worker.subscribe(NO_JOBS)
+    assert worker.take_events(MembershipLost)
+    worker.advance_clock(30_000)
+    assert worker.sent(JoinRequest) is None, "its jobs have not stopped"
+    worker.set_worker_state(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == ""
-    assert said(request).allocation is None
+    assert metadata_of_join(request).allocation is None
 
 
-def test_a_member_whose_lease_ran_out_joins_with_its_old_id(worker: Worker) -> None:
+def test_a_member_whose_lease_expired_joins_with_its_old_id(worker: MemberDriver) -> None:
     worker.settle()
-    worker.pass_time(6_000)
-    assert worker.heard(Lost)
-    worker.subscribe(NO_JOBS)
+    worker.advance_clock(6_000)
+    assert worker.take_events(MembershipLost)
+    worker.set_worker_state(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == "me"
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.unknown_member_id))
-    assert not worker.heard(Lost), "once is enough"
-    worker.pass_time(1_000)
+    assert not worker.take_events(MembershipLost), "the loss is reported only once"
+    worker.advance_clock(1_000)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == ""
 
 
-def test_work_that_was_just_handed_over_has_to_stop_too_before_a_lost_member_joins(worker: Worker) -> None:
-    worker.subscribe()
+def test_before_it_joins_a_lost_member_also_stops_jobs_that_were_just_assigned(worker: MemberDriver) -> None:
+    worker.set_worker_state()
     worker.answer(JoinRequest, joined())
     worker.answer(SyncRequest, synced(SOME_WORK))
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.sent(JoinRequest) is None, "the herder may have begun to start it"
+    assert worker.sent(JoinRequest) is None, "the herder may have begun to start the jobs"
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_leaving_says_farewell_and_ends_even_if_nobody_answers(worker: Worker, answered: bool) -> None:
+def test_leaving_sends_a_leave_request_and_completes_even_without_a_response(
+    worker: MemberDriver, answered: bool
+) -> None:
     worker.settle()
     worker.feed(Leave(reason="shutdown"))
     request = worker.sent(LeaveRequest)
@@ -279,70 +301,70 @@ def test_leaving_says_farewell_and_ends_even_if_nobody_answers(worker: Worker, a
     if answered:
         worker.fail(LeaveRequest)
     else:
-        worker.pass_time(1_000)
-    assert worker.heard(Left)
-    worker.feed(Rejoin(reason="a wish"))
+        worker.advance_clock(1_000)
+    assert worker.take_events(LeaveCompleted)
+    worker.feed(Rejoin(reason="test"))
     worker.feed(Leave(reason="again"))
-    worker.feed(Answered(id=RequestId(1), response=joined()))
-    worker.pass_time(60_000)
-    assert not worker.told
+    worker.feed(ResponseReceived(id=RequestId(1), response=joined()))
+    worker.advance_clock(60_000)
+    assert not worker.herder_events
 
 
-def test_whoever_never_was_a_member_leaves_without_a_word(worker: Worker) -> None:
-    worker.subscribe()
+def test_a_worker_that_was_never_a_member_leaves_without_a_request(worker: MemberDriver) -> None:
+    worker.set_worker_state()
     worker.feed(Leave(reason="shutdown"))
     assert worker.sent(LeaveRequest) is None
-    assert worker.heard(Left)
+    assert worker.take_events(LeaveCompleted)
 
 
-# -- a place that is given up because the herder is stuck -------------------------------------------------------------
+# -- a membership that is abandoned because the herder is stuck -------------------------------------------------------
 
 
-STUCK = Abandon(reason="the herder is stuck")
+STUCK = LeaveAndRejoin(reason="the herder is stuck")
 
 
-def test_a_place_that_is_given_up_is_left_at_once_and_taken_anew_when_all_has_stopped(worker: Worker) -> None:
+def test_an_abandoned_membership_is_left_at_once_and_joined_again_after_all_jobs_stopped(worker: MemberDriver) -> None:
     worker.settle()
     worker.feed(STUCK)
-    farewell = worker.sent(LeaveRequest)
-    assert farewell is not None
-    assert farewell.member_id == "me"
-    (lost,) = worker.heard(Lost)
+    leave = worker.sent(LeaveRequest)
+    assert leave is not None
+    assert leave.member_id == "me"
+    (lost,) = worker.take_events(MembershipLost)
     assert lost.reason == STUCK.reason
     worker.fail(LeaveRequest)
-    worker.pass_time(60_000)
-    assert not worker.out, "not before all has stopped"
-    worker.subscribe(NO_JOBS)
+    worker.advance_clock(60_000)
+    assert not worker.sent_requests, "not before all jobs have stopped"
+    worker.set_worker_state(NO_JOBS)
     again = worker.sent(JoinRequest)
     assert again is not None
-    assert again.member_id == "", "it left, so it is another member"
+    assert again.member_id == "", "it left, so it joins as a new member"
 
 
-def test_a_join_that_is_parked_is_given_up_with_the_place(worker: Worker) -> None:
-    worker.subscribe()
+def test_abandoning_the_membership_also_drops_a_parked_join(worker: MemberDriver) -> None:
+    worker.set_worker_state()
     worker.feed(STUCK)
-    assert len(worker.heard(Lost)) == 1
-    assert worker.sent(LeaveRequest) is None, "it had no id yet"
+    assert len(worker.take_events(MembershipLost)) == 1
+    assert worker.sent(LeaveRequest) is None, "the member had no id yet"
 
 
-def test_a_static_member_gives_its_place_up_without_a_word_and_keeps_its_id() -> None:
-    worker = Worker(InstanceId("one"))
+def test_a_static_member_abandons_its_membership_without_a_request_and_keeps_its_id() -> None:
+    worker = MemberDriver(InstanceId("one"))
     worker.settle()
-    worker.out.clear()
+    worker.sent_requests.clear()
     worker.feed(STUCK)
-    assert not worker.out
-    worker.subscribe(NO_JOBS)
+    assert not worker.sent_requests
+    worker.set_worker_state(NO_JOBS)
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == "me"
 
 
-def test_whoever_has_lost_its_place_or_is_leaving_has_none_to_give_up(worker: Worker) -> None:
+def test_a_lost_or_leaving_member_ignores_an_order_to_abandon_its_membership(worker: MemberDriver) -> None:
     worker.settle()
     worker.feed(STUCK)
-    worker.told.clear()
+    worker.herder_events.clear()
     worker.feed(STUCK)
-    assert not worker.told
+    assert not worker.herder_events
     worker.feed(Leave(reason="shutdown"))
     worker.feed(STUCK)
-    assert worker.heard(Left)
+    assert worker.take_events(LeaveCompleted)

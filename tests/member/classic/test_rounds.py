@@ -1,4 +1,4 @@
-"""A round: joining, having the assignments computed, syncing; what an eager vote and malformed bytes change."""
+"""A rebalance: joining, computing assignments, syncing; the effect of an eager protocol and of malformed bytes."""
 
 from dataclasses import replace
 
@@ -12,27 +12,27 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.classic.state import Settled
-from coterie.member.events import Left
+from coterie.member.classic.state import AssignmentReceived
+from coterie.member.events import LeaveCompleted
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentWanted,
-    Computed,
-    Install,
+    AssignmentChange,
+    AssignmentsRequested,
+    ComputedAssignments,
     Leave,
-    Lost,
-    MemberAssignment,
+    MembershipLost,
     MemberState,
     MemberStateChanged,
-    MustReleaseAll,
     Rejoin,
+    SendAssignments,
+    StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_metadata
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import OFTEN_MS, SOME_WORK, Worker, joined, synced
+from tests.member.classic.driving import REBALANCE_INTERVAL_MS, SOME_WORK, MemberDriver, joined, synced
 
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
 
@@ -43,14 +43,14 @@ ALL = pytest.mark.parametrize("protocol", list(ConnectProtocol))
 CLAIMS = Jobs(tasks=frozenset({ConnectorTaskId(ConnectorName("a-b"), 7)}))
 
 
-def said(request: JoinRequest) -> WorkerMetadata:
+def metadata_of_join(request: JoinRequest) -> WorkerMetadata:
     return decode_metadata(request.protocols[0][1])[1]
 
 
-def owned_in(request: JoinRequest | None) -> Jobs:
+def owned_jobs_of_join(request: JoinRequest | None) -> Jobs:
     """The jobs that a join reports as owned."""
     assert request is not None
-    allocation = said(request).allocation
+    allocation = metadata_of_join(request).allocation
     assert allocation is not None
     return allocation.assigned
 
@@ -58,58 +58,58 @@ def owned_in(request: JoinRequest | None) -> Jobs:
 # -- joining and syncing ----------------------------------------------------------------------------------------------
 
 
-COORDINATOR_AWAY = [
+COORDINATOR_UNAVAILABLE = [
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_load_in_progress,
 ]
 
 
-def test_nothing_is_asked_before_the_herder_has_said_what_it_runs(worker: Worker) -> None:
-    worker.feed(Rejoin(reason="impatience"))
-    worker.pass_time(60_000)
-    assert not worker.out
+def test_no_request_is_sent_before_the_herder_reports_its_jobs(worker: MemberDriver) -> None:
+    worker.feed(Rejoin(reason="test"))
+    worker.advance_clock(60_000)
+    assert not worker.sent_requests
 
 
-def test_a_new_member_learns_its_id_and_joins_with_it_at_once(worker: Worker) -> None:
-    worker.subscribe()
-    asked = worker.answer(JoinRequest, JoinResponse(error=ErrorCode.member_id_required, member_id=MemberId("me")))
-    assert asked.member_id == ""
+def test_a_new_member_receives_its_id_and_joins_with_it_at_once(worker: MemberDriver) -> None:
+    worker.set_worker_state()
+    request = worker.answer(JoinRequest, JoinResponse(error=ErrorCode.member_id_required, member_id=MemberId("me")))
+    assert request.member_id == ""
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == "me"
 
 
-def test_a_follower_syncs_at_once_and_hands_its_assignment_over(worker: Worker) -> None:
-    worker.subscribe()
+def test_a_follower_syncs_at_once_and_delivers_its_assignment(worker: MemberDriver) -> None:
+    worker.set_worker_state()
     worker.answer(JoinRequest, joined(generation=7))
     request = worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     assert request.generation == 7
     assert request.assignments == ()
-    (delivered,) = worker.heard(Assigned)
-    assert delivered.epoch == 7
-    assert delivered.jobs == SOME_WORK
-    assert RoundResult.of(delivered.token).delay_ms == 300
+    (assigned,) = worker.take_events(Assigned)
+    assert assigned.epoch == 7
+    assert assigned.jobs == SOME_WORK
+    assert RoundResult.of(assigned.token).delay_ms == 300
 
 
-def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
+def test_a_leader_syncs_what_its_herder_computed(worker: MemberDriver) -> None:
     metadata = encode_metadata(
         ConnectProtocol.COMPATIBLE,
-        WorkerMetadata(url=WorkerUrl("http://o/"), config_offset=worker.member.subscription.config_offset),
+        WorkerMetadata(url=WorkerUrl("http://o/"), config_offset=worker.member.worker_state.config_offset),
     )
-    worker.subscribe()
+    worker.set_worker_state()
     worker.answer(JoinRequest, joined(3, leader="me", members={"me": metadata, "other": metadata}))
-    (wanted,) = worker.heard(AssignmentWanted)
+    (wanted,) = worker.take_events(AssignmentsRequested)
     assert sorted(wanted.members) == ["me", "other"]
     assert worker.sent(SyncRequest) is None
     assert isinstance(wanted.token, RoundToken)
-    computed = Computed(
-        config_offset=worker.member.subscription.config_offset,
-        assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)},
+    computed = ComputedAssignments(
+        config_offset=worker.member.worker_state.config_offset,
+        assignments={MemberId("me"): AssignmentChange(assigned=SOME_WORK)},
     )
-    worker.feed(Install(token=replace(wanted.token, generation=Generation(2)), computed=computed))
-    assert worker.sent(SyncRequest) is None, "an answer for another generation is dropped"
-    worker.feed(Install(token=wanted.token, computed=computed))
+    worker.feed(SendAssignments(token=replace(wanted.token, generation=Generation(2)), computed=computed))
+    assert worker.sent(SyncRequest) is None, "assignments for another generation are dropped"
+    worker.feed(SendAssignments(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
     ((member_id, sent),) = request.assignments
@@ -118,28 +118,28 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
         WorkerAssignment(
             leader=MemberId("me"),
             leader_url=WorkerUrl("http://w:8083/"),
-            config_offset=worker.member.subscription.config_offset,
+            config_offset=worker.member.worker_state.config_offset,
             assigned=SOME_WORK,
         ),
     )
 
 
-def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -> None:
+def test_a_rejoin_reports_the_owned_jobs_and_does_not_end_the_membership(worker: MemberDriver) -> None:
     worker.settle()
     worker.feed(Rejoin(reason="the delay is over"))
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.reason == "the delay is over"
-    allocation = said(request).allocation
+    allocation = metadata_of_join(request).allocation
     assert allocation is not None
     assert allocation.assigned == SOME_WORK
-    assert not worker.heard(Lost)
+    assert not worker.take_events(MembershipLost)
 
 
-def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
+def test_a_rejoin_requested_during_a_rebalance_happens_after_it(worker: MemberDriver) -> None:
     worker.settle()
     worker.feed(Rejoin(reason="first"))
-    assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
+    assert sum(isinstance(send.request, JoinRequest) for send in worker.sent_requests) == 1
     worker.answer(JoinRequest, joined(2))
     worker.feed(Rejoin(reason="second"))
     worker.answer(SyncRequest, synced())
@@ -148,65 +148,67 @@ def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) ->
     assert again.reason == "second"
 
 
-@pytest.mark.parametrize("says_more", [False, True])
-def test_a_wish_while_the_join_is_out_is_granted_by_that_round_unless_there_is_more_to_say(
-    worker: Worker, says_more: bool
+@pytest.mark.parametrize("owned_changes", [False, True])
+def test_a_rejoin_during_a_parked_join_needs_no_other_join_unless_the_owned_jobs_changed(
+    worker: MemberDriver, owned_changes: bool
 ) -> None:
-    """A worker that joins as soon as it has released what was revoked asks for a round for that, too."""
+    """A worker that joined after it released its revoked jobs also requests a rejoin for that release."""
     worker.settle()
     worker.feed(Rejoin(reason="first"))
-    if says_more:
-        worker.subscribe(NO_JOBS)
+    if owned_changes:
+        worker.set_worker_state(NO_JOBS)
     worker.feed(Rejoin(reason="second"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced())
-    assert (worker.sent(JoinRequest) is not None) is says_more
+    assert (worker.sent(JoinRequest) is not None) is owned_changes
 
 
 @pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])
-def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, error: ErrorCode) -> None:
+def test_a_sync_of_an_ended_rebalance_leads_to_the_next_join(worker: MemberDriver, error: ErrorCode) -> None:
     worker.settle()
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, SyncResponse(error=error))
     assert worker.sent(JoinRequest) is not None
-    assert not worker.heard(Lost)
+    assert not worker.take_events(MembershipLost)
 
 
-@pytest.mark.parametrize("error", COORDINATOR_AWAY)
-def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Worker, error: ErrorCode) -> None:
+@pytest.mark.parametrize("error", COORDINATOR_UNAVAILABLE)
+def test_a_join_is_retried_with_the_same_member_id_while_the_coordinator_is_not_available(
+    worker: MemberDriver, error: ErrorCode
+) -> None:
     worker.settle()
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     worker.answer(JoinRequest, JoinResponse(error=error))
-    assert worker.sent(JoinRequest) is None, "not at once"
-    worker.pass_time(1_000)
+    assert worker.sent(JoinRequest) is None, "not before the retry delay"
+    worker.advance_clock(1_000)
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == "me"
-    assert not worker.heard(Lost)
+    assert not worker.take_events(MembershipLost)
 
 
 @ALL
-def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protocol: ConnectProtocol) -> None:
+def test_the_herder_receives_the_selected_protocol(worker: MemberDriver, protocol: ConnectProtocol) -> None:
     metadata = encode_metadata(protocol, WorkerMetadata(url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4)))
-    worker.subscribe()
+    worker.set_worker_state()
     worker.answer(JoinRequest, joined(leader="me", members={"me": metadata}, protocol=protocol))
-    (wanted,) = worker.heard(AssignmentWanted)
+    (wanted,) = worker.take_events(AssignmentsRequested)
     assert RoundToken.of(wanted.token).protocol is protocol
-    computed = Computed(
-        config_offset=ConfigOffset(4), assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)}
+    computed = ComputedAssignments(
+        config_offset=ConfigOffset(4), assignments={MemberId("me"): AssignmentChange(assigned=SOME_WORK)}
     )
-    worker.feed(Install(token=wanted.token, computed=computed))
+    worker.feed(SendAssignments(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
     assert request.protocol == protocol.wire_name
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=dict(request.assignments)[MemberId("me")]))
-    (received,) = worker.heard(Assigned)
+    (received,) = worker.take_events(Assigned)
     assert received == Assigned(
         member_id=MemberId("me"),
         epoch=1,
         jobs=SOME_WORK,
-        is_whole=protocol is EAGER,
+        replaces_all=protocol is EAGER,
         leader=MemberId("me"),
         leader_url=WorkerUrl("http://w:8083/"),
         config_offset=ConfigOffset(4),
@@ -217,23 +219,25 @@ def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protoco
 # -- a join that waits for stops --------------------------------------------------------------------------------------
 
 
-def told_to_give_back(worker: Worker) -> None:
-    """It is told to give SOME_WORK back, and then another member, which has given back its own, begins a round."""
+def revoke_all_jobs(worker: MemberDriver) -> None:
+    """The leader revokes SOME_WORK; then another member, which has released its jobs, triggers a rebalance."""
     worker.settle()
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced(revoked=SOME_WORK))
-    worker.pass_time(OFTEN_MS)
+    worker.advance_clock(REBALANCE_INTERVAL_MS)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
 
 
-def test_it_joins_the_next_round_when_what_it_gives_back_has_stopped(hurried: Worker) -> None:
-    told_to_give_back(hurried)
-    assert hurried.sent(JoinRequest) is None
-    hurried.pass_time(OFTEN_MS)
-    assert hurried.beats() == 1, "it asks on, and so keeps its place"
-    hurried.subscribe(NO_JOBS)
-    join = hurried.sent(JoinRequest)
+def test_a_member_joins_the_next_rebalance_when_its_revoked_jobs_have_stopped(
+    short_heartbeat_worker: MemberDriver,
+) -> None:
+    revoke_all_jobs(short_heartbeat_worker)
+    assert short_heartbeat_worker.sent(JoinRequest) is None
+    short_heartbeat_worker.advance_clock(REBALANCE_INTERVAL_MS)
+    assert short_heartbeat_worker.heartbeat_count() == 1, "its heartbeats continue and keep its membership"
+    short_heartbeat_worker.set_worker_state(NO_JOBS)
+    join = short_heartbeat_worker.sent(JoinRequest)
     assert join is not None
     allocation = decode_metadata(join.protocols[0][1])[1].allocation
     assert allocation is not None
@@ -241,70 +245,70 @@ def test_it_joins_the_next_round_when_what_it_gives_back_has_stopped(hurried: Wo
 
 
 @pytest.mark.parametrize(("rebalance_timeout_ms", "held_ms"), [(60_000, 2_000), (10_000, 2_000), (3_000, 1_500)])
-def test_nobody_waits_long_for_a_slow_stop_and_the_group_never_so_long_that_it_goes_on_without(
-    hurried: Worker, rebalance_timeout_ms: int, held_ms: int
+def test_a_join_waits_only_for_a_limited_time_for_a_slow_stop(
+    short_heartbeat_worker: MemberDriver, rebalance_timeout_ms: int, held_ms: int
 ) -> None:
-    hurried.member.settings = replace(
-        hurried.member.settings, rebalance_timeout_ms=rebalance_timeout_ms, quiet_ms=31_000
+    short_heartbeat_worker.member.settings = replace(
+        short_heartbeat_worker.member.settings, rebalance_timeout_ms=rebalance_timeout_ms, next_round_window_ms=31_000
     )
-    told_to_give_back(hurried)
-    hurried.pass_time(held_ms - OFTEN_MS - 1)
-    assert hurried.sent(JoinRequest) is None
-    hurried.pass_time(1)
-    join = hurried.sent(JoinRequest)
+    revoke_all_jobs(short_heartbeat_worker)
+    short_heartbeat_worker.advance_clock(held_ms - REBALANCE_INTERVAL_MS - 1)
+    assert short_heartbeat_worker.sent(JoinRequest) is None
+    short_heartbeat_worker.advance_clock(1)
+    join = short_heartbeat_worker.sent(JoinRequest)
     assert join is not None
     allocation = decode_metadata(join.protocols[0][1])[1].allocation
     assert allocation is not None
-    assert allocation.assigned == SOME_WORK, "it still runs, so nobody else may be given it"
+    assert allocation.assigned == SOME_WORK, "it still runs, so no other member may be assigned it"
 
 
 # -- eager ------------------------------------------------------------------------------------------------------------
 
 
-def test_in_an_eager_group_everything_has_stopped_before_a_member_joins(worker: Worker) -> None:
+def test_in_an_eager_group_everything_has_stopped_before_a_member_joins(worker: MemberDriver) -> None:
     worker.settle(protocol=EAGER)
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
-    assert worker.heard(MustReleaseAll) == [MustReleaseAll()]
-    worker.pass_time(1_000)
+    assert worker.take_events(StopAllBeforeJoin) == [StopAllBeforeJoin()]
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    worker.subscribe(Jobs(tasks=SOME_WORK.tasks))
-    assert worker.sent(JoinRequest) is None, "some of it still runs"
-    assert not worker.heard(Lost), "its place is kept meanwhile"
-    worker.subscribe(NO_JOBS)
+    worker.set_worker_state(Jobs(tasks=SOME_WORK.tasks))
+    assert worker.sent(JoinRequest) is None, "a task still runs"
+    assert not worker.take_events(MembershipLost), "the membership is kept meanwhile"
+    worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
 
 
-def test_a_worker_that_joined_at_work_stops_before_the_next_join_once_it_has_heard_of_an_eager_vote(
-    worker: Worker,
+def test_a_worker_that_joined_with_jobs_stops_them_before_the_join_that_follows_an_eager_vote(
+    worker: MemberDriver,
 ) -> None:
     worker.settle(protocol=STATIC)
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     worker.answer(JoinRequest, joined(2, protocol=EAGER))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
-    assert worker.heard(MustReleaseAll)
-    worker.subscribe(NO_JOBS)
+    assert worker.take_events(StopAllBeforeJoin)
+    worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
 
 
-def test_what_was_just_assigned_has_to_be_stopped_too_though_the_herder_said_something_before_it_heard(
-    worker: Worker,
+def test_a_join_waits_for_just_assigned_jobs_to_stop_though_the_herder_last_reported_none(
+    worker: MemberDriver,
 ) -> None:
-    worker.subscribe()
+    worker.set_worker_state()
     worker.answer(JoinRequest, joined(protocol=EAGER))
     worker.answer(SyncRequest, synced(SOME_WORK, protocol=EAGER))
-    worker.subscribe(NO_JOBS)  # The herder read a config line, and has not taken its assignment up yet.
-    worker.feed(Rejoin(reason="a wish"))
+    worker.set_worker_state(NO_JOBS)  # The herder read a config line, and has not applied its assignment yet.
+    worker.feed(Rejoin(reason="test"))
     assert worker.sent(JoinRequest) is None
-    worker.subscribe(SOME_WORK)
+    worker.set_worker_state(SOME_WORK)
     assert worker.sent(JoinRequest) is None
-    worker.subscribe(NO_JOBS)
+    worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
 
 
-def test_a_join_reports_two_assignments_that_the_herder_has_not_taken_yet(worker: Worker) -> None:
+def test_a_join_reports_two_assignments_that_the_herder_has_not_applied_yet(worker: MemberDriver) -> None:
     first, second = (Jobs(frozenset({ConnectorName(name)})) for name in "ab")
     worker.settle(NO_JOBS)
     worker.feed(Rejoin(reason="the set of jobs has changed"))
@@ -313,135 +317,141 @@ def test_a_join_reports_two_assignments_that_the_herder_has_not_taken_yet(worker
     worker.feed(Rejoin(reason="the set of jobs has changed"))
     worker.answer(JoinRequest, joined(3))
     worker.answer(SyncRequest, synced(second))
-    worker.subscribe(NO_JOBS)  # The herder sent it before it took either assignment.
+    worker.set_worker_state(NO_JOBS)  # The herder sent this before it applied either assignment.
     worker.feed(Rejoin(reason="the set of jobs has changed"))
-    assert owned_in(worker.sent(JoinRequest)) == first | second
+    assert owned_jobs_of_join(worker.sent(JoinRequest)) == first | second
     worker.answer(JoinRequest, joined(4))
     worker.answer(SyncRequest, synced(NO_JOBS))
-    worker.subscribe(first)
-    worker.subscribe(first | second)
-    worker.subscribe(second)  # Both were taken, and the herder has released the first since.
-    worker.feed(Rejoin(reason="what was revoked has been released"))
-    assert owned_in(worker.sent(JoinRequest)) == second
+    worker.set_worker_state(first)
+    worker.set_worker_state(first | second)
+    worker.set_worker_state(second)  # Both were applied, and the herder has released the first since.
+    worker.feed(Rejoin(reason="the revoked jobs have been released"))
+    assert owned_jobs_of_join(worker.sent(JoinRequest)) == second
 
 
-def test_after_an_eager_round_the_work_goes_on_through_the_next_but_one(worker: Worker) -> None:
+def test_after_the_group_leaves_eager_a_join_no_longer_stops_the_jobs(worker: MemberDriver) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(Rejoin(reason="a wish"))
-    worker.subscribe(NO_JOBS)
+    worker.feed(Rejoin(reason="test"))
+    worker.set_worker_state(NO_JOBS)
     worker.settle(protocol=STATIC, generation=2)
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     assert worker.sent(JoinRequest) is not None
-    assert worker.heard(MemberStateChanged) == [MemberStateChanged(state=MemberState.PREPARING_REBALANCE)]
+    assert worker.take_events(MemberStateChanged) == [MemberStateChanged(state=MemberState.PREPARING_REBALANCE)]
 
 
-def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joins_as_a_new_one(worker: Worker) -> None:
+def test_a_member_removed_while_it_stops_jobs_stops_them_and_joins_as_a_new_one(
+    worker: MemberDriver,
+) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(Rejoin(reason="a wish"))
-    worker.pass_time(1_000)
+    worker.feed(Rejoin(reason="test"))
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(Lost)
-    worker.subscribe(NO_JOBS)
+    assert worker.take_events(MembershipLost)
+    worker.set_worker_state(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == ""
 
 
-def test_a_member_can_leave_while_it_stops_for_an_eager_round(worker: Worker) -> None:
+def test_a_member_can_leave_while_it_stops_for_an_eager_rebalance(worker: MemberDriver) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Rejoin(reason="test"))
     worker.feed(Leave(reason="SIGTERM"))
-    worker.subscribe(NO_JOBS)
+    worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is None
-    worker.pass_time(1_000)
-    assert worker.heard(Left)
+    worker.advance_clock(1_000)
+    assert worker.take_events(LeaveCompleted)
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_static_member_that_is_back_in_an_eager_group_goes_on_with_the_whole_that_it_is_told(leads: bool) -> None:
-    worker = Worker(InstanceId("one"))
-    worker.subscribe()
+def test_a_returning_static_member_applies_the_whole_assignment_of_an_eager_group(leads: bool) -> None:
+    worker = MemberDriver(InstanceId("one"))
+    worker.set_worker_state()
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.fenced_instance_id))
     response = joined(7, protocol=EAGER, leader="me" if leads else "x")
     worker.answer(JoinRequest, replace(response, skip_assignment=leads))
     worker.answer(SyncRequest, synced(SOME_WORK, protocol=EAGER))
-    (received,) = worker.heard(Assigned)
+    (received,) = worker.take_events(Assigned)
     assert received.jobs == SOME_WORK
-    worker.subscribe(SOME_WORK)
-    worker.subscribe(NO_JOBS)
-    assert (worker.sent(JoinRequest) is not None) is leads, "a leader that is back does not know what it dealt out"
+    worker.set_worker_state(SOME_WORK)
+    worker.set_worker_state(NO_JOBS)
+    assert (worker.sent(JoinRequest) is not None) is leads, (
+        "a returning leader does not have the assignments that it computed"
+    )
 
 
-# -- bytes that are none ----------------------------------------------------------------------------------------------
+# -- malformed bytes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nonsense", [b"", b"\xff\xff", b"\x00\x03\x00", b"\x00\x01\x00\x09http"])
+@pytest.mark.parametrize("malformed", [b"", b"\xff\xff", b"\x00\x03\x00", b"\x00\x01\x00\x09http"])
 @ALL
-def test_a_member_whose_metadata_is_malformed_is_left_out_and_the_others_are_not(
-    worker: Worker, protocol: ConnectProtocol, nonsense: bytes
+def test_a_member_with_malformed_metadata_is_excluded_and_the_others_are_not(
+    worker: MemberDriver, protocol: ConnectProtocol, malformed: bytes
 ) -> None:
     good = encode_metadata(protocol, WorkerMetadata(url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4)))
-    worker.subscribe()
-    worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": nonsense}, protocol=protocol))
-    (wanted,) = worker.heard(AssignmentWanted)
+    worker.set_worker_state()
+    worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": malformed}, protocol=protocol))
+    (wanted,) = worker.take_events(AssignmentsRequested)
     assert list(wanted.members) == ["me"]
-    assert RoundToken.of(wanted.token).left_out == {"other"}
-    assert any("The metadata of member other cannot be decoded" in text for text in worker.warned)
+    assert RoundToken.of(wanted.token).undecodable_members == {"other"}
+    assert any("The metadata of member other cannot be decoded" in text for text in worker.log_warnings)
 
 
 @ALL
-def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience(
-    worker: Worker, protocol: ConnectProtocol
+def test_an_excluded_member_stops_everything_and_joins_again_after_a_delay(
+    worker: MemberDriver, protocol: ConnectProtocol
 ) -> None:
     worker.settle(protocol=protocol)
-    worker.feed(Rejoin(reason="a wish"))
-    worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
+    worker.feed(Rejoin(reason="test"))
+    worker.set_worker_state(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b""))
-    (lost,) = worker.heard(Lost)
+    (lost,) = worker.take_events(MembershipLost)
     assert "assigned nothing to this worker" in lost.reason
-    worker.subscribe(NO_JOBS)
-    assert worker.sent(JoinRequest) is None, "not at once"
-    worker.pass_time(1_000)
+    worker.set_worker_state(NO_JOBS)
+    assert worker.sent(JoinRequest) is None, "not before the retry delay"
+    worker.advance_clock(1_000)
     assert worker.sent(JoinRequest) is not None
 
 
-@pytest.mark.parametrize("nonsense", [b"\xff\xff", b"\x00\x01\x00", b"\x00\x01\x00\x09\x00\x00"])
+@pytest.mark.parametrize("malformed", [b"\xff\xff", b"\x00\x01\x00", b"\x00\x01\x00\x09\x00\x00"])
 @ALL
-def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on(
-    worker: Worker, protocol: ConnectProtocol, nonsense: bytes
+def test_a_malformed_assignment_is_requested_again_and_the_jobs_keep_running(
+    worker: MemberDriver, protocol: ConnectProtocol, malformed: bytes
 ) -> None:
     worker.settle(protocol=protocol)
-    worker.feed(Rejoin(reason="a wish"))
-    worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
+    worker.feed(Rejoin(reason="test"))
+    worker.set_worker_state(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
-    worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=nonsense))
-    assert not worker.heard(Assigned)
-    assert worker.sent(JoinRequest) is None, "not at once"
-    worker.pass_time(1_000)
+    worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=malformed))
+    assert not worker.take_events(Assigned)
+    assert worker.sent(JoinRequest) is None, "not before the retry delay"
+    worker.advance_clock(1_000)
     worker.settle(protocol=protocol, generation=3)
     assert worker.sent(JoinRequest) is None
-    assert not worker.heard(Lost)
+    assert not worker.take_events(MembershipLost)
 
 
-@pytest.mark.parametrize("protocol", [one for one in ConnectProtocol if one is not ConnectProtocol.EAGER])
-def test_who_cannot_read_its_assignment_says_something_new_each_time_so_that_a_round_comes_of_it(
+@pytest.mark.parametrize(
+    "protocol", [protocol for protocol in ConnectProtocol if protocol is not ConnectProtocol.EAGER]
+)
+def test_each_join_after_a_malformed_assignment_has_new_metadata_and_triggers_a_rebalance(
     protocol: ConnectProtocol,
 ) -> None:
-    """A follower's join that says nothing new is answered with the generation that runs, and with the same bytes."""
-    worker = Worker(offers=protocol)
-    worker.subscribe(SOME_WORK)
-    said = []
+    """A follower's join with unchanged metadata gets the current generation, and so the same malformed assignment."""
+    worker = MemberDriver(offers=protocol)
+    worker.set_worker_state(SOME_WORK)
+    sent_protocols = []
     for _ in range(3):
         join = worker.answer(JoinRequest, joined(1, protocol=protocol))
-        said.append(join.protocols)
+        sent_protocols.append(join.protocols)
         allocation = decode_metadata(join.protocols[0][1])[1].allocation
         assert allocation is not None
         assert allocation.assigned == SOME_WORK
         worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b"\x00\x01nonsense"))
-        worker.pass_time(1_000)
-    assert len(set(said)) == 3
+        worker.advance_clock(1_000)
+    assert len(set(sent_protocols)) == 3
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, synced(revoked=SOME_WORK, protocol=protocol))
-    assert isinstance(worker.member.round, Settled)
+    assert isinstance(worker.member.round, AssignmentReceived)
     assert worker.member.malformed_assignments == 0

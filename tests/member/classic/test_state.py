@@ -1,4 +1,4 @@
-"""What must always hold of a member, whatever comes in whatever order; and a member in a handed-on place."""
+"""Invariants of a member for any sequence of events; and a member that starts with a handover."""
 
 from dataclasses import replace
 
@@ -19,26 +19,35 @@ from coterie.member.classic.messages import (
     SyncResponse,
     Timer,
 )
-from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, ReleasesAll
-from coterie.member.events import Answered, Began, Left, RequestId, Send, SetTimer, TimerFired, Unanswered
+from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, StoppingAllJobs
+from coterie.member.events import (
+    LeaveCompleted,
+    MemberStarted,
+    RequestFailed,
+    RequestId,
+    ResponseReceived,
+    Send,
+    SetTimer,
+    TimerFired,
+)
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
-    Abandon,
     Assigned,
-    Computed,
-    Install,
+    ComputedAssignments,
+    LeaseRenewed,
     Leave,
-    Lost,
+    LeaveAndRejoin,
+    MembershipLost,
     MembershipOrder,
     MembershipRefused,
-    ProvedUntil,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
 )
 from coterie.wire.connect import ConnectProtocol, RoundToken
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import HANDED_ON, SOME_WORK, Worker, synced
+from tests.member.classic.driving import HANDOVER, SOME_WORK, MemberDriver, synced
 
 ERRORS = st.sampled_from(
     [
@@ -72,25 +81,25 @@ SYNCS = st.one_of(
     st.builds(SyncResponse, error=ERRORS, assignment=st.binary(max_size=8)),
     st.sampled_from([synced(SOME_WORK), synced(), synced(revoked=SOME_WORK)]),
 )
-STRAY = st.one_of(
-    st.builds(Subscribe, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
-    st.builds(Rejoin, reason=st.just("a wish")),
-    st.just(Abandon(reason="the herder is stuck")),
+STRAY_EVENTS = st.one_of(
+    st.builds(SetWorkerState, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
+    st.builds(Rejoin, reason=st.just("test")),
+    st.just(LeaveAndRejoin(reason="the herder is stuck")),
     st.builds(
-        Install,
+        SendAssignments,
         token=st.builds(RoundToken, generation=GENERATIONS, protocol=st.just(ConnectProtocol.COMPATIBLE)),
-        computed=st.just(Computed(config_offset=ConfigOffset(1), assignments={})),
+        computed=st.just(ComputedAssignments(config_offset=ConfigOffset(1), assignments={})),
     ),
-    st.builds(Unanswered, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
+    st.builds(RequestFailed, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
     st.builds(TimerFired, timer=TIMERS),
     st.just(Leave(reason="shutdown")),
 )
 TURNS = st.one_of(
-    st.tuples(st.just("event"), STRAY), st.tuples(st.just("pass"), st.integers(0, 4_000)), st.just("reply")
+    st.tuples(st.just("event"), STRAY_EVENTS), st.tuples(st.just("pass"), st.integers(0, 4_000)), st.just("reply")
 )
 
 
-def answer_to(request: Request, data: st.DataObject) -> Response:
+def random_response(request: Request, data: st.DataObject) -> Response:
     match request:
         case JoinRequest():
             return data.draw(JOINS)
@@ -104,78 +113,80 @@ def answer_to(request: Request, data: st.DataObject) -> Response:
 
 @settings(max_examples=300)
 @given(turns=st.lists(TURNS, max_size=60), instance_id=INSTANCE_IDS, data=st.data())
-def test_any_course_of_events_keeps_a_member_in_order(
+def test_any_sequence_of_events_keeps_the_invariants_of_a_member(
     turns: list[object], instance_id: InstanceId | None, data: st.DataObject
 ) -> None:
-    """`check` runs in every step; here is what only the whole course shows."""
-    worker = Worker(instance_id)
-    worker.subscribe()
+    """`check` runs in every step; these are the invariants over several steps."""
+    worker = MemberDriver(instance_id)
+    worker.set_worker_state()
     for turn in turns:
-        before = len(worker.told)
-        has_lost = isinstance(worker.member.round, ReleasesAll) and not isinstance(worker.member.place, InGroup)
+        before = len(worker.herder_events)
+        has_lost = isinstance(worker.member.round, StoppingAllJobs) and not isinstance(worker.member.place, InGroup)
         has_left = isinstance(worker.member.ending, HasLeft)
-        sent = len(worker.out)
+        sent = len(worker.sent_requests)
         match turn:
             case ("event", event):
-                assert isinstance(event, MembershipOrder | Unanswered | TimerFired)
+                assert isinstance(event, MembershipOrder | RequestFailed | TimerFired)
                 worker.feed(event)
             case ("pass", int(ms)):
-                worker.pass_time(ms)
+                worker.advance_clock(ms)
             case _:
-                if not worker.out:
+                if not worker.sent_requests:
                     continue
-                send = worker.out.pop(data.draw(st.integers(0, len(worker.out) - 1)))
+                send = worker.sent_requests.pop(data.draw(st.integers(0, len(worker.sent_requests) - 1)))
                 sent -= 1
-                worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
+                worker.feed(ResponseReceived(id=send.id, response=random_response(send.request, data)))
         if has_left:
-            assert len(worker.told) == before, "nothing is told after the farewell"
-            assert len(worker.out) == sent, "and nothing is asked"
-        for told in worker.told[before:]:
-            assert not (has_lost and isinstance(told, Assigned)), "no work before all has stopped"
-            assert not (has_lost and isinstance(told, Lost)), "a loss is told once"
-        for send in worker.out[sent:]:
-            assert not (instance_id and isinstance(send.request, LeaveRequest)), "a static member never says farewell"
+            assert len(worker.herder_events) == before, "no event after the end of the leave"
+            assert len(worker.sent_requests) == sent, "no request after the end of the leave"
+        for herder_event in worker.herder_events[before:]:
+            assert not (has_lost and isinstance(herder_event, Assigned)), "no assignment before all jobs have stopped"
+            assert not (has_lost and isinstance(herder_event, MembershipLost)), "a loss is reported once"
+        for send in worker.sent_requests[sent:]:
+            assert not (instance_id and isinstance(send.request, LeaveRequest)), (
+                "a static member never sends LeaveGroup"
+            )
             if isinstance(send.request, HeartbeatRequest):
-                is_question = instance_id is not None and not send.request.member_id
-                assert (send.request.generation >= 0) is not is_question
-    assert sum(isinstance(told, Left) for told in worker.told) <= 1
+                is_registration_check = instance_id is not None and not send.request.member_id
+                assert (send.request.generation >= 0) is not is_registration_check
+    assert sum(isinstance(herder_event, LeaveCompleted) for herder_event in worker.herder_events) <= 1
 
 
 @settings(max_examples=200)
 @given(turns=st.lists(TURNS, max_size=40), instance_id=INSTANCE_IDS, data=st.data())
-def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its_assignment(
+def test_with_valid_responses_every_member_that_was_not_refused_gets_an_assignment(
     turns: list[object], instance_id: InstanceId | None, data: st.DataObject
 ) -> None:
-    worker = Worker(instance_id)
-    worker.subscribe()
+    worker = MemberDriver(instance_id)
+    worker.set_worker_state()
     for turn in turns:
         match turn:
             case ("event", event):
                 if not isinstance(event, Leave):
-                    assert isinstance(event, MembershipOrder | Unanswered | TimerFired)
+                    assert isinstance(event, MembershipOrder | RequestFailed | TimerFired)
                     worker.feed(event)
             case ("pass", int(ms)):
-                worker.pass_time(ms)
+                worker.advance_clock(ms)
             case _:
-                if worker.out:
-                    send = worker.out.pop()
-                    worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
-    if worker.heard(MembershipRefused):
-        return  # it waits for its end
-    worker.subscribe(SOME_WORK)  # A herder takes up all that it is told, also what it has to stop at once.
-    worker.subscribe(NO_JOBS)
-    worker.feed(Rejoin(reason="let us see"))
+                if worker.sent_requests:
+                    send = worker.sent_requests.pop()
+                    worker.feed(ResponseReceived(id=send.id, response=random_response(send.request, data)))
+    if worker.take_events(MembershipRefused):
+        return  # a refused member only waits for its end
+    worker.set_worker_state(SOME_WORK)  # A herder applies each assignment, also one that it has to stop at once.
+    worker.set_worker_state(NO_JOBS)
+    worker.feed(Rejoin(reason="test"))
     for _ in range(400):
-        while worker.out:
-            send = worker.out.pop(0)
-            worker.feed(Answered(id=send.id, response=honest(send.request)))
-        if any(isinstance(told, Assigned) for told in worker.told):
+        while worker.sent_requests:
+            send = worker.sent_requests.pop(0)
+            worker.feed(ResponseReceived(id=send.id, response=valid_response(send.request)))
+        if any(isinstance(herder_event, Assigned) for herder_event in worker.herder_events):
             return
-        worker.pass_time(500)
-    raise AssertionError("the member does not find its way back")
+        worker.advance_clock(500)
+    raise AssertionError("the member never gets an assignment")
 
 
-def honest(request: Request) -> Response:
+def valid_response(request: Request) -> Response:
     match request:
         case JoinRequest():
             return JoinResponse(
@@ -193,63 +204,63 @@ def honest(request: Request) -> Response:
             return LeaveResponse(error=ErrorCode.none)
 
 
-# -- a place that a former life of the process has handed on ----------------------------------------------------------
+# -- a membership that the previous process has handed over -----------------------------------------------------------
 
 
 SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"))
 
 
 def first_heartbeat(member: Member) -> Send[Request]:
-    """Due as soon as its driver begins."""
-    assert step(member, Began(), now_ms=1_000).effects == (SetTimer(timer="heartbeat", at_ms=1_000),)
+    """The heartbeat that is due as soon as the driver starts."""
+    assert step(member, MemberStarted(), now_ms=1_000).effects == (SetTimer(timer="heartbeat", at_ms=1_000),)
     output = step(member, TimerFired(timer="heartbeat"), now_ms=1_000)
     (send,) = [effect for effect in output.effects if isinstance(effect, Send)]
     return send
 
 
-def test_it_joins_nothing_and_is_heard_of_under_its_former_id() -> None:
+def test_a_member_with_a_handover_sends_no_join_and_heartbeats_with_its_previous_id() -> None:
     for its_settings in (SETTINGS, replace(SETTINGS, instance_id=InstanceId("place"))):
-        send = first_heartbeat(Member(its_settings, HANDED_ON))
+        send = first_heartbeat(Member(its_settings, HANDOVER))
         assert isinstance(send.request, HeartbeatRequest)
-        assert (send.request.member_id, send.request.generation) == (HANDED_ON.member_id, HANDED_ON.generation)
+        assert (send.request.member_id, send.request.generation) == (HANDOVER.member_id, HANDOVER.generation)
         assert send.request.instance_id == its_settings.instance_id
 
 
-def test_outside_a_group_no_heartbeat_is_due_when_the_driver_begins() -> None:
-    assert not step(Member(SETTINGS), Began(), now_ms=1_000).effects
+def test_no_heartbeat_is_due_at_the_start_outside_a_group() -> None:
+    assert not step(Member(SETTINGS), MemberStarted(), now_ms=1_000).effects
 
 
-def test_an_answer_proves_the_place() -> None:
-    member = Member(SETTINGS, HANDED_ON)
+def test_a_heartbeat_response_confirms_the_membership() -> None:
+    member = Member(SETTINGS, HANDOVER)
     send = first_heartbeat(member)
-    output = step(member, Answered(id=send.id, response=HeartbeatResponse(error=ErrorCode.none)), now_ms=1_100)
+    output = step(member, ResponseReceived(id=send.id, response=HeartbeatResponse(error=ErrorCode.none)), now_ms=1_100)
     assert (
-        ProvedUntil(until_ms=1_000 + SETTINGS.lease_ms, session_timeout_ms=SETTINGS.session_timeout_ms)
+        LeaseRenewed(lease_ends_ms=1_000 + SETTINGS.lease_duration_ms, session_timeout_ms=SETTINGS.session_timeout_ms)
         in output.effects
     )
 
 
-def test_a_place_that_the_group_gave_up_is_lost() -> None:
-    member = Member(SETTINGS, HANDED_ON)
+def test_a_handed_over_membership_that_the_group_has_ended_is_lost() -> None:
+    member = Member(SETTINGS, HANDOVER)
     send = first_heartbeat(member)
     unknown = HeartbeatResponse(error=ErrorCode.unknown_member_id)
-    output = step(member, Answered(id=send.id, response=unknown), now_ms=1_100)
-    assert any(isinstance(effect, Lost) for effect in output.effects)
+    output = step(member, ResponseReceived(id=send.id, response=unknown), now_ms=1_100)
+    assert any(isinstance(effect, MembershipLost) for effect in output.effects)
 
 
-def test_the_next_join_says_what_it_had() -> None:
-    member = Member(SETTINGS, HANDED_ON)
-    output = step(member, Rejoin(reason="a new life"), now_ms=1_000)
+def test_the_next_join_reports_the_jobs_of_the_handover() -> None:
+    member = Member(SETTINGS, HANDOVER)
+    output = step(member, Rejoin(reason="a new process"), now_ms=1_000)
     (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
     assert isinstance(join, JoinRequest)
-    assert join.member_id == HANDED_ON.member_id
-    assert member.owned == HANDED_ON.jobs
+    assert join.member_id == HANDOVER.member_id
+    assert member.owned == HANDOVER.jobs
 
 
-def test_whose_former_life_may_have_missed_a_vote_offers_no_eager_while_it_has_work() -> None:
+def test_a_handover_with_jobs_and_a_possibly_missed_vote_prevents_an_offer_of_eager() -> None:
     for may_have_missed_vote in (True, False):
-        member = Member(SETTINGS, replace(HANDED_ON, may_have_missed_vote=may_have_missed_vote))
-        output = step(member, Rejoin(reason="a new life"), now_ms=1_000)
+        member = Member(SETTINGS, replace(HANDOVER, may_have_missed_vote=may_have_missed_vote))
+        output = step(member, Rejoin(reason="a new process"), now_ms=1_000)
         (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
         assert isinstance(join, JoinRequest)
         offered = [name for name, _ in join.protocols]

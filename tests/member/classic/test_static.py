@@ -1,4 +1,4 @@
-"""A static member (KIP-345): it never says farewell, comes back to the running generation, and may be fenced."""
+"""A static member (KIP-345): it never sends LeaveGroup, returns into the running generation, and may be fenced."""
 
 import pytest
 
@@ -11,147 +11,159 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.events import Left
+from coterie.member.events import LeaveCompleted
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, AssignmentWanted, Computed, Install, Leave, Lost, MembershipRefused
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentsRequested,
+    ComputedAssignments,
+    Leave,
+    MembershipLost,
+    MembershipRefused,
+    SendAssignments,
+)
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
 from coterie.wire.connect_bytes import encode_metadata
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
+from tests.member.classic.driving import SOME_WORK, MemberDriver, joined, synced
 
 ONE = InstanceId("worker-1")
 
 
 @pytest.fixture
-def worker() -> Worker:
-    return Worker(ONE)
+def worker() -> MemberDriver:
+    return MemberDriver(ONE)
 
 
-def begin(worker: Worker, *, known: bool = True) -> None:
-    """It asks whether the group knows it, and is answered."""
-    worker.subscribe()
-    error = ErrorCode.fenced_instance_id if known else ErrorCode.unknown_member_id
-    asked = worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
-    assert (asked.member_id, asked.instance_id, asked.generation) == ("", ONE, -1)
+def answer_registration_check(worker: MemberDriver, *, registered: bool = True) -> None:
+    """Answer the member's request whether its instance id is registered in the group."""
+    worker.set_worker_state()
+    error = ErrorCode.fenced_instance_id if registered else ErrorCode.unknown_member_id
+    request = worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
+    assert (request.member_id, request.instance_id, request.generation) == ("", ONE, -1)
 
 
-def settle(worker: Worker) -> None:
-    """Join, sync, and the round that a new life asks for."""
-    begin(worker)
+def settle(worker: MemberDriver) -> None:
+    """Join, sync, and the rebalance that a new process requests."""
+    answer_registration_check(worker)
     for generation in (1, 2):
         worker.answer(JoinRequest, joined(generation))
         worker.answer(SyncRequest, synced(SOME_WORK))
-    worker.subscribe(SOME_WORK)
-    worker.told.clear()
+    worker.set_worker_state(SOME_WORK)
+    worker.herder_events.clear()
 
 
-def test_every_request_carries_the_instance_id(worker: Worker) -> None:
-    begin(worker)
+def test_every_request_carries_the_instance_id(worker: MemberDriver) -> None:
+    answer_registration_check(worker)
     assert worker.answer(JoinRequest, joined()).instance_id == ONE
     assert worker.answer(SyncRequest, synced()).instance_id == ONE
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     heartbeat = worker.sent(HeartbeatRequest)
     assert heartbeat is not None
     assert heartbeat.instance_id == ONE
 
 
-def test_it_goes_without_a_word_and_at_once(worker: Worker) -> None:
+def test_a_static_member_leaves_at_once_without_a_leave_request(worker: MemberDriver) -> None:
     settle(worker)
     worker.feed(Leave(reason="SIGTERM"))
-    assert worker.heard(Left)
+    assert worker.take_events(LeaveCompleted)
     assert worker.sent(LeaveRequest) is None
 
 
-def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Worker) -> None:
-    begin(worker)
+def test_a_new_process_joins_a_second_time_after_its_first_assignment(worker: MemberDriver) -> None:
+    answer_registration_check(worker)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(NO_JOBS))
     again = worker.answer(JoinRequest, joined(8))
     assert again.member_id == "me"
     worker.answer(SyncRequest, synced(SOME_WORK))
-    assert worker.sent(JoinRequest) is None, "once"
-    first, second = worker.heard(Assigned)
+    assert worker.sent(JoinRequest) is None, "no third join"
+    first, second = worker.take_events(Assigned)
     assert (first.epoch, second.epoch) == (7, 8)
     assert second.jobs == SOME_WORK
 
 
-def test_a_new_life_whose_first_assignment_was_lost_still_joins_once_more(worker: Worker) -> None:
-    """The join that asks for it again says what the first one said, and is answered with the same generation."""
-    begin(worker)
+def test_a_new_process_whose_first_assignment_was_lost_still_joins_a_second_time(worker: MemberDriver) -> None:
+    """The second join has the metadata of the first, and its response contains the same generation."""
+    answer_registration_check(worker)
     worker.answer(JoinRequest, joined(7))
     worker.fail(SyncRequest)
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     assert worker.answer(JoinRequest, joined(7)).member_id == "me"
     worker.answer(SyncRequest, synced(NO_JOBS))
     assert worker.sent(JoinRequest) is not None
 
 
-def test_its_second_join_says_something_else_than_the_first_so_that_it_makes_a_round(worker: Worker) -> None:
-    """A group that is stable answers a follower that says nothing new with the generation as it stands."""
-    begin(worker)
+def test_the_second_join_has_other_metadata_than_the_first_so_that_it_triggers_a_rebalance(
+    worker: MemberDriver,
+) -> None:
+    """In a stable group a follower's join with unchanged metadata gets the current generation, without a rebalance."""
+    answer_registration_check(worker)
     first = worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(NO_JOBS))
     second = worker.sent(JoinRequest)
     assert second is not None
     for (name, before), (_, after) in zip(first.protocols, second.protocols, strict=True):
-        assert before != after or name == "default", "in an eager group what it was told is the whole"
+        assert before != after or name == "default", "in an eager group the first assignment is already whole"
 
 
-def test_one_that_the_group_never_knew_joins_once(worker: Worker) -> None:
-    begin(worker, known=False)
+def test_a_static_member_unknown_to_the_group_joins_once(worker: MemberDriver) -> None:
+    answer_registration_check(worker, registered=False)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
-    (received,) = worker.heard(Assigned)
+    (received,) = worker.take_events(Assigned)
     assert RoundResult.of(received.token).delay_ms == 300
     assert worker.sent(JoinRequest) is None
 
 
-def test_a_join_whose_answer_was_lost_may_have_made_it_known(worker: Worker) -> None:
-    begin(worker, known=False)
+def test_a_join_without_a_response_may_have_registered_the_static_member(worker: MemberDriver) -> None:
+    answer_registration_check(worker, registered=False)
     worker.fail(JoinRequest)
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK))
     assert worker.sent(JoinRequest) is not None
 
 
-def test_one_whose_session_ended_asks_again_whether_it_is_known(worker: Worker) -> None:
+def test_a_static_member_whose_session_expired_checks_again_if_it_is_registered(worker: MemberDriver) -> None:
     settle(worker)
-    worker.pass_time(1_000)
+    worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    begin(worker, known=False)
+    answer_registration_check(worker, registered=False)
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == ""
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_coordinator_that_cannot_say_is_asked_again(worker: Worker, answered: bool) -> None:
-    worker.subscribe()
+def test_the_registration_check_is_retried_if_the_coordinator_is_not_available(
+    worker: MemberDriver, answered: bool
+) -> None:
+    worker.set_worker_state()
     if answered:
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.not_coordinator))
     else:
         worker.fail(HeartbeatRequest)
-    assert not worker.out
-    worker.pass_time(1_000)
+    assert not worker.sent_requests
+    worker.advance_clock(1_000)
     assert worker.sent(HeartbeatRequest) is not None
     assert worker.sent(JoinRequest) is None
 
 
-def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -> None:
-    begin(worker)
+def test_only_the_assigned_jobs_of_a_previous_processs_assignment_are_used(worker: MemberDriver) -> None:
+    answer_registration_check(worker)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, revoked=SOME_WORK, delay_ms=300_000))
-    (received,) = worker.heard(Assigned)
+    (received,) = worker.take_events(Assigned)
     assert received.jobs == SOME_WORK
     assert received.revoked == NO_JOBS
     assert RoundResult.of(received.token).delay_ms == 0
 
 
-def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_assignments(worker: Worker) -> None:
-    begin(worker)
-    back = JoinResponse(
+def test_a_returning_leader_computes_nothing_for_a_generation_that_has_its_assignments(worker: MemberDriver) -> None:
+    answer_registration_check(worker)
+    rejoin_response = JoinResponse(
         error=ErrorCode.none,
         generation=Generation(7),
         protocol="compatible",
@@ -160,28 +172,30 @@ def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_as
         members={MemberId("me"): b""},
         skip_assignment=True,
     )
-    worker.answer(JoinRequest, back)
-    assert not worker.heard(AssignmentWanted)
+    worker.answer(JoinRequest, rejoin_response)
+    assert not worker.take_events(AssignmentsRequested)
     assert worker.answer(SyncRequest, synced(SOME_WORK)).assignments == ()
     assert worker.sent(JoinRequest) is not None
 
 
-def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: Worker) -> None:
-    begin(worker)
+def test_a_leader_that_computed_the_assignments_of_its_first_join_does_not_join_again(worker: MemberDriver) -> None:
+    answer_registration_check(worker)
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
-    (wanted,) = worker.heard(AssignmentWanted)
+    (wanted,) = worker.take_events(AssignmentsRequested)
     assert RoundToken.of(wanted.token).generation == 1
-    worker.feed(Install(token=wanted.token, computed=Computed(config_offset=ConfigOffset(4), assignments={})))
+    worker.feed(
+        SendAssignments(token=wanted.token, computed=ComputedAssignments(config_offset=ConfigOffset(4), assignments={}))
+    )
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
-    (received,) = worker.heard(Assigned)
+    (received,) = worker.take_events(Assigned)
     assert RoundResult.of(received.token).delay_ms == 300
-    assert worker.sent(JoinRequest) is None, "what it has computed was made for this life"
+    assert worker.sent(JoinRequest) is None, "it computed the assignments for this process"
 
 
-def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
-    said = WorkerMetadata(url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4))
-    metadata = encode_metadata(ConnectProtocol.COMPATIBLE, said)
-    begin(worker)
+def test_a_leader_receives_the_instance_ids_of_the_members(worker: MemberDriver) -> None:
+    worker_metadata = WorkerMetadata(url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4))
+    metadata = encode_metadata(ConnectProtocol.COMPATIBLE, worker_metadata)
+    answer_registration_check(worker)
     response = JoinResponse(
         error=ErrorCode.none,
         generation=Generation(1),
@@ -192,30 +206,30 @@ def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
         instance_ids={MemberId("me"): ONE},
     )
     worker.answer(JoinRequest, response)
-    (wanted,) = worker.heard(AssignmentWanted)
+    (wanted,) = worker.take_events(AssignmentsRequested)
     assert {member: report.instance_id for member, report in wanted.members.items()} == {"me": ONE, "other": None}
 
 
-@pytest.mark.parametrize("door", [HeartbeatRequest, JoinRequest, SyncRequest])
-def test_one_that_is_fenced_stops_everything_says_who_and_asks_no_more(
-    worker: Worker, door: type[HeartbeatRequest | JoinRequest | SyncRequest]
+@pytest.mark.parametrize("request_type", [HeartbeatRequest, JoinRequest, SyncRequest])
+def test_a_fenced_member_stops_everything_reports_its_instance_id_and_sends_no_more_requests(
+    worker: MemberDriver, request_type: type[HeartbeatRequest | JoinRequest | SyncRequest]
 ) -> None:
     settle(worker)
-    worker.pass_time(1_000)
-    if door is HeartbeatRequest:
+    worker.advance_clock(1_000)
+    if request_type is HeartbeatRequest:
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.fenced_instance_id))
     else:
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-        if door is SyncRequest:
+        if request_type is SyncRequest:
             worker.answer(JoinRequest, joined(3))
             worker.answer(SyncRequest, SyncResponse(error=ErrorCode.fenced_instance_id))
         else:
             worker.answer(JoinRequest, JoinResponse(error=ErrorCode.fenced_instance_id))
-    told = list(worker.told)
-    assert len(worker.heard(Lost)) == 1, "all has to stop at once"
-    (refused,) = [one for one in told if isinstance(one, MembershipRefused)]
+    events = list(worker.herder_events)
+    assert len(worker.take_events(MembershipLost)) == 1, "all jobs have to stop at once"
+    (refused,) = [event for event in events if isinstance(event, MembershipRefused)]
     assert "group.instance.id=worker-1" in refused.reason
-    worker.subscribe(NO_JOBS)
-    worker.pass_time(60_000)
+    worker.set_worker_state(NO_JOBS)
+    worker.advance_clock(60_000)
     assert worker.sent(JoinRequest) is None
-    assert not worker.out
+    assert not worker.sent_requests

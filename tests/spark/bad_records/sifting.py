@@ -1,4 +1,4 @@
-"""Connectors that read good and bad records, and what becomes of the records; counted without Spark."""
+"""Connectors that read good and bad records, and the written records; counted without Spark."""
 
 import json
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ RANDOMLY_BAD = {
         "CAST(reflect('java.lang.Math', 'random') AS DOUBLE) < 0.5 OR raise_error('bad by chance') IS NULL"
     ),
 }
-"""A transform for which a record is bad in one evaluation and good in another; Spark's rand() repeats itself."""
+"""A transform for which a record may be bad in one evaluation and good in another; Spark's rand() is deterministic."""
 
 
 def postgres_config(kafka: Kafka, server: PostgresServer, topic: str, **keys: str) -> dict[str, str]:
-    """From a topic into the table ``good``, its bad records into the table ``bad``."""
+    """A connector that writes a topic to the table ``good`` and its bad records to the table ``bad``."""
     source = {key: value for key, value in kafka.config(topic).items() if key not in ("format", "path")}
     return (
         source
@@ -35,7 +35,7 @@ def postgres_config(kafka: Kafka, server: PostgresServer, topic: str, **keys: st
 
 
 def numbers(values: Sequence[object]) -> list[int]:
-    """The rows of the original bytes of dead letters."""
+    """The row numbers in the original bytes of dead letters."""
     found: list[int] = []
     for value in values:
         assert isinstance(value, bytes | memoryview)
@@ -44,7 +44,7 @@ def numbers(values: Sequence[object]) -> list[int]:
 
 
 def good_and_bad(server: PostgresServer) -> tuple[list[int], list[int]]:
-    """The numbers of the rows in both tables; nothing of a table that is not there yet."""
+    """The row numbers in both tables; empty for a table that does not exist yet."""
     if not server.rows("SELECT 1 WHERE to_regclass('good') IS NOT NULL AND to_regclass('bad') IS NOT NULL"):
         return [], []
     good = sorted(row for (row,) in server.rows("SELECT row FROM good") if isinstance(row, int))

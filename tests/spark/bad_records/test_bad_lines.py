@@ -38,11 +38,11 @@ def write_lines(folder: Path, format_: str) -> Path:
 
 
 def uri_of(file: Path) -> str:
-    """As Spark's ``_metadata.file_path`` writes it."""
+    """The URI of a file as in Spark's ``_metadata.file_path``."""
     return f"file:{quote(str(file))}"
 
 
-def letters_in(folder: Path) -> list[dict[str, Any]]:
+def dead_letters_in(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
     return found
 
@@ -59,21 +59,27 @@ async def test_a_line_that_does_not_fit_the_schema_is_a_bad_record_with_its_text
     await rig.wait_until(lambda: any((tmp_path / "bad").glob("*.parquet")))
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows_of(tmp_path / "out") == [1]
-    letters = letters_in(tmp_path / "bad")
-    (odd,) = [letter for letter in letters if letter["stage"] == "TRANSFORMATION"]
+    dead_letters = dead_letters_in(tmp_path / "bad")
+    (odd,) = [dead_letter for dead_letter in dead_letters if dead_letter["stage"] == "TRANSFORMATION"]
     assert json.loads(odd["value"]) == ({"row": 3, "name": "e"} if format_ == "csv" else {"row": 3})
-    malformed = [letter for letter in letters if letter is not odd]
-    assert sorted(letter["value"].decode() for letter in malformed) == sorted(MALFORMED[format_])
-    assert {(letter["stage"], letter["class_name"]) for letter in malformed} == {("TASK_POLL", "FileSource")}
+    malformed = [dead_letter for dead_letter in dead_letters if dead_letter is not odd]
+    assert sorted(dead_letter["value"].decode() for dead_letter in malformed) == sorted(MALFORMED[format_])
+    assert {(dead_letter["stage"], dead_letter["class_name"]) for dead_letter in malformed} == {
+        ("TASK_POLL", "FileSource")
+    }
     uri = uri_of(file)
     message = f"a line of {uri} is not {format_.upper()} with the columns of the schema"
-    assert {letter["exception_message"] for letter in malformed} == {message}
-    assert [letter["headers"] for letter in letters] == [[{"key": "file", "value": uri.encode()}]] * len(letters)
-    assert all(abs(letter["timestamp"].timestamp() - file.stat().st_mtime) < 0.01 for letter in letters)
-    assert {(letter["topic"], letter["partition"], letter["offset"]) for letter in letters} == {(None, None, None)}
+    assert {dead_letter["exception_message"] for dead_letter in malformed} == {message}
+    assert [dead_letter["headers"] for dead_letter in dead_letters] == [[{"key": "file", "value": uri.encode()}]] * len(
+        dead_letters
+    )
+    assert all(abs(dead_letter["timestamp"].timestamp() - file.stat().st_mtime) < 0.01 for dead_letter in dead_letters)
+    assert {
+        (dead_letter["topic"], dead_letter["partition"], dead_letter["offset"]) for dead_letter in dead_letters
+    } == {(None, None, None)}
 
 
-async def test_bad_lines_are_left_out_where_no_place_is_named_and_the_log_tells_of_them(
+async def test_bad_lines_are_dropped_and_logged_if_no_dead_letter_queue_is_configured(
     rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = {"errors.tolerance": "all", "errors.log.enable": "true", "errors.log.include.messages": "true"}
@@ -106,14 +112,14 @@ async def test_a_row_of_another_format_that_a_transform_refuses_is_a_bad_record_
     start = await rig.start(config, f"bad-rows-{format_}")
     await rig.wait_until(lambda: any((tmp_path / "bad").glob("*.parquet")))
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    (letter,) = letters_in(tmp_path / "bad")
-    assert letter["value"] == (b"3" if format_ == "text" else b'{"row":3}')
-    assert letter["stage"] == "TRANSFORMATION"
+    (dead_letter,) = dead_letters_in(tmp_path / "bad")
+    assert dead_letter["value"] == (b"3" if format_ == "text" else b'{"row":3}')
+    assert dead_letter["stage"] == "TRANSFORMATION"
     assert sorted(map(int, rows_of(tmp_path / "out", "value" if format_ == "text" else "row"))) == [1, 2]
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])
-async def test_without_tolerance_such_a_line_fails_the_task_with_its_file_and_what_was_read_of_it(
+async def test_without_tolerance_a_bad_line_fails_the_task_with_its_file_and_the_parsed_values(
     rig: Rig, tmp_path: Path, format_: str
 ) -> None:
     config = config_of(rig, tmp_path, format_)

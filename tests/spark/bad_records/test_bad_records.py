@@ -1,4 +1,4 @@
-"""Bad records of a topic reach their place beside the good ones; real Spark, PostgreSQL and broker."""
+"""Bad records of a topic are written to the dead letter queue; real Spark, PostgreSQL and broker."""
 
 import asyncio
 import base64
@@ -15,10 +15,10 @@ from confluent_kafka.admin import NewTopic
 
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.sifted import Divided, Sifter
+from coterie.spark.bad_records.separator import BadRowSeparator, SeparatedRows
 from coterie.spark.checkpoint import last_batch
-from coterie.spark.end_config import EndConfig
-from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
@@ -45,7 +45,7 @@ def server(postgres: PostgresServer) -> PostgresServer:
     return postgres
 
 
-async def test_bad_records_reach_a_table_with_their_bytes_their_place_and_what_is_wrong(
+async def test_bad_records_are_written_to_a_table_with_bytes_offset_and_error(
     rig: Rig, kafka: Kafka, server: PostgresServer
 ) -> None:
     kafka.create("to-table", 1)
@@ -56,17 +56,17 @@ async def test_bad_records_reach_a_table_with_their_bytes_their_place_and_what_i
     start = await rig.start(config, "to-table")
     await rig.wait_until(lambda: len(good_rows(server)) >= 21)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    # The tombstone is a row of nulls, as it is without errors.tolerance.
+    # The tombstone is a row of nulls, as without errors.tolerance.
     assert good_rows(server) == [*range(20), None]
     found = server.rows('SELECT * FROM bad ORDER BY "offset"')
     assert [row[7] for row in found] == BAD
     assert [row[4] for row in found] == list(range(len(BAD)))
-    letter = dict(zip([name for (name,) in server.rows(COLUMNS_OF_BAD)], found[0], strict=True))
-    headers = letter.pop("headers")
+    dead_letter = dict(zip([name for (name,) in server.rows(COLUMNS_OF_BAD)], found[0], strict=True))
+    headers = dead_letter.pop("headers")
     assert isinstance(headers, str)
     assert json.loads(headers) == [{"key": "h", "value": base64.b64encode(b"1").decode()}]
-    assert letter.pop("timestamp").timestamp() == 1_700_000_000  # type: ignore[attr-defined]
-    assert letter == {
+    assert dead_letter.pop("timestamp").timestamp() == 1_700_000_000  # type: ignore[attr-defined]
+    assert dead_letter == {
         "connector": "to-table",
         "task": 0,
         "topic": "to-table",
@@ -90,42 +90,42 @@ def good_rows(server: PostgresServer) -> list[object]:
     return [row for (row,) in server.rows("SELECT row FROM good ORDER BY row")]
 
 
-class Deaths:
-    """Each batch is tried three times: its owner dies before the commit, then after it, and then lives on."""
+class CrashesAtCommit:
+    """Each batch is tried three times: it fails before the commit, then after it, and then succeeds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before = self.after = self.batches = 0
-        commit = StagedTransaction.put_in_place
+        commit = StagedTransaction.commit
 
         def put_in_place(staged: StagedTransaction) -> None:
             self.batches += 1
             if self.batches % 3 == 1:
                 self.before += 1
-                raise ConnectionError("dies before the commit")
+                raise ConnectionError("fails before the commit")
             commit(staged)
             if self.batches % 3 == 2:
                 self.after += 1
-                raise ConnectionError("dies after the commit")
+                raise ConnectionError("fails after the commit")
 
-        monkeypatch.setattr(StagedTransaction, "put_in_place", put_in_place)
+        monkeypatch.setattr(StagedTransaction, "commit", put_in_place)
 
 
-async def sift(
-    rig: Rig, kafka: Kafka, server: PostgresServer, topic: str, deaths: Deaths
+async def run_with_bad_rows(
+    rig: Rig, kafka: Kafka, server: PostgresServer, topic: str, deaths: CrashesAtCommit
 ) -> tuple[list[int], list[int]]:
-    """What both tables have when records that are bad by chance have all been read, over deaths."""
+    """The rows of both tables after all randomly bad records were read, with crashes in each batch."""
     config = postgres_config(kafka, server, topic, max__offsets__per__trigger=PER_BATCH, **RANDOMLY_BAD)
-    await run_over_deaths(rig, kafka, topic, config)
+    await run_with_crashes(rig, kafka, topic, config)
     return good_and_bad(server)
 
 
-async def run_over_deaths(rig: Rig, kafka: Kafka, topic: str, config: dict[str, str]) -> None:
-    """Read the batches of a topic; the owner dies twice in each."""
+async def run_with_crashes(rig: Rig, kafka: Kafka, topic: str, config: dict[str, str]) -> None:
+    """Read the batches of a topic; each batch fails twice."""
     kafka.create(topic, 1)
     kafka.produce_rows(topic, 1, each=ROWS)
     assert await rig.runtime.validate(config, ()) == {}
     start = await rig.start(config, topic)
-    held = rig.spark_runtime.held(start.task)
+    held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
     for _ in range(2 * BATCHES):
         died = await rig.end_of(start.task)
@@ -135,122 +135,126 @@ async def run_over_deaths(rig: Rig, kafka: Kafka, topic: str, config: dict[str, 
     await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
-async def test_a_record_that_is_bad_by_chance_is_in_one_table_once_whenever_its_owner_dies(
+async def test_a_randomly_bad_record_is_in_one_table_once_whenever_its_owner_is_killed(
     rig: Rig, kafka: Kafka, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaths = Deaths(monkeypatch)
-    good, bad = await sift(rig, kafka, server, "by-chance", deaths)
+    deaths = CrashesAtCommit(monkeypatch)
+    good, bad = await run_with_bad_rows(rig, kafka, server, "by-chance", deaths)
     assert deaths.before == deaths.after == BATCHES
     assert len(good) > 10
     assert len(bad) > 10
     assert sorted(good + bad) == list(range(ROWS))
 
 
-async def test_the_same_record_is_lost_or_doubled_where_good_and_bad_rows_are_evaluated_apart(
+async def test_a_randomly_bad_record_is_lost_or_doubled_if_good_and_bad_rows_are_evaluated_separately(
     rig: Rig, kafka: Kafka, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: the bad rows come from a second evaluation."""
-    divide = Sifter.divide
+    divide = BadRowSeparator.separate
 
-    def twice(sifter: Sifter) -> Divided:
-        second = divide(Sifter(sifter._classified, is_small=sifter._is_small))
+    def twice(separator: BadRowSeparator) -> SeparatedRows:
+        second = divide(BadRowSeparator(separator._classified, is_small=separator._is_small))
         with closing(second):
             list(second.good())
             bad = list(second.bad())
-        first = divide(sifter)
+        first = divide(separator)
         monkeypatch.setattr(first, "bad", lambda: iter(bad))
         return first
 
-    monkeypatch.setattr(Sifter, "divide", twice)
-    good, bad = await sift(rig, kafka, server, "apart", Deaths(monkeypatch))
+    monkeypatch.setattr(BadRowSeparator, "separate", twice)
+    good, bad = await run_with_bad_rows(rig, kafka, server, "apart", CrashesAtCommit(monkeypatch))
     counts = Counter(good + bad)
     assert set(range(ROWS)) - set(counts), "nothing was lost"
     assert max(counts.values()) > 1, "nothing was doubled"
 
 
-class FileDeaths:
-    """Of each batch: the first owner dies before the decisive step, the second one between it and the moves."""
+class CrashesAtFileCommit:
+    """In each batch the first owner fails before the decisive step, the second one between that step and the moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tries: Counter[str] = Counter()
-        put = Copy.put_in_place
+        put = BatchCopy.commit
 
-        def put_in_place(copy: Copy) -> None:
+        def put_in_place(copy: BatchCopy) -> None:
             batch = copy._committed.name
             self.tries[batch] += 1
             if self.tries[batch] == 1:
-                raise ConnectionError("dies before the decisive step")
+                raise ConnectionError("fails before the decisive step")
             if self.tries[batch] == 2:
-                copy._decide()
-                raise ConnectionError("dies before the files are moved")
+                copy._commit_by_rename()
+                raise ConnectionError("fails before the files are moved")
             put(copy)
 
-        monkeypatch.setattr(Copy, "put_in_place", put_in_place)
+        monkeypatch.setattr(BatchCopy, "commit", put_in_place)
 
 
-async def sift_files(rig: Rig, kafka: Kafka, topic: str, bad: Path, **keys: str) -> tuple[list[int], list[int]]:
-    """What both folders have when records that are bad by chance have all been read, over deaths."""
+async def run_files_with_bad_rows(
+    rig: Rig, kafka: Kafka, topic: str, bad: Path, **keys: str
+) -> tuple[list[int], list[int]]:
+    """The rows of both folders after all randomly bad records were read, with crashes in each batch."""
     config = kafka.config(topic, errors__tolerance="all", errors__deadletterqueue__path=str(bad), **keys)
-    await run_over_deaths(rig, kafka, topic, config | RANDOMLY_BAD | {"max.offsets.per.trigger": PER_BATCH})
-    return rows_of(kafka.out / topic), numbers([letter["value"] for letter in letters_in(bad)])
+    await run_with_crashes(rig, kafka, topic, config | RANDOMLY_BAD | {"max.offsets.per.trigger": PER_BATCH})
+    return rows_of(kafka.out / topic), numbers([dead_letter["value"] for dead_letter in dead_letters_in(bad)])
 
 
-def letters_in(folder: Path) -> list[dict[str, Any]]:
+def dead_letters_in(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
     return found
 
 
-async def test_a_record_that_is_bad_by_chance_is_in_one_folder_once_whenever_its_owner_dies(
+async def test_a_randomly_bad_record_is_in_one_folder_once_whenever_its_owner_is_killed(
     rig: Rig, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaths = FileDeaths(monkeypatch)
-    good, bad = await sift_files(rig, kafka, "folders", tmp_path / "bad", **{"exactly.once.support": "required"})
+    deaths = CrashesAtFileCommit(monkeypatch)
+    good, bad = await run_files_with_bad_rows(
+        rig, kafka, "folders", tmp_path / "bad", **{"exactly.once.support": "required"}
+    )
     assert deaths.tries == {str(batch): 3 for batch in range(BATCHES)}
     assert len(good) > 10
     assert len(bad) > 10
     assert sorted(good + bad) == list(range(ROWS))
 
 
-async def test_the_same_record_is_lost_or_doubled_where_folders_are_written_by_two_steps(
+async def test_a_randomly_bad_record_is_lost_or_doubled_if_folders_are_written_in_two_steps(
     rig: Rig, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: the folder of bad records has copies of its own."""
-    monkeypatch.setattr(FileSink, "holds", ())
+    """A mutant: the folder of bad records has its own copies."""
+    monkeypatch.setattr(FileSink, "atomic_dead_letters", ())
     whole = FileSink.of
 
-    def without_bad_rows(config: EndConfig) -> FileSink:
+    def without_bad_rows(config: PrefixedConfig) -> FileSink:
         sink = whole(config)
         return replace(sink, folder=replace(sink.folder, bad=None))
 
     monkeypatch.setattr(FileSink, "of", without_bad_rows)
-    FileDeaths(monkeypatch)
-    good, bad = await sift_files(rig, kafka, "two-folders", tmp_path / "bad")
+    CrashesAtFileCommit(monkeypatch)
+    good, bad = await run_files_with_bad_rows(rig, kafka, "two-folders", tmp_path / "bad")
     counts = Counter(good + bad)
     assert set(range(ROWS)) - set(counts), "nothing was lost"
     assert max(counts.values()) > 1, "nothing was doubled"
 
 
-async def test_bad_records_reach_a_folder_with_their_bytes_and_what_is_wrong(
-    rig: Rig, kafka: Kafka, tmp_path: Path
-) -> None:
+async def test_bad_records_are_written_to_a_folder_with_bytes_and_error(rig: Rig, kafka: Kafka, tmp_path: Path) -> None:
     kafka.create("to-folder", 1)
     kafka.produce_rows("to-folder", 1, each=10)
     kafka.produce("to-folder", 0, BAD)
     config = kafka.config("to-folder", errors__tolerance="all", errors__deadletterqueue__path=str(tmp_path / "bad"))
     assert await rig.runtime.validate(config, ()) == {}
     start = await rig.start(config, "to-folder")
-    held = rig.spark_runtime.held(start.task)
+    held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
     await rig.wait_until(lambda: last_batch(held.path / "commits") is not None)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    letters = letters_in(tmp_path / "bad")
-    assert sorted(letter["value"] for letter in letters) == sorted(BAD)
-    assert {letter["stage"] for letter in letters} == {"VALUE_CONVERTER"}
-    assert letters[0]["headers"] == [{"key": "h", "value": b"1"}]
+    dead_letters = dead_letters_in(tmp_path / "bad")
+    assert sorted(dead_letter["value"] for dead_letter in dead_letters) == sorted(BAD)
+    assert {dead_letter["stage"] for dead_letter in dead_letters} == {"VALUE_CONVERTER"}
+    assert dead_letters[0]["headers"] == [{"key": "h", "value": b"1"}]
     assert rows_of(kafka.out / "to-folder") == list(range(10))
 
 
-async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_replay(rig: Rig, kafka: Kafka) -> None:
+async def test_bad_records_are_written_to_a_topic_with_connects_headers_once_over_a_replay(
+    rig: Rig, kafka: Kafka
+) -> None:
     kafka.create("to-topic", 1)
     kafka.produce("to-topic", 0, [*BAD, b'{"row": 7}'])
     queue = "errors.deadletterqueue."
@@ -263,7 +267,7 @@ async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_repla
     assert await rig.runtime.validate(config, ()) == {}
     for _ in range(2):
         start = await rig.start(config, "to-topic")
-        held = rig.spark_runtime.held(start.task)
+        held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -288,7 +292,7 @@ async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_repla
     ]
 
 
-async def test_bad_lines_of_files_reach_a_table_and_a_topic_as_bad_records_of_topics_do(
+async def test_bad_lines_of_files_are_written_to_a_table_and_a_topic_like_bad_records_of_topics(
     rig: Rig, kafka: Kafka, server: PostgresServer, tmp_path: Path
 ) -> None:
     files = rig.config(tmp_path, source__schema="row BIGINT", errors__tolerance="all")
@@ -303,7 +307,7 @@ async def test_bad_lines_of_files_reach_a_table_and_a_topic_as_bad_records_of_to
     for name, config in (("lines-to-table", to_table), ("lines-to-topic", to_topic)):
         assert await rig.runtime.validate(config, ()) == {}
         start = await rig.start(config, name)
-        held = rig.spark_runtime.held(start.task)
+        held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -346,7 +350,7 @@ def create_with(kafka: Kafka, topic: str, configs: dict[str, str]) -> None:
         future.result(30)
 
 
-async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenever_its_owner_dies(
+async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenever_its_owner_is_killed(
     rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.create("between", 1)
@@ -355,19 +359,19 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     kafka.produce("between", 0, [b"no JSON"])
     config = kafka_to_kafka(kafka, "between", "between-good") | RANDOMLY_BAD
     assert await rig.runtime.validate(config, ()) == {}
-    commit, tries = KafkaTransaction.put_in_place, list[int]()
+    commit, tries = KafkaTransaction.commit, list[int]()
 
     def put_in_place(staged: KafkaTransaction) -> None:
         tries.append(1)
         if len(tries) == 1:
-            raise ConnectionError("dies before the commit")
+            raise ConnectionError("fails before the commit")
         commit(staged)
         if len(tries) == 2:
-            raise ConnectionError("dies after the commit")
+            raise ConnectionError("fails after the commit")
 
-    monkeypatch.setattr(KafkaTransaction, "put_in_place", put_in_place)
+    monkeypatch.setattr(KafkaTransaction, "commit", put_in_place)
     start = await rig.start(config, "between")
-    held = rig.spark_runtime.held(start.task)
+    held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
     for _ in range(2):
         died = await rig.end_of(start.task)
@@ -383,8 +387,8 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     assert sorted(good + numbers(bad)) == list(range(ROWS))
 
 
-async def left_out(rig: Rig, task: ConnectorTaskId) -> int:
-    """How many bad records the first progress of a task tells of that tells of any."""
+async def first_bad_record_count(rig: Rig, task: ConnectorTaskId) -> int:
+    """The number of bad records in the first progress event of a task that contains any."""
     while True:
         event = await asyncio.wait_for(rig.runtime.next_event(), 60)
         if isinstance(event, TaskProgressed) and event.task == task and event.bad_records:
@@ -401,7 +405,7 @@ async def test_bad_records_between_topics_are_counted_and_logged_without_transac
     config = kafka_to_kafka(kafka, "weakly", "weakly-good") | weaker
     assert await rig.runtime.validate(config, ()) == {}
     start = await rig.start(config, "weakly")
-    assert await left_out(rig, start.task) == len(BAD)
+    assert await first_bad_record_count(rig, start.task) == len(BAD)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert [value for _, value, _ in records(kafka.servers, "weakly-bad")] == BAD
     assert len(records(kafka.servers, "weakly-good")) == 2
@@ -410,7 +414,9 @@ async def test_bad_records_between_topics_are_counted_and_logged_without_transac
     assert "the first: the record's value is not JSON" in line
 
 
-async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:
+async def test_bad_records_are_dropped_if_no_dead_letter_queue_is_configured(
+    rig: Rig, kafka: Kafka, caplog: Any
+) -> None:
     kafka.create("dropped", 1)
     kafka.produce_rows("dropped", 1, each=10)
     kafka.produce("dropped", 0, BAD)
@@ -427,7 +433,7 @@ async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka:
         start = await rig.start(config, name)
         await rig.wait_until(lambda: rows_of(kafka.out / name) == list(range(20)))  # noqa: B023
         if logs == "true":
-            assert await left_out(rig, start.task) == len(BAD)
+            assert await first_bad_record_count(rig, start.task) == len(BAD)
         await rig.runtime.stop(start.task, grace_ms=10_000)
     lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     (line,) = lines
@@ -508,7 +514,7 @@ async def test_each_wrong_key_is_named(
     ]
     monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 3000)
     assert await rig.runtime.validate(to_topic, ()) == {}
-    # Another cluster, as far as its addresses tell, may have a topic of any name.
+    # The addresses are those of another cluster, which may have a topic of any name.
     elsewhere = {"producer.override.bootstrap.servers": kafka.servers.replace("127.0.0.1", "localhost")}
     assert elsewhere["producer.override.bootstrap.servers"] != kafka.servers
     assert await rig.runtime.validate(to_topic | {f"{queue}topic.name": "wrong-errors"} | elsewhere, ()) == {}

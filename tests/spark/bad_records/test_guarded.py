@@ -8,11 +8,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.guarded import guarded
-from coterie.spark.bad_records.hidden import BAD, ERROR, FAULT, ORIGINAL, bad_rows, fault, good_rows, with_hidden
-from coterie.spark.end_config import EndConfig
-from coterie.spark.smt.kind import Kind, Side, key
-from coterie.spark.transforms import Transform, parsed, transform
+from coterie.spark.bad_records.error_columns import (
+    BAD,
+    ERROR,
+    ERROR_TYPE,
+    ORIGINAL,
+    bad_rows,
+    error_value,
+    good_rows,
+    with_error_columns,
+)
+from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.smt.transform_type import Side, TransformType, key
+from coterie.spark.transforms import Transform, apply_transforms, parse_transforms
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -23,17 +32,17 @@ offset BIGINT, timestamp TIMESTAMP"
 
 
 def records(spark: SparkSession) -> DataFrame:
-    """Rows with a column ``text``; the record whose text is -5 is bad already, for another reason."""
+    """Rows with a column ``text``; the record with the text -5 is already bad for another reason."""
     rows = [(None, text.encode(), None, "t", 0, offset, None) for offset, text in enumerate(TEXTS)]
     text = F.col("value").cast("string")
-    hidden = with_hidden(spark.createDataFrame(rows, RECORDS)).withColumn("text", F.when(text != "-5", text))
-    error = F.when(text == "-5", fault("VALUE_CONVERTER", "aConverter", "negative").cast(FAULT))
+    hidden = with_error_columns(spark.createDataFrame(rows, RECORDS)).withColumn("text", F.when(text != "-5", text))
+    error = F.when(text == "-5", error_value("VALUE_CONVERTER", "aConverter", "negative").cast(ERROR_TYPE))
     return hidden.withColumn(ERROR, error).select("text", ORIGINAL, ERROR)
 
 
-def sifted(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], dict[int, str]]:
-    """The good rows' first column, and of each bad row's offset the stage and the class."""
-    classified = guarded(rows, parsed(config), None).coalesce(1)
+def separated(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], dict[int, str]]:
+    """The first column of the good rows, and the stage and the class of each bad row by its offset."""
+    classified = apply_tolerant(rows, parse_transforms(config), None).coalesce(1)
     bad = bad_rows(classified).collect()
     assert all(row["value"].decode() == TEXTS[row["offset"]] for row in bad)
     good = good_rows(classified)
@@ -50,43 +59,43 @@ def named(*transforms: tuple[str, str, str]) -> dict[str, str]:
 
 
 async def test_a_cast_or_a_condition_that_fails_makes_its_row_bad_and_bad_rows_pass_filters(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
+    spark = rig.spark_runtime._driver_or_raise().spark
     before = "VALUE_CONVERTER aConverter"
     cast = named(
         ("Filter", "condition", "text <> '2'"), ("Cast", "spec", "text:int"), ("Filter", "condition", "text > 1")
     )
     with pytest.raises(PySparkException, match="CAST_INVALID_INPUT"):
-        transform(records(spark).select("text"), parsed(cast)).collect()
-    assert sifted(records(spark), cast) == (
+        apply_transforms(records(spark).select("text"), parse_transforms(cast)).collect()
+    assert separated(records(spark), cast) == (
         [40],
         {2: "TRANSFORMATION Cast", 4: "TRANSFORMATION Cast", 5: before},
     )
     condition = named(("Filter", "condition", "CAST(text AS INT) < 3"))
-    assert sifted(records(spark), condition) == (
+    assert separated(records(spark), condition) == (
         ["1", "2"],
         {2: "TRANSFORMATION Filter", 4: "TRANSFORMATION Filter", 5: before},
     )
     raised = named(("Filter", "condition", "text <> 'x' OR raise_error('no') IS NULL"))
-    assert sifted(records(spark), raised) == (["1", "2", "40", ""], {2: "TRANSFORMATION Filter", 5: before})
-    assert sifted(records(spark), {}) == (["1", "2", "x", "40", ""], {5: before})
+    assert separated(records(spark), raised) == (["1", "2", "40", ""], {2: "TRANSFORMATION Filter", 5: before})
+    assert separated(records(spark), {}) == (["1", "2", "x", "40", ""], {5: before})
 
 
-async def test_the_record_and_the_transforms_key_stand_beside_the_error(rig: Rig) -> None:
-    spark = rig.spark_runtime._living().spark
-    classified = guarded(records(spark), parsed(named(("Cast", "spec", "text:int"))), None)
+async def test_an_error_is_reported_with_the_record_and_the_transforms_key(rig: Rig) -> None:
+    spark = rig.spark_runtime._driver_or_raise().spark
+    classified = apply_tolerant(records(spark), parse_transforms(named(("Cast", "spec", "text:int"))), None)
     row = bad_rows(classified).where("offset = 2").collect()[0]
     assert (row["topic"], row["partition"], bytes(row["value"])) == ("t", 0, b"x")
     assert row["message"] == "transforms.t0.spec=text:int cannot be computed for this record"
 
 
 async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(rig: Rig) -> None:
-    def count(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
+    def count(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
         return rows.groupBy("text").count()
 
     counting = Transform(
-        kind=Kind(name="Count", package=None, keys=(key("by", "", ""),), apply=count),
+        transform_type=TransformType(name="Count", package=None, keys=(key("by", "", ""),), apply=count),
         side=Side.VALUE,
-        settings=EndConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
+        settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )
-    with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs it as Aggregate"):
-        guarded(records(rig.spark_runtime._living().spark), [counting], None)
+    with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs this step as Aggregate"):
+        apply_tolerant(records(rig.spark_runtime._driver_or_raise().spark), [counting], None)

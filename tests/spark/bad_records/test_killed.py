@@ -1,4 +1,4 @@
-"""Workers are killed while they divide batches at random; each record ends in one of both tables, once."""
+"""Workers are killed while they separate randomly bad records; each record is written once, to one of two tables."""
 
 import contextlib
 import json
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from coterie.spark.checkpoint import batch_in_flight, last_batch
-from coterie.spark.plugins import source_end
+from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, postgres_config
-from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, wait_until
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -18,34 +18,34 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 BATCHES = 40
 ROWS = 50
-"""Of a batch."""
+"""Rows of a batch."""
 KILLS = 3
 
 
-def test_each_record_is_in_one_table_once_though_its_workers_are_killed(
+def test_each_record_is_in_one_table_once_although_workers_are_killed(
     spark_jars: Path, kafka: Kafka, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     postgres.run("DROP TABLE IF EXISTS good, bad, coterie_ledger")
     kafka.create("killed-bad", 1)
     kafka.produce_rows("killed-bad", 1, each=BATCHES * ROWS)
     config = postgres_config(kafka, postgres, "killed-bad", max__offsets__per__trigger=str(ROWS), **RANDOMLY_BAD)
-    parts = KafkaSource.parts(source_end(config, {}).config)
+    parts = KafkaSource.parts(configured_source(config, {}).config)
     task = {"name": "fight", "task.class": "PostgresSink", "task.index": "0", "task.count": "1"}
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     in_flight: list[str] = []
 
-    def committed(holder: Holder) -> int:
+    def committed(holder: TaskProcess) -> int:
         return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
 
-    def is_in_batch(holder: Holder) -> bool:
+    def is_in_batch(holder: TaskProcess) -> bool:
         return any(batch_in_flight(path) is not None for path in directories(holder, tmp_path))
 
     with contextlib.ExitStack() as stack:
         for number in range(KILLS + 1):
-            holder = Holder(tmp_path, f"worker-{number}", stack, spark_jars)
-            holder.hear("ready")
+            holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
+            holder.wait_for_line("ready")
             holder.tell(start)
-            in_flight.append(holder.hear("holds").split()[2])
+            in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == KILLS:
                 break
             before = committed(holder)

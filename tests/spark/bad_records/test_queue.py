@@ -1,4 +1,4 @@
-"""The places of bad records have accounts of their own: the folder its marks, the topic its ledger."""
+"""Exactly-once state of the dead letter queues: marks of the folder, ledger of the topic."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
-from coterie.spark.bad_records.keys import ToFolder, ToTopic
-from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.bad_records.keys import DeadLetterFolder, DeadLetterTopic
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import Batch, TaskLineage
-from coterie.spark.sinks.file_copies import Layout, SinkFolder
+from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
 from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
@@ -19,29 +19,29 @@ from coterie.spark.sinks.kafka_writer import transactional_id
 from tests.spark.sinks.file_owners import LINEAGE
 
 
-def test_a_retired_lineage_is_retired_in_the_folder_of_bad_records_where_there_is_one(tmp_path: Path) -> None:
-    folder = SinkFolder(path=tmp_path / "bad", layout=Layout(format="parquet", partition_columns=()))
+def test_a_lineage_is_also_retired_in_the_folder_of_bad_records(tmp_path: Path) -> None:
+    folder = SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="parquet", partition_columns=()))
     folder.take_over(LINEAGE)
-    copy = folder.copy(LINEAGE, 0)
-    copy.begin()
+    copy = folder.new_copy(LINEAGE, 0)
+    copy.create_staging()
     copy.good.folder.mkdir(parents=True, exist_ok=True)
-    copy.put_in_place()
+    copy.commit()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
     for config in ({}, path, {"errors.tolerance": "all"}):
-        queue.retire(config, [LINEAGE])
+        queue.remove_commit_markers(config, [LINEAGE])
         assert folder.committed(LINEAGE).is_dir()
     for _ in range(2):
-        queue.retire(path | {"errors.tolerance": "all"}, [LINEAGE])
+        queue.remove_commit_markers(path | {"errors.tolerance": "all"}, [LINEAGE])
         assert folder.committed(LINEAGE).is_file()
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
+def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sink of the connector may have a folder, too."""
+    """The connector's sink may have a folder, too."""
     key = "errors.deadletterqueue.path"
     (tmp_path / "bad").write_text("a file")
     sink = FileSink(folder=bad_folder(tmp_path / "bad"), rotation=None, options={})
@@ -51,8 +51,8 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
     (tmp_path / "bad").unlink()
     made.take_over(LINEAGE, 2)
     folder = bad_folder(tmp_path / "bad")
-    copy = folder.copy(LINEAGE, 0)
-    copy.begin()
+    copy = folder.new_copy(LINEAGE, 0)
+    copy.create_staging()
     (copy.good.folder / copy.good.name(0, ".parquet")).touch()
     monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
     batch: Any = Batch(lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
     (tmp_path / "bad").rmdir()
     (tmp_path / "bad").write_text("a file")
     with pytest.raises(OSError, match=f"could not be published in {key}={tmp_path}/bad: File exists") as in_place:
-        staged.put_in_place()
+        staged.commit()
     for error in (at_start.value, in_place.value):
         assert "sink.path" not in str(error)
         assert str(error).count(key) == 1
@@ -68,12 +68,12 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
 
 def errors_of(folder: Path) -> dict[str, list[str]]:
     spark: Any = None
-    return queue.errors_of(spark, ToFolder(path=folder), {}, {})
+    return queue.destination_errors(spark, DeadLetterFolder(path=folder), {}, {})
 
 
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
     assert errors_of(tmp_path / "bad") == {}
-    SinkFolder(path=tmp_path / "bad", layout=Layout(format="json", partition_columns=())).prepare()
+    SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="json", partition_columns=())).prepare()
     (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
     assert sentence.startswith(
         f"errors.deadletterqueue.path={tmp_path}/bad contains json files without partition columns"
@@ -86,16 +86,20 @@ SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 
 
 def queue_target(**config: str) -> KafkaTarget:
-    """What writes the bad records of a connector whose sink is no KafkaSink to a topic."""
-    letters = ToTopic(topic="bad", replication_factor=1, has_context=False)
-    made = queue.queue_of(letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {})
+    """The target for bad records in a topic, of a connector whose sink is not a KafkaSink."""
+    dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context=False)
+    made = queue.dead_letter_queue_of(
+        dead_letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {}
+    )
     assert made is not None
     assert isinstance(made._sink, KafkaSink)
     return made._sink._target
 
 
 def sink_target(config: Mapping[str, str]) -> KafkaTarget:
-    return KafkaTarget.of(EndConfig(config={"topic": "t", **SERVERS, **config}, prefix=SINK, is_prefix_optional=True))
+    return KafkaTarget.of(
+        PrefixedConfig(config={"topic": "t", **SERVERS, **config}, prefix=SINK, is_prefix_optional=True)
+    )
 
 
 def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
@@ -105,21 +109,21 @@ def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
 @pytest.mark.parametrize(
     ("connector", "task"), [("dead-letters-orders", 0), ("-dead-letters/orders", 0), ("dead-letters/orders/0", 0)]
 )
-def test_no_connector_with_a_kafka_sink_has_the_transactional_id_of_anothers_bad_records(
+def test_transactional_ids_of_kafka_sinks_and_of_bad_records_of_other_connectors_differ(
     connector: str, task: int
 ) -> None:
-    """Of two producers with one id the broker fences one, and the next start of its task the other."""
+    """With equal ids the broker would fence one producer, and the restart of its task would fence the other."""
     assert id_of(queue_target(), "orders") != id_of(sink_target({}), connector, task)
 
 
-def test_connectors_whose_names_end_in_a_number_have_transactional_ids_of_their_own() -> None:
+def test_connectors_whose_names_end_in_a_number_have_distinct_transactional_ids() -> None:
     target = sink_target({})
     names = [("a", 0), ("a/0", 0), ("a", 10), ("a/1", 0), ("a-1", 0)]
     assert len({id_of(target, connector, task) for connector, task in names}) == len(names)
 
 
-def test_the_ledger_of_bad_records_follows_the_connectors_ledger() -> None:
-    """So that two groups of workers on one cluster can have connectors of one name."""
+def test_the_ledger_of_bad_records_is_named_after_the_connectors_ledger() -> None:
+    """Then two groups of workers on one cluster can have connectors of the same name."""
     staging, production = queue_target(ledger__topic="staging"), queue_target()
     assert (staging.ledger, production.ledger) == ("staging-dead-letters", "coterie-ledger-dead-letters")
     assert id_of(staging, "orders") != id_of(production, "orders")

@@ -1,37 +1,41 @@
-"""The log has one line a minute about records that were left out."""
+"""The log has at most one line a minute about dropped records."""
 
 import logging
 
 import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.bad_records.keys import Dropped, Tolerance
-from coterie.spark.bad_records.report import Report
-from coterie.spark.bad_records.sifted import Tally
+from coterie.spark.bad_records.keys import ErrorTolerance, NoDeadLetters
+from coterie.spark.bad_records.report import BadRecordLogReporter
+from coterie.spark.bad_records.separator import BadRowSummary
 
 FIRST = {"stage": "S", "message": "no", "topic": "t", "partition": 1, "offset": 7, "timestamp": "now"}
 
 
 def lines(caplog: pytest.LogCaptureFixture, *, logs: bool, logs_places: bool) -> list[str]:
-    """What is logged of 3 bad records at second 0, 4 at 30, none at 59, and 1 at 60."""
+    """The log lines about 3 bad records at second 0, 4 at 30, none at 59, and 1 at 60."""
     now = [0.0]
-    tolerance = Tolerance(letters=Dropped(), logs=logs, logs_places=logs_places)
-    report = Report(ConnectorTaskId(ConnectorName("c"), 2), tolerance, lambda: now[0])
+    tolerance = ErrorTolerance(
+        dead_letter_destination=NoDeadLetters(), logs_errors=logs, logs_record_positions=logs_places
+    )
+    report = BadRecordLogReporter(ConnectorTaskId(ConnectorName("c"), 2), tolerance, lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for now[0], count in ((0.0, 3), (30.0, 4), (59.0, 0), (60.0, 1)):
-            report.add(Tally(count=count, first=tuple(FIRST.items()) if count else ()))
+            report.add_batch(BadRowSummary(count=count, first=tuple(FIRST.items()) if count else ()))
     assert report.count == 8
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_line_counts_the_records_since_the_last_one_at_most_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_since_the_last_log_line_are_counted_in_at_most_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert lines(caplog, logs=True, logs_places=False) == [
         "c-2: 3 bad records were left out, 3 since the task started; the first: no (S)",
         "c-2: 5 bad records were left out, 8 since the task started; the first: no (S)",
     ]
 
 
-def test_the_place_of_a_record_is_logged_only_where_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_topic_partition_and_offset_of_a_record_are_logged_only_if_configured(caplog: pytest.LogCaptureFixture) -> None:
     first, _ = lines(caplog, logs=True, logs_places=True)
     assert first.endswith("the first: topic t, partition 1, offset 7, timestamp now: no (S)")
 

@@ -1,4 +1,4 @@
-"""Commands of the pages for users, run by a shell as they stand there, but for ports."""
+"""Commands of the pages for users, run by a shell unchanged except for ports."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def scripts(page: Path) -> list[str]:
 
 
 class Cluster:
-    """What a user has in two terminals: the one where the cluster runs, and the one for everything else."""
+    """A user's two terminals: one runs the cluster, the other one everything else."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class Cluster:
         self.url = f"http://{HOST}:{free_port()}"
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, **ENVIRONMENT, "PATH": programs, **variables}
-        self._said = folder / "said"
+        self._output_path = folder / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -39,20 +39,20 @@ class Cluster:
         return self.folder / "coterie-data" / "logs"
 
     def start(self, script: str) -> None:
-        """Run a script that does not end; returns when it says that the workers are up."""
-        with self._said.open("wb") as said:
+        """Run a script that does not end; returns when its output states that the workers are up."""
+        with self._output_path.open("wb") as output:
             self._process = subprocess.Popen(
                 self._command(script),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 cwd=self.folder,
                 process_group=0,
             )
         process = self._process
-        wait_until(lambda: "All workers are up." in self.said() or process.poll() is not None, "up", within_s=240)
-        assert process.poll() is None, self.said()
+        wait_until(lambda: "All workers are up." in self.output() or process.poll() is not None, "up", within_s=240)
+        assert process.poll() is None, self.output()
 
     def interrupt(self) -> None:
         """Ctrl-C in the terminal of the cluster."""
@@ -77,15 +77,15 @@ class Cluster:
             env=self._environment,
             cwd=self.folder,
         )
-        assert ended.returncode == 0, f"{script}\n{ended.stdout}{ended.stderr}{self.said()}"
+        assert ended.returncode == 0, f"{script}\n{ended.stdout}{ended.stderr}{self.output()}"
         return ended.stdout
 
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._output_path.read_text()
 
     def everything_logged(self) -> str:
         """What the cluster has printed and logged so far."""
-        return self.said() + "".join(path.read_text(errors="replace") for path in sorted(self.logs.iterdir()))
+        return self.output() + "".join(path.read_text(errors="replace") for path in sorted(self.logs.iterdir()))
 
     def _command(self, script: str) -> list[str]:
         """``script`` with the ports of this cluster."""

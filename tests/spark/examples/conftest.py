@@ -17,7 +17,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def cluster(spark_jars: Path, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Started by the commands of the tutorial."""
+    """A cluster, started by the commands of the tutorial."""
     variables = {
         "PGHOST": "127.0.0.1",
         "PGPORT": str(postgres.port),

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from coterie.spark.plugins import SINKS, sink_end, source_end, sources
+from coterie.spark.plugins import SINKS, configured_sink, configured_source, sources
 from tests.cli.waiting import wait_until
 from tests.sink_files import counted
 from tests.spark.conftest import Rig, rows_of
@@ -27,7 +27,7 @@ COMMANDS = re.findall(r"\| `(coterie connectors create .*?)` \|", README.read_te
 PYTHON = "python-to-json"
 """Needs a worker that allows the module, which `coterie up` does not start."""
 PLACES = {"/var/tmp/coterie-examples": "{folder}", "localhost:5432": "127.0.0.1:{port}", "change-me": PASSWORD}
-"""What users replace in the files."""
+"""The values that users replace in the files."""
 ROWS = {1, 2, 3}
 """The flights that the README puts into a folder."""
 
@@ -41,7 +41,7 @@ def names() -> list[str]:
     return [Path(command.rpartition(" ")[2]).stem for command in COMMANDS]
 
 
-def test_the_readme_has_a_command_for_each_file_which_has_the_name_of_its_connector() -> None:
+def test_the_readme_has_a_command_for_each_file_and_each_file_is_named_after_its_connector() -> None:
     files = {path.stem: json.loads(path.read_text()) for path in EXAMPLES.glob("*.json")}
     assert sorted(names()) == sorted(files)
     assert {name: example["name"] for name, example in files.items()} == {name: name for name in files}
@@ -49,20 +49,20 @@ def test_the_readme_has_a_command_for_each_file_which_has_the_name_of_its_connec
 
 def test_each_source_and_each_sink_has_an_example() -> None:
     configs = [config_of(name) for name in names()]
-    assert {source_end(config, {}).plugin for config in configs} == set(sources().values())
-    assert {sink_end(config, {}).plugin for config in configs} == set(SINKS.values())
+    assert {configured_source(config, {}).plugin for config in configs} == set(sources().values())
+    assert {configured_sink(config, {}).plugin for config in configs} == set(SINKS.values())
 
 
 def test_each_line_of_the_readme_names_the_source_and_the_sink() -> None:
     for command, name in zip(COMMANDS, names(), strict=True):
         config = config_of(name)
-        ends = f"`{source_end(config, {}).plugin.__name__}` → `{sink_end(config, {}).plugin.__name__}`"
+        ends = f"`{configured_source(config, {}).plugin.__name__}` → `{configured_sink(config, {}).plugin.__name__}`"
         assert re.search(rf"^\| {ends}: .*{re.escape(command)}", README.read_text(), re.MULTILINE), name
 
 
 @pytest.fixture(scope="module")
 def folder(cluster: Cluster, postgres: PostgresServer) -> Path:
-    """Where the examples read and write files; the copies of the examples name it."""
+    """The folder in which the examples read and write files; the copied configs contain it."""
     folder = cluster.folder / "coterie-examples"
     places = {place: there.format(folder=folder, port=postgres.port) for place, there in PLACES.items()}
     places['"connection.user": "postgres"'] = f'"connection.user": "{USER}"'
@@ -74,14 +74,14 @@ def folder(cluster: Cluster, postgres: PostgresServer) -> Path:
             text = text.replace(place, there)
         (cluster.folder / "examples" / name).write_text(text)
     start, data = scripts(README)
-    assert start == scripts(TUTORIAL)[0], "the cluster is that of the tutorial"
+    assert start == scripts(TUTORIAL)[0], "the README starts the cluster as the tutorial does"
     cluster.run(data.replace("/var/tmp/coterie-examples", str(folder)))
     return folder
 
 
 @pytest.fixture(scope="module")
 def customers(cluster: Cluster) -> dict[int, tuple[str, str | None]]:
-    """A table as its owner sees it, whose changes are in the topic in which Debezium would write them."""
+    """The current rows of a table whose changes are in the topic to which Debezium would write them."""
     producer = Producer({"bootstrap.servers": cluster.servers})
     rows: dict[int, tuple[str, str | None]] = {}
 
@@ -110,8 +110,8 @@ def customers(cluster: Cluster) -> dict[int, tuple[str, str | None]]:
 
 @pytest.fixture(scope="module")
 def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str | None]]) -> Iterator[Cluster]:
-    """The cluster with a connector of each example. The connectors are deleted in the end, for their queries would take
-    processor time from all tests that follow."""
+    """The cluster with a connector of each example. The connectors are deleted at the end, since their queries would
+    take CPU time from all later tests."""
     admin = AdminClient({"bootstrap.servers": cluster.servers})
     for command in COMMANDS:
         if not command.endswith(f"/{PYTHON}.json"):
@@ -152,7 +152,7 @@ def test_a_config_of_connects_jdbc_sink_runs_with_its_class_changed(
     assert PASSWORD not in created.everything_logged()
 
 
-def test_rows_of_the_rate_source_go_nowhere_and_to_the_jvms_log(created: Cluster) -> None:
+def test_rows_of_the_rate_source_are_discarded_or_written_to_the_jvms_log(created: Cluster) -> None:
     checkpoints = created.folder / "coterie-data" / "checkpoints"
 
     def batches(name: str) -> int:
@@ -180,10 +180,10 @@ def test_no_example_fails(created: Cluster) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_stream_of_a_function_goes_to_json_files(
+async def test_the_stream_of_a_function_is_written_to_json_files(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a worker that finds and allows the module."""
+    """Uses a worker that can import the module and allows it."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     place = "/var/tmp/coterie-examples"
     config = {key: value.replace(place, str(tmp_path)) for key, value in config_of(PYTHON).items()}
@@ -197,7 +197,7 @@ async def test_the_stream_of_a_function_goes_to_json_files(
 
 
 def first_record(cluster: Cluster, topic: str) -> tuple[bytes, dict[str, object]]:
-    """Key and value of the first committed record of a topic, once there is one."""
+    """Key and value of the first committed record of a topic; waits for it."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.servers,

@@ -11,7 +11,7 @@ from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 
-def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
+def test_the_tutorial_works_as_described_and_no_log_contains_the_password(
     cluster: Cluster, postgres: PostgresServer
 ) -> None:
     _, produce, create, look, clean_up = scripts(TUTORIAL)
@@ -37,7 +37,7 @@ def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
     wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=120)
     assert in_postgres() == 1000
     config = httpx.get(f"{cluster.url}/connectors/orders-to-postgres/config", timeout=30).json()
-    assert config["connection.password"] == PASSWORD, "the cluster has it"
+    assert config["connection.password"] == PASSWORD, "the config must contain the password"
     cluster.run(clean_up)
     logged = cluster.everything_logged()
     assert "orders-to-postgres" in logged

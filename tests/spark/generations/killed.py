@@ -1,4 +1,4 @@
-"""Re-splits whose owner is killed or stopped at a named point, each in a process of its own; see ``test_kills.py``.
+"""Re-splits whose owner is killed or stopped at a named point, each in its own process; see ``test_kills.py``.
 
 ``python -m tests.spark.generations.killed FOLDER TIMES`` prints a line for each point and fault.
 """
@@ -13,10 +13,15 @@ from functools import partial
 from pathlib import Path
 
 from coterie.spark.checkpoint import HeldCheckpoint
-from coterie.spark.generations.layout import GenerationId, generation_folder, standing
+from coterie.spark.generations.checkpoint_take_over import GenerationClosedError, is_closed, take_over_in_open
+from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import Manifest
-from coterie.spark.generations.resplit import OvertakenError, close, release, retire_old
-from coterie.spark.generations.taking import GenerationClosedError, is_closed, take_open
+from coterie.spark.generations.resplit import (
+    SupersededError,
+    close_generation,
+    record_task_stopped,
+    remove_old_generations,
+)
 from tests.spark.generations.model import Files, Source, Topic, World
 
 STEPS = "abcdefg"
@@ -24,8 +29,8 @@ POINTS = tuple(f"{when} {step}" for step in STEPS for when in ("before", "after"
 FAULTS = ("successor", "two finishers", "frozen")
 
 
-class Kept(World):
-    """A world whose config topic is a file, so that all processes write to it."""
+class WorldOnDisk(World):
+    """A world whose config topic is a file to which all processes write."""
 
     def publish(self, manifest: Manifest) -> None:
         with (self.connector.parent / "topic").open("a") as file:
@@ -35,12 +40,12 @@ class Kept(World):
         return [GenerationId.parse(line) for line in (self.connector.parent / "topic").read_text().split()]
 
 
-def prepared(folder: Path, source: Source, seed: int) -> Kept:
-    """A connector of some tasks that have read; one is inside a batch, before or after its effect."""
-    world = Kept(folder, source, random.Random(seed))
+def prepared(folder: Path, source: Source, seed: int) -> WorldOnDisk:
+    """A connector whose tasks have read; one task is inside a batch, before or after its effect."""
+    world = WorldOnDisk(folder, source, random.Random(seed))
     for _ in range(8):
         source.grow(world.rng)
-    manifest = world.finisher().begin(world.plan(1))
+    manifest = world.finisher().create_first(world.plan(1))
     world.publish(manifest)
     for task, held in enumerate(start(world, manifest)):
         world.run_batch(manifest, task, held, world.rng)
@@ -54,10 +59,10 @@ def prepared(folder: Path, source: Source, seed: int) -> Kept:
 
 def start(world: World, manifest: Manifest) -> list[HeldCheckpoint]:
     generation = generation_folder(world.connector, manifest.generation.number)
-    return [take_open(generation, manifest.generation, task) for task in range(len(manifest.split.tasks))]
+    return [take_over_in_open(generation, manifest.generation, task) for task in range(len(manifest.split.tasks))]
 
 
-def resplit(world: Kept, number: int, at: Callable[[str], None]) -> None:
+def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
     """All steps of an owner, with the points between them."""
     finisher, generation = world.finisher(), generation_folder(world.connector, number)
     held: list[HeldCheckpoint] = []
@@ -65,20 +70,20 @@ def resplit(world: Kept, number: int, at: Callable[[str], None]) -> None:
 
     def release_all() -> None:
         for task in range(3):
-            release(generation, task)
+            record_task_stopped(generation, task)
 
     def commit() -> None:
-        finisher.commit(number, held)
-        newest.append(finisher.newest())
+        finisher.publish_generation(number, held)
+        newest.append(finisher.newest_manifest())
 
     steps: dict[str, Callable[[], object]] = {
-        "a": lambda: close(world.connector, world.plan(number + 1)),
+        "a": lambda: close_generation(world.connector, world.plan(number + 1)),
         "b": release_all,
-        "c": lambda: held.extend(finisher.take(number)),
+        "c": lambda: held.extend(finisher.take_checkpoints(number)),
         "d": lambda: finisher.run_batches(number, held),
         "e": commit,
         "f": lambda: world.publish(newest[-1]),
-        "g": lambda: retire_old(world.connector),
+        "g": lambda: remove_old_generations(world.connector),
     }
     for name, step in steps.items():
         at(f"before {name}")
@@ -91,32 +96,32 @@ def end(how: signal.Signals, point: str, reached: str) -> None:
         os.kill(os.getpid(), how)
 
 
-def succeed(world: Kept, number: int) -> None:
-    """What a successor does until generation ``number`` + 1 stands."""
-    while standing(world.connector) == number:
+def succeed(world: WorldOnDisk, number: int) -> None:
+    """Do what a successor does until generation ``number`` + 1 exists."""
+    while newest_generation_number(world.connector) == number:
         try:
             if is_closed(generation_folder(world.connector, number)):
-                world.publish(world.finisher().finish(number))
-                retire_old(world.connector)
+                world.publish(world.finisher().create_next(number))
+                remove_old_generations(world.connector)
             else:
                 resplit(world, number, lambda _: None)
-        except OvertakenError:
+        except SupersededError:
             continue
         except OSError:
-            if standing(world.connector) == number:
+            if newest_generation_number(world.connector) == number:
                 raise
 
 
 def forked(world: World, play: Callable[[], None], number: int) -> int:
-    """The id of a child process that plays and exits; with 1 when it fails though its generation still stands."""
+    """The id of a child process that plays and exits, with 1 if it fails although its generation still exists."""
     pid = os.fork()
     if pid:
         return pid
     code = 0
     try:
         play()
-    except (OSError, OvertakenError):
-        if standing(world.connector) == number:
+    except (OSError, SupersededError):
+        if newest_generation_number(world.connector) == number:
             traceback.print_exc()
             code = 1
     except BaseException:  # noqa: BLE001 - a forked child must not run on in its parent's code
@@ -133,7 +138,7 @@ def run(folder: Path, point: str, fault: str, seed: int) -> None:
     if fault == "frozen":
         assert os.WIFSTOPPED(status), status
         for number in (1, 2):
-            succeed(world, max(number, standing(world.connector) or 0))
+            succeed(world, max(number, newest_generation_number(world.connector) or 0))
         os.kill(victim, signal.SIGCONT)
         _, status = os.waitpid(victim, 0)
         assert os.waitstatus_to_exitcode(status) == 0, (point, seed)
@@ -142,17 +147,17 @@ def run(folder: Path, point: str, fault: str, seed: int) -> None:
         assert os.WTERMSIG(status) == signal.SIGKILL
         children = [forked(world, partial(succeed, world, 1), 1) for _ in range(2 if fault == "two finishers" else 1)]
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
-    newest = standing(world.connector)
+    newest = newest_generation_number(world.connector)
     assert newest is not None
     assert newest > 1
-    # Of everything that was ever published, in whatever order, only the newest generation can be started.
+    # Of all published generations, in any order, only the newest one can be started.
     for generation in set(world.published()):
         if generation.number < newest:
             try:
-                take_open(generation_folder(world.connector, generation.number), generation, 0)
+                take_over_in_open(generation_folder(world.connector, generation.number), generation, 0)
             except GenerationClosedError:
                 continue
-            raise AssertionError(f"{generation} was started while {newest} stands")
+            raise AssertionError(f"{generation} was started although {newest} exists")
     world.drain()
     world.check()
 

@@ -1,6 +1,6 @@
-"""A connector in small: tasks that plan, write and commit batches as Spark does, without Spark; and its owners.
+"""A model of a connector: tasks that plan, write and commit batches as Spark does, without Spark; and its owners.
 
-Rows are names. A batch puts the rows of its task under its lineage and number, once; a sink that replays does the same.
+Rows are names. A batch puts the rows of its task under its lineage and number, once, and so does a replay.
 """
 
 import json
@@ -11,40 +11,59 @@ from collections import Counter
 from pathlib import Path
 from typing import ClassVar
 
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch, make_first, take_over
+from coterie.spark.checkpoint import (
+    HeldCheckpoint,
+    batch_in_flight,
+    create_first_checkpoint,
+    is_taken_over,
+    last_batch,
+    take_over,
+)
 from coterie.spark.fence import Fence
-from coterie.spark.generations.layout import GenerationId, generation_folder, standing
-from coterie.spark.generations.manifest import Manifest, Plan, read_plan
-from coterie.spark.generations.resplit import Finisher, OvertakenError, adopt, close, release, retire_old
+from coterie.spark.generations.checkpoint_take_over import (
+    GenerationAbsentError,
+    GenerationClosedError,
+    is_closed,
+    take_over_in_open,
+)
+from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
+from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
+from coterie.spark.generations.resplit import (
+    ResplitFinisher,
+    SupersededError,
+    close_generation,
+    record_task_stopped,
+    remove_old_generations,
+    write_generation_zero,
+)
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions, PositionStore
-from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, is_closed, take_open
-from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
+from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
 
 class Source:
-    """What there is to read; grows while the tasks read."""
+    """The data to read; it grows while the tasks read."""
 
     function: ClassVar[SplitFunction]
-    store: PositionStore
+    position_store: PositionStore
 
     def grow(self, rng: random.Random) -> None:
         raise NotImplementedError
 
     def rows(self) -> list[str]:
-        """All rows that there are."""
+        """All existing rows."""
         raise NotImplementedError
 
     def parts(self, rng: random.Random | None) -> list[str]:
-        """The parts that there are now; without ``rng`` all that ever were."""
+        """The current parts; without ``rng`` all parts that ever existed."""
         raise NotImplementedError
 
-    def starts(self) -> dict[str, int]:
-        """Where a part begins that was never read."""
+    def initial_positions(self) -> dict[str, int]:
+        """The positions of parts that were never read."""
         raise NotImplementedError
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
-        """The offset at the end of the next batch; None when there is nothing new."""
+        """The end offset of the next batch; None if there is nothing new."""
         raise NotImplementedError
 
     def batch(self, checkpoint: Path, number: int, manifest: Manifest, task: int) -> list[str]:
@@ -53,10 +72,10 @@ class Source:
 
 
 class Files(Source):
-    """A folder. Every task looks at all files, and reads those that hash to it."""
+    """A folder. Every task lists all files and reads those that hash to it."""
 
     function = SplitFunction.PATH_HASH_V1
-    store = FilePositions()
+    position_store = FilePositions()
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -70,7 +89,7 @@ class Files(Source):
     def parts(self, rng: random.Random | None) -> list[str]:
         return ["/in"]
 
-    def starts(self) -> dict[str, int]:
+    def initial_positions(self) -> dict[str, int]:
         return {}
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
@@ -90,14 +109,14 @@ class Files(Source):
         log = checkpoint / "sources" / "0"
         first, last = _log_offset(checkpoint, number - 1) + 1, _log_offset(checkpoint, number)
         names = {path: 1 for entry in range(first, last + 1) for path in _entries(log, entry)}
-        return sorted(manifest.split.own(task, names))
+        return sorted(manifest.split.positions_of_task(task, names))
 
 
 class Topic(Source):
-    """A topic whose partitions grow, and grow in number. Some may be out of sight for a while."""
+    """A topic whose partitions grow and become more. Some may be invisible for a time."""
 
     function = SplitFunction.PARTS_V1
-    store = KafkaPositions()
+    position_store = KafkaPositions()
 
     def __init__(self, *, new_parts_at_latest: bool = False) -> None:
         self.ends = [0, 0]
@@ -112,10 +131,10 @@ class Topic(Source):
         return [f"{partition}:{offset}" for partition, end in enumerate(self.ends) for offset in range(end)]
 
     def parts(self, rng: random.Random | None) -> list[str]:
-        all_ = [str(KafkaPart(topic="t", partition=number, topic_id="id")) for number in range(len(self.ends))]
+        all_ = [str(TopicIdPartition(topic="t", partition=number, topic_id="id")) for number in range(len(self.ends))]
         return all_ if rng is None or rng.random() < 0.7 else rng.sample(all_, rng.randrange(1, len(all_)))
 
-    def starts(self) -> dict[str, int]:
+    def initial_positions(self) -> dict[str, int]:
         return dict(zip(self.parts(None), self.ends if self._at_latest else [0] * len(self.ends), strict=True))
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
@@ -138,7 +157,7 @@ class Topic(Source):
 
 
 class World:
-    """One connector, the config topic, and where its tasks write."""
+    """One connector, the config topic, and the sink of its tasks."""
 
     def __init__(self, folder: Path, source: Source, rng: random.Random) -> None:
         self.connector, self.out = folder / "c-i", folder / "out"
@@ -153,16 +172,16 @@ class World:
     # -- tasks --------------------------------------------------------------------------------------------------------
 
     def run_task(self) -> None:
-        """Start any task of the generation that was published last, wherever it runs already, and run some batches."""
+        """Start any task of the last published generation, even if it runs elsewhere, and run some batches."""
         if not self.topic:
             return
         manifest = self.topic[-1]
         task = self.rng.randrange(len(manifest.split.tasks))
         generation = generation_folder(self.connector, manifest.generation.number)
         try:
-            held = take_open(generation, manifest.generation, task)
+            held = take_over_in_open(generation, manifest.generation, task)
             for _ in range(self.rng.randrange(1, 5)):
-                if is_taken(held.path):
+                if is_taken_over(held.path):
                     return
                 if is_closed(generation):
                     break
@@ -170,14 +189,14 @@ class World:
         except (GenerationClosedError, GenerationAbsentError):
             return
         except OSError as error:
-            if error.filename is not None and not is_taken(held.path):
+            if error.filename is not None and not is_taken_over(held.path):
                 raise
             return
         if is_closed(generation):
-            release(generation, task)
+            record_task_stopped(generation, task)
 
     def run_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> bool:
-        """Run the batch in flight, else the next one if there is something to read."""
+        """Run the batch in flight, or the next one if there is something to read."""
         path = held.path
         number = batch_in_flight(path)
         if number is None:
@@ -190,7 +209,7 @@ class World:
         return True
 
     def plan_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> int | None:
-        """The number of the batch that now is in flight; None when there is nothing new to read."""
+        """The number of the batch that is now in flight; None if there is nothing new to read."""
         planned = last_batch(held.path / "offsets")
         number = 0 if planned is None else planned + 1
         line = self.source.plan(held.path, number, manifest.split.tasks[task], rng)
@@ -204,9 +223,9 @@ class World:
             if batch_in_flight(held.path) is not None:
                 self.run_batch(manifest, task, held, None)
         except OSError as error:
-            if not is_taken(held.path):
+            if not is_taken_over(held.path):
                 raise
-            raise OvertakenError from error
+            raise SupersededError from error
 
     def put(self, manifest: Manifest, task: int, lineage: str, number: int, rows: list[str]) -> None:
         folder = self.out / f"{task}-{lineage}"
@@ -225,21 +244,21 @@ class World:
 
     @property
     def flat(self) -> Manifest:
-        """Of three tasks that split as generation 0 does."""
+        """The manifest of three tasks that are split as generation 0 splits."""
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
             split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 3),
             config={},
             inferred={},
             positions={},
-            parked={},
+            positions_of_absent={},
         )
 
     def lay_flat(self) -> list[HeldCheckpoint]:
-        """Leave what a connector without generations leaves: two tasks have read, one is in a batch, one never ran."""
+        """The files of a connector without generations: two tasks have read, one is in a batch, one never ran."""
         folders = [self.connector / str(task) for task in range(2)]
         for folder in folders:
-            make_first(folder)
+            create_first_checkpoint(folder)
         held = [take_over(folder) for folder in folders]
         for task, one in enumerate(held):
             self.run_batch(self.flat, task, one, self.rng)
@@ -247,68 +266,74 @@ class World:
         return held
 
     def go_on_flat(self, task: int, held: HeldCheckpoint) -> None:
-        """What a query of generation 0 does until it notices that its checkpoint was taken."""
+        """Do what a query of generation 0 does until it finds that its checkpoint was taken."""
         try:
             while not self.is_over:
                 os.stat("/")
                 self.run_batch(self.flat, task, held, self.rng)
         except OSError:
-            if not is_taken(held.path):
+            if not is_taken_over(held.path):
                 raise
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
-    def finisher(self) -> Finisher:
-        return Finisher(connector=self.connector, store=self.source.store, run_batch=self.finish_batch, fence=Fence())
+    def finisher(self) -> ResplitFinisher:
+        return ResplitFinisher(
+            connector=self.connector,
+            position_store=self.source.position_store,
+            run_batch=self.finish_batch,
+            fence=Fence(),
+        )
 
     def own(self) -> None:
-        """What an owner of the connector does, and any other worker after silence: split anew, finish, publish."""
+        """Do what an owner of the connector does, and another worker if the owner makes no progress: re-split,
+        finish, publish."""
         finisher = self.finisher()
-        number = standing(self.connector)
+        number = newest_generation_number(self.connector)
         try:
             if number is None:
-                finisher.begin(self.plan(1))
+                finisher.create_first(self.plan(1))
             else:
                 generation = generation_folder(self.connector, number)
                 if number == 0:
-                    adopt(self.connector, self.flat)
+                    write_generation_zero(self.connector, self.flat)
                 if read_plan(generation) is None and (number == 0 or self.rng.random() < 0.5):
-                    close(self.connector, self.plan(number + 1))
+                    close_generation(self.connector, self.plan(number + 1))
                 if is_closed(generation):
-                    finisher.finish(number)
-        except OvertakenError:
+                    finisher.create_next(number)
+        except SupersededError:
             self.overtaken += 1
             return
         except OSError:
-            if standing(self.connector) == number:
+            if newest_generation_number(self.connector) == number:
                 raise
             return
-        self.publish(finisher.newest())
-        retire_old(self.connector)
+        self.publish(finisher.newest_manifest())
+        remove_old_generations(self.connector)
 
     def publish(self, manifest: Manifest) -> None:
         os.stat("/")
         self.topic.append(manifest)
 
-    def plan(self, number: int, rng: random.Random | None = None) -> Plan:
+    def plan(self, number: int, rng: random.Random | None = None) -> GenerationPlan:
         parts = self.source.parts(rng or self.rng)
         count = self.rng.randrange(1, 5)
         if self.source.function is SplitFunction.PARTS_V1:
             tasks = tuple(filter(None, (tuple(parts[task::count]) for task in range(count))))
         else:
             tasks = tuple(tuple(parts) for _ in range(count))
-        return Plan(
+        return GenerationPlan(
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=Split(function=self.source.function, tasks=tasks),
             config={"tasks.max": str(count)},
             inferred={},
-            starts=self.source.starts(),
+            initial_positions=self.source.initial_positions(),
         )
 
     # -- the play -----------------------------------------------------------------------------------------------------
 
     def worker(self) -> None:
-        """What each worker does, again and again."""
+        """Do repeatedly what each worker does."""
         while not self.is_over:
             os.stat("/")
             if self.rng.random() < 0.3:
@@ -317,34 +342,34 @@ class World:
                 self.run_task()
 
     def drain(self) -> None:
-        """In calm weather: read everything that there is, in a last generation of one task with all parts."""
-        number = standing(self.connector)
+        """Without faults, read all data in a last generation of one task with all parts."""
+        number = newest_generation_number(self.connector)
         finisher = self.finisher()
         if number == 0:
-            adopt(self.connector, self.flat)
-            close(self.connector, self.plan(1))
+            write_generation_zero(self.connector, self.flat)
+            close_generation(self.connector, self.plan(1))
         if number is None:
-            number = finisher.begin(self.plan(1)).generation.number
+            number = finisher.create_first(self.plan(1)).generation.number
         elif is_closed(generation_folder(self.connector, number)):
-            number = finisher.finish(number).generation.number
+            number = finisher.create_next(number).generation.number
         parts = self.source.parts(None)
-        last = Plan(
+        last = GenerationPlan(
             generation=GenerationId(number=number + 1, id="last"),
             split=Split(function=self.source.function, tasks=(tuple(parts),)),
             config={},
             inferred={},
-            starts=self.source.starts(),
+            initial_positions=self.source.initial_positions(),
         )
-        close(self.connector, last)
-        manifest = finisher.finish(number)
-        retire_old(self.connector)
-        held = take_open(generation_folder(self.connector, number + 1), manifest.generation, 0)
+        close_generation(self.connector, last)
+        manifest = finisher.create_next(number)
+        remove_old_generations(self.connector)
+        held = take_over_in_open(generation_folder(self.connector, number + 1), manifest.generation, 0)
         while self.run_batch(manifest, 0, held, None):
             pass
         self.generations = number + 1
 
     def check(self) -> None:
-        """Each row stands once, every replay had the rows of before, and the folder is swept."""
+        """Check that each row exists once, that replays had the same rows, and that no file is left over."""
         written: Counter[str] = Counter()
         for folder in self.out.glob("*"):
             for path in folder.glob("[0-9]*"):
@@ -360,7 +385,7 @@ class World:
 
 
 def write_as_spark(path: Path, text: str) -> None:
-    """Write aside and rename; folders that are missing are made again, as Spark does with the fast settings."""
+    """Write a temporary file and rename it; missing folders are created, as Spark does with the fast settings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     aside.write_text(text)

@@ -1,7 +1,7 @@
-"""Runs actors one file-system operation at a time, in an order that a seed fixes; kills and freezes some of them.
+"""Runs actors one file-system operation at a time, in an order that depends on a seed; kills and freezes some of them.
 
-Each actor is a thread. Before every call into the file system it waits for its turn, so that of all actors exactly one
-runs at any time. The protocol under test is the real code, unchanged: the calls are caught where Python makes them.
+Each actor is a thread. Before every file-system call it waits for its turn, so that exactly one actor runs at any time.
+The protocol under test is the real code, unchanged: the calls are intercepted in Python.
 """
 
 import io
@@ -24,11 +24,11 @@ CALLS = ("listdir", "scandir", "mkdir", "rename", "link", "unlink", "rmdir", "op
 
 
 class Killed(BaseException):
-    """An actor dies here. Not an Exception: nothing that the protocol catches."""
+    """Ends an actor. Not an Exception, so that the protocol does not catch it."""
 
 
 class Actor:
-    """One thread of the play; it runs only in its turns."""
+    """One thread, which runs only in its turns."""
 
     def __init__(self, name: str, play: Callable[[], None]) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Stage:
         self.actors.append(Actor(name, play))
 
     def run(self, steps: int, *, on_death: Callable[[], None]) -> None:
-        """Run for so many operations, with deaths and freezes; ``on_death`` may bring in another actor."""
+        """Run for ``steps`` operations, with kills and freezes; ``on_death`` may start another actor."""
         rng, until = self._rng, self.steps + steps
         while self.steps < until and self.actors:
             for actor in self.actors:
@@ -113,7 +113,7 @@ class Stage:
                     break
 
     def run_to_the_end(self) -> None:
-        """Let all actors that still live run until they end, in any order."""
+        """Let all remaining actors run until they end, in any order."""
         limit = self.steps + 100_000
         while self.actors:
             actor = self._rng.choice(self.actors)
@@ -121,7 +121,7 @@ class Stage:
                 self._turn(actor)
                 if actor.has_ended:
                     break
-            assert self.steps < limit, "the actors do not come to an end:\n" + "\n".join(self.story)
+            assert self.steps < limit, "the actors do not end:\n" + "\n".join(self.story)
 
     def _turn(self, actor: Actor) -> None:
         self.steps += 1
@@ -133,7 +133,7 @@ class Stage:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
-    """Have the actors of ``stage`` wait for their turn before each operation."""
+    """Make the actors of ``stage`` wait for their turn before each operation."""
     numbers = itertools.count()
 
     def step(what: str) -> None:
@@ -156,13 +156,13 @@ def install(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
         else:
             monkeypatch.setattr(os, name, stepped(name, real))
     monkeypatch.setattr(io, "open", stepped("open", io.open))
-    # So that a seed gives the same names in each run.
+    # Then a seed gives the same names in each run.
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.uuid5(uuid.NAMESPACE_OID, str(next(numbers))))
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(time, "sleep", lambda _: step("sleep"))
-    exchange = stepped("exchange", checkpoint.exchange)
+    exchange = stepped("exchange_names", checkpoint.exchange_names)
     for module in (checkpoint, durable):
-        monkeypatch.setattr(module, "exchange", exchange)
+        monkeypatch.setattr(module, "exchange_names", exchange)
 
 
 def _shown(arg: object) -> str:

@@ -1,4 +1,4 @@
-"""Manifest, plan and positions on disk: read back as written; what is malformed is refused."""
+"""Manifest, plan and positions on disk are decoded as they were encoded; malformed ones are refused."""
 
 from pathlib import Path
 
@@ -6,26 +6,33 @@ import pytest
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.generations.layout import GenerationId
-from coterie.spark.generations.manifest import Manifest, Plan, manifest_text, plan_text, read_manifest, read_plan
+from coterie.spark.generations.manifest import (
+    GenerationPlan,
+    Manifest,
+    manifest_text,
+    plan_text,
+    read_manifest,
+    read_plan,
+)
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions
 from coterie.spark.positions import commit_empty_batches
-from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
+from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
 SPLIT = Split(function=SplitFunction.PARTS_V1, tasks=(("a:0@x",), ("a:1@x", "b:0@y")))
-PLAN = Plan(
+PLAN = GenerationPlan(
     generation=GenerationId(number=3, id="id-with-dash"),
     split=SPLIT,
     config={"user.password": "${env:PASSWORD}"},
     inferred={},
-    starts={"b:0@y": 4},
+    initial_positions={"b:0@y": 4},
 )
 
 
-def test_both_documents_are_read_as_they_were_written(tmp_path: Path) -> None:
-    manifest = PLAN.born({"a:0@x": 1, "a:1@x": 2, "gone:0@z": 9})
+def test_plan_and_manifest_are_decoded_as_they_were_encoded(tmp_path: Path) -> None:
+    manifest = PLAN.to_manifest({"a:0@x": 1, "a:1@x": 2, "gone:0@z": 9})
     assert manifest.positions == {"a:0@x": 1, "a:1@x": 2, "b:0@y": 4}
-    assert manifest.parked == {"gone:0@z": 9}
+    assert manifest.positions_of_absent == {"gone:0@z": 9}
     (tmp_path / "manifest.json").write_text(manifest_text(manifest))
     assert read_manifest(tmp_path) == manifest
     assert read_plan(tmp_path) is None
@@ -33,8 +40,8 @@ def test_both_documents_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == PLAN
 
 
-def test_a_config_does_not_show_in_what_is_printed() -> None:
-    manifest: Manifest = PLAN.born({})
+def test_no_config_value_is_in_the_repr_of_a_document() -> None:
+    manifest: Manifest = PLAN.to_manifest({})
     assert "PASSWORD" not in repr(PLAN) + repr(manifest)
 
 
@@ -45,40 +52,40 @@ def test_a_document_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "3-", "-a", "x-a", "²-a"])
-def test_what_is_no_generation_is_refused(text: str) -> None:
+def test_an_invalid_generation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="<number>-<id>"):
         GenerationId.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "t", "t:", ":0@i", "t:x@i"])
-def test_what_is_no_partition_is_refused(text: str) -> None:
+def test_an_invalid_partition_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="<topic>:<partition>"):
-        KafkaPart.parse(text)
+        TopicIdPartition.parse(text)
 
 
-def test_the_partitions_of_a_topic_that_was_created_again_are_other_parts() -> None:
-    old, new = (KafkaPart(topic="a.b-c", partition=12, topic_id=id_) for id_ in ("x", "y"))
-    assert KafkaPart.parse(str(old)) == old
+def test_partitions_of_a_recreated_topic_are_other_parts() -> None:
+    old, new = (TopicIdPartition(topic="a.b-c", partition=12, topic_id=id_) for id_ in ("x", "y"))
+    assert TopicIdPartition.parse(str(old)) == old
     assert str(old) != str(new)
 
 
-def test_kafka_offsets_are_those_of_the_last_committed_batch_else_of_the_seed(tmp_path: Path) -> None:
+def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed(tmp_path: Path) -> None:
     store, parts = KafkaPositions(), ("a:0@x", "a:1@x", "b:0@y")
     assert store.read(tmp_path, parts) == {}
-    store.seed(tmp_path, {"a:0@x": 1, "b:0@y": 0})
+    store.initialize(tmp_path, {"a:0@x": 1, "b:0@y": 0})
     assert store.read(tmp_path, parts) == {"a:0@x": 1, "b:0@y": 0}
     commit_empty_batches(tmp_path, '{"a":{"0":5},"b":{"0":0}}', batches=1)
     assert store.read(tmp_path, parts) == {"a:0@x": 5, "b:0@y": 0}
 
 
-def test_two_lives_of_a_topic_do_not_fit_into_one_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match="two ids"):
-        KafkaPositions().seed(tmp_path, {"a:0@x": 1, "a:0@y": 0})
+def test_partitions_of_a_topic_and_of_its_recreation_do_not_fit_into_one_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="two topic ids"):
+        KafkaPositions().initialize(tmp_path, {"a:0@x": 1, "a:0@y": 0})
 
 
 def test_files_are_read_from_a_seeded_log_and_nothing_is_seeded_without_files(tmp_path: Path) -> None:
     store = FilePositions()
-    store.seed(tmp_path / "none", {})
+    store.initialize(tmp_path / "none", {})
     assert not (tmp_path / "none").exists()
-    store.seed(tmp_path, {"file:///a": 7})
+    store.initialize(tmp_path, {"file:///a": 7})
     assert store.read(tmp_path, ()) == {"file:///a": 7}

@@ -16,7 +16,7 @@ from coterie.spark.checkpoint import LINEAGE, HeldCheckpoint
 from coterie.spark.generations import resplit
 from coterie.spark.generations.layout import generation_folder
 from coterie.spark.generations.manifest import read_manifest
-from coterie.spark.generations.resplit import Finisher, OvertakenError
+from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.stores import PositionStore
 from tests.spark.generations import model
 from tests.spark.generations.model import Files, Source, Topic, World
@@ -28,9 +28,9 @@ SEEDS = pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 300), 
 
 
 def play(folder: Path, seed: int, source: Source, patch: pytest.MonkeyPatch, *, flat: bool = False) -> World:
-    """Four workers that all start tasks and all act as owner; then calm, and everything is read and counted.
+    """Four workers that all start tasks and act as owner; then, without faults, all data is read and counted.
 
-    With ``flat`` the connector is one from before generations, and its queries live on.
+    With ``flat`` the connector has checkpoints without generations, and its queries keep running.
     """
     rng = random.Random(seed)
     world = World(folder, source, rng)
@@ -73,7 +73,7 @@ def test_no_row_is_lost_or_doubled(
 
 @pytest.mark.timeout(1800)
 @SEEDS
-def test_checkpoints_from_before_generations_are_taken_along(
+def test_checkpoints_without_generations_are_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
     for seed in seeds:
@@ -82,51 +82,51 @@ def test_checkpoints_from_before_generations_are_taken_along(
         shutil.rmtree(tmp_path / str(seed))
 
 
-# -- the examiner is examined -----------------------------------------------------------------------------------------
+# -- planted bugs -----------------------------------------------------------------------------------------------------
 
 
 def find(generation: Path, task: int) -> HeldCheckpoint:
-    """The checkpoint of a task wherever it stands, without taking it."""
+    """The checkpoint of a task, without taking it over."""
     while os.listdir(generation):
         for folder in (generation / "closing" / str(task), generation / str(task)):
             for name in os.listdir(folder) if folder.is_dir() else ():
                 if (lineage := folder / name / LINEAGE).is_file():
                     return HeldCheckpoint(
-                        path=folder / name, starts=0, lineage=lineage.read_text(), batch_in_flight=None
+                        path=folder / name, start_number=0, lineage=lineage.read_text(), batch_in_flight=None
                     )
     raise AssertionError(f"{generation} is empty")
 
 
-def found(finisher: Finisher, number: int) -> list[HeldCheckpoint]:
+def found(finisher: ResplitFinisher, number: int) -> list[HeldCheckpoint]:
     generation = generation_folder(finisher.connector, number)
     return [find(generation, task) for task in range(len(read_manifest(generation).split.tasks))]
 
 
 def take_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Finisher, "take", found)
+    patch.setattr(ResplitFinisher, "take_checkpoints", found)
 
 
 def leave_batches_in_flight(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Finisher, "run_batches", lambda *_: None)
+    patch.setattr(ResplitFinisher, "run_batches", lambda *_: None)
 
 
 def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
-    commit, take = Finisher.commit, Finisher.take
+    commit, take = ResplitFinisher.publish_generation, ResplitFinisher.take_checkpoints
     read: dict[int, list[dict[str, int]]] = {}
 
-    def read_and_take(finisher: Finisher, number: int) -> list[HeldCheckpoint]:
+    def read_and_take(finisher: ResplitFinisher, number: int) -> list[HeldCheckpoint]:
         tasks = read_manifest(generation_folder(finisher.connector, number)).split.tasks
         try:
             read[threading.get_ident()] = [
-                dict(finisher.store.read(held.path, parts))
+                dict(finisher.position_store.read(held.path, parts))
                 for held, parts in zip(found(finisher, number), tasks, strict=True)
             ]
         except OSError as error:
-            raise OvertakenError from error
+            raise SupersededError from error
         return take(finisher, number)
 
     class Read:
-        """What was read before."""
+        """Returns the positions that were read before the exchange."""
 
         def __init__(self, store: PositionStore) -> None:
             self._store = store
@@ -135,28 +135,30 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
         def read(self, checkpoint: Path, parts: Sequence[str]) -> Mapping[str, int]:
             return next(self._read)
 
-        def seed(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
-            self._store.seed(checkpoint, positions)
+        def initialize(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
+            self._store.initialize(checkpoint, positions)
 
-    patch.setattr(Finisher, "take", read_and_take)
+    patch.setattr(ResplitFinisher, "take_checkpoints", read_and_take)
     patch.setattr(
-        Finisher, "commit", lambda self, number, held: commit(replace(self, store=Read(self.store)), number, held)
+        ResplitFinisher,
+        "publish_generation",
+        lambda self, number, held: commit(replace(self, position_store=Read(self.position_store)), number, held),
     )
 
 
 def sweep_seeds_of_others(patch: pytest.MonkeyPatch) -> None:
-    sweep = resplit.retire_old
+    sweep = resplit.remove_old_generations
 
     def sweep_all(connector: Path) -> None:
         for path in connector.glob(".gen-*"):
             shutil.rmtree(path, ignore_errors=True)
         sweep(connector)
 
-    patch.setattr(model, "retire_old", sweep_all)
+    patch.setattr(model, "remove_old_generations", sweep_all)
 
 
 def begin_new_partitions_at_their_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Topic, "starts", lambda self: dict(zip(self.parts(None), self.ends, strict=True)))
+    patch.setattr(Topic, "initial_positions", lambda self: dict(zip(self.parts(None), self.ends, strict=True)))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The split of files by hash: equal to Spark's own hash, and the same for each way to write a path."""
+"""The split of files by hash: equal to Spark's own hash, and the same for each form of a path."""
 
 import pytest
 
-from coterie.spark.generations.split import Split, SplitFunction, gathered, murmur3, sql_task, without_authority
+from coterie.spark.generations.split import Split, SplitFunction, merge_positions, murmur3, sql_task, without_authority
 from tests.spark.conftest import Rig
 
 NAMES = ["", "a", "ab", "abc", "abcd", "a b", "ü", "é€😀", "%41", "c+d", "e#f", "\x7f\x80\xff", "x" * 1000]
@@ -11,8 +11,8 @@ NAMES = ["", "a", "ab", "abc", "abcd", "a b", "ü", "é€😀", "%41", "c+d", "
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(240)
-async def test_the_hash_is_sparks(rig: Rig) -> None:
-    session = rig.spark_runtime._session
+async def test_the_hash_is_that_of_spark(rig: Rig) -> None:
+    session = rig.spark_runtime._driver
     assert session is not None
     names = [*NAMES, *(f"file:///in/{number}/{name}" for number, name in enumerate(NAMES))]
     uris = [f"{scheme}/in/{number}.csv" for number in range(20) for scheme in ("file:", "file://", "hdfs://n:9/")]
@@ -23,10 +23,10 @@ async def test_the_hash_is_sparks(rig: Rig) -> None:
     rows = session.spark.createDataFrame([(uri,) for uri in uris], "uri STRING").selectExpr("uri", f"{expression} task")
     split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),) * 3)
     by_spark = {row["uri"]: row["task"] for row in rows.collect()}
-    assert by_spark == {uri: task for task in range(3) for uri in split.own(task, dict.fromkeys(uris, 1))}
+    assert by_spark == {uri: task for task in range(3) for uri in split.positions_of_task(task, dict.fromkeys(uris, 1))}
 
 
-def test_a_file_belongs_to_one_task_however_its_uri_is_written() -> None:
+def test_a_file_belongs_to_the_same_task_for_every_form_of_its_uri() -> None:
     for uri in ("file:/in/a%20b", "file:///in/a%20b", "file://host/in/a%20b", "hdfs://name:9000/in/a%20b", "/in/a%20b"):
         assert without_authority(uri) == "/in/a%20b"
 
@@ -35,19 +35,19 @@ def test_a_file_belongs_to_one_task_however_its_uri_is_written() -> None:
 def test_every_file_belongs_to_exactly_one_task(function: SplitFunction) -> None:
     files = {f"file:///in/{number}.csv": number for number in range(100)}
     split = Split(function=function, tasks=(("/in",),) * 3)
-    shares = [split.own(task, files) for task in range(3)]
+    shares = [split.positions_of_task(task, files) for task in range(3)]
     assert sorted(uri for share in shares for uri in share) == sorted(files)
     assert all(shares)
 
 
-def test_the_hash_before_generations_was_that_of_the_uri_with_one_slash() -> None:
+def test_generation_0_hashes_the_uri_with_one_slash() -> None:
     split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 1000)
-    assert split.own(murmur3(b"file:/in/a") % 1000, {"file:///in/a": 1}) == {"file:///in/a": 1}
+    assert split.positions_of_task(murmur3(b"file:/in/a") % 1000, {"file:///in/a": 1}) == {"file:///in/a": 1}
 
 
-def test_gathering_counts_a_file_as_read_only_where_its_own_task_has_looked_at_it() -> None:
+def test_a_file_counts_as_read_only_if_its_own_task_has_listed_it() -> None:
     files = {f"file:///in/{number}.csv": 1 for number in range(20)}
     split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),) * 2)
-    first = split.own(0, files)
-    assert gathered({}, {0: files, 1: {}}, split) == first
-    assert gathered({}, {0: files, 1: files}, split) == files
+    first = split.positions_of_task(0, files)
+    assert merge_positions({}, {0: files, 1: {}}, split) == first
+    assert merge_positions({}, {0: files, 1: files}, split) == files

@@ -18,5 +18,5 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def kafka_clients(spark_jars: Path, rig: Rig) -> Any:
-    """Spark's own JVM: once Spark runs in a process, PySpark takes each exception in a JVM for one of that JVM."""
+    """Spark's own JVM: when Spark runs in a process, PySpark treats every JVM exception as one of that JVM."""
     return rig.session._jvm

@@ -1,4 +1,4 @@
-"""What the tests of the Delta sink write and read: batches of numbered rows as Arrow, without Spark."""
+"""Input and output of the Delta sink's tests: batches of numbered rows as Arrow, without Spark."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.delta_files import write_small
 from coterie.spark.sinks.delta_target import DeltaTarget
@@ -18,7 +18,7 @@ from coterie.spark.sinks.delta_writer import DeltaWriter
 LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
-"""Of a batch."""
+"""Rows of a batch."""
 
 
 def arrow(first: int, count: int) -> pa.Table:
@@ -28,29 +28,29 @@ def arrow(first: int, count: int) -> pa.Table:
 
 def target_of(path: Path, keys: Mapping[str, str]) -> DeltaTarget:
     config = {"path": str(path), "auto.create": "true", **keys}
-    return DeltaTarget.of(EndConfig(config=config, prefix=SINK, is_prefix_optional=True))
+    return DeltaTarget.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
 
 
 def write(writer: DeltaWriter, batch_id: int) -> None:
-    """Rows of a batch, through all steps."""
+    """Write a batch in all its steps."""
     append(writer, batch_id, SCHEMA, partial(write_small, arrow(batch_id * ROWS, ROWS), partition_columns=()))
 
 
 def append(writer: DeltaWriter, batch_id: int, schema: StructType, files: Callable[[Path], None]) -> None:
     staged = writer.stage_files(batch_id, writer.fitting(schema), files)
     try:
-        staged.put_in_place()
+        staged.commit()
     finally:
-        staged.drop()
+        staged.clean_up()
 
 
 def rows_of(path: Path, column: str = "row") -> list[object]:
-    """What a reader without Spark finds, sorted; nothing where there is no table."""
+    """The values that a reader without Spark finds, sorted; empty if there is no table."""
     if not DeltaTable.is_deltatable(str(path)):
         return []
     return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=[column])[column].to_pylist())
 
 
 def versions(path: Path) -> int:
-    """How many commits the table has had."""
+    """The number of the table's commits."""
     return DeltaTable(str(path)).version() + 1

@@ -1,7 +1,7 @@
-"""Owners of a sink's folder killed or stopped at a named point, each in a process; see ``test_file_copies.py``.
+"""Owners of a sink's folder, killed or stopped at a named point, each in its own process; see ``test_file_copies.py``.
 
 ``python -m tests.spark.sinks.file_killed FOLDER TIMES`` prints, as JSON, how often each point was hit with each fault:
-a play counts only if the disk shows that the fault fell there.
+a play counts only if the files show that the fault occurred at the point.
 """
 
 import json
@@ -21,16 +21,18 @@ POINTS = ("begun", "half written", "staged", "decided", "half moved", "moved")
 BATCHES = 6
 
 
-def kept(name: str) -> Any:
-    """A number in a file, so that all processes see it."""
+def file_counter(name: str) -> Any:
+    """A number in a file, which all processes share."""
     return property(
         lambda self: int((self.folder / name).read_text()),
         lambda self, value: (self.folder / name).write_text(str(int(value))),
     )
 
 
-class Kept(Checkpoint):
-    holder, starts, planned, committed, is_retired = map(kept, ("holder", "starts", "planned", "committed", "retired"))
+class CheckpointInFiles(Checkpoint):
+    holder, starts, planned, committed, is_retired = map(
+        file_counter, ("holder", "starts", "planned", "committed", "retired")
+    )
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +41,7 @@ class Kept(Checkpoint):
         self.is_retired = False
 
 
-class Victim:
+class KilledOwner:
     """An owner that sends itself a signal at a point of one batch."""
 
     def __init__(self, owners: Owners, point: str, how: signal.Signals, batch: int) -> None:
@@ -72,7 +74,7 @@ class Victim:
 
 
 def shown_by_disk(owners: Owners, batch: int) -> str:
-    """The point at which the owner of a batch stands."""
+    """The point that the owner of a batch has reached, from the files."""
     folder = owners.folder
     committed = folder.committed(LINEAGE) / str(batch)
     if committed.is_dir():
@@ -87,16 +89,16 @@ def shown_by_disk(owners: Owners, batch: int) -> str:
 
 
 def run(path: Path, point: str, fault: str, seed: int) -> bool:
-    """Whether the disk showed the point; raises when a row is lost or doubled."""
+    """Whether the files showed the point; raises if a row is lost or doubled."""
     owners = Owners(folder_at(path / "out", "p"), random.Random(seed), BATCHES)
-    owners.checkpoint = Kept(path / "checkpoint")
+    owners.checkpoint = CheckpointInFiles(path / "checkpoint")
     batch = (1, 2, 4, 5)[seed % 4]
     how = signal.SIGSTOP if fault == "frozen" else signal.SIGKILL
     victim = os.fork()
     if victim == 0:
         code = 0
         try:
-            Victim(owners, point, how, batch).run()
+            KilledOwner(owners, point, how, batch).run()
         except BaseException:  # noqa: BLE001 - a forked child must not run on in its parent's code
             traceback.print_exc()
             code = 1
@@ -107,7 +109,7 @@ def run(path: Path, point: str, fault: str, seed: int) -> bool:
     owners.own()
     assert owners.checkpoint.committed == BATCHES - 1
     if seed % 3 == 0:
-        owners.retire()
+        owners.remove_commit_markers()
     if fault == "frozen":
         os.kill(victim, signal.SIGCONT)
         _, status = os.waitpid(victim, 0)

@@ -1,10 +1,10 @@
-"""The recipe of the file sink in a model so small that every interleaving of its steps can be visited.
+"""The file sink's protocol in a model that is small enough to visit every interleaving of its steps.
 
-Starts of one task, each a process that may stand still for ever after any step, run two batches. A batch has two rows;
-a copy of it has two files, and every start puts the rows into them in another order, as Spark may: files of two copies
-of a batch do not go together. The same holds where bad records go to a folder: one file has the row that is good in the
-evaluation of that start, the other file the row that is bad. ``visit`` goes through every state that any order of steps
-can reach.
+Starts of one task, each a process that may freeze forever after any step, run two batches. A batch has two rows; a copy
+of it has two files, and every start distributes the rows over them in another order, as Spark may: files of two copies
+of a batch must not be mixed. The same applies to a folder of bad records: one file has the row that is good in the
+evaluation of that start, the other file the bad row. ``visit`` goes through every state that any order of steps can
+reach.
 """
 
 from collections import Counter
@@ -22,26 +22,26 @@ File: TypeAlias = tuple[int, int]
 
 
 class Fault(Enum):
-    """What a careless version of the recipe leaves out."""
+    """The part of the protocol that a faulty version omits."""
 
     NONE = auto()
     NO_MARK = auto()
     """A committed copy whose files are moved out is an empty folder."""
     NO_LOOK_AT_THE_MARK = auto()
-    """A copy that was swept while it was written is put in place."""
+    """A copy that was removed while it was written is put in place."""
     ENOENT_ENDS_THE_MOVE = auto()
-    """A file that another owner has moved is taken for the last one."""
+    """A file that another owner has moved counts as the last one."""
     COMMIT_BEFORE_THE_MOVE = auto()
     """The batch is committed to the checkpoint before its files are moved."""
     MARKS_GO_WITH_THE_NEXT_BATCH = auto()
     RETIRED_NAME_IS_FREE = auto()
-    """No plain file takes the place of a retired lineage's folder."""
+    """The folder of a retired lineage is not replaced by a plain file."""
     GOOD_AND_BAD_ROWS_BY_TWO_STEPS = auto()
-    """Each of the two files is put where readers look by a step of its own, unless one of that number stands there."""
+    """Each of the two files becomes visible in its own step, unless a file of that number is visible already."""
 
 
 class At(Enum):
-    """What a start does next."""
+    """The next step of a start."""
 
     TAKE_OVER = auto()
     SWEEP = auto()
@@ -63,7 +63,7 @@ class Start:
     at: At = At.TAKE_OVER
     batch: int = 0
     listed: tuple[File, ...] = ()
-    """Files that it has seen in the committed copy, and has yet to move."""
+    """Files of the committed copy that it still must move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +82,12 @@ class World:
     committed: int = -1
     staged: frozenset[StagedCopy] = frozenset()
     decided: tuple[tuple[File, ...] | None, ...] = (None,) * BATCHES
-    """Of each batch the files that the committed copy still has; None where none was put there."""
+    """The files that remain in the committed copy of each batch; None if no copy was committed."""
     out: tuple[tuple[int, File], ...] = field(default=())
-    """What readers see: batch and file, sorted."""
+    """The visible files: batch and file, sorted."""
     is_retired: bool = False
     is_blocked: bool = False
-    """A plain file stands at the name of the lineage's folder."""
+    """Whether a plain file has replaced the lineage's folder."""
 
 
 def rows(file: File) -> str:
@@ -95,8 +95,8 @@ def rows(file: File) -> str:
     return ROWS[(number + start) % len(ROWS)]
 
 
-def wrong(world: World) -> str | None:
-    """What a reader must never see."""
+def reader_error(world: World) -> str | None:
+    """A state that a reader must never see, or None."""
     seen = Counter((batch, rows(file)) for batch, file in world.out)
     if doubled := sorted(row for row, count in seen.items() if count > 1):
         return f"doubled: {doubled}"
@@ -106,18 +106,18 @@ def wrong(world: World) -> str | None:
 
 
 def visit(starts: int, fault: Fault = Fault.NONE) -> tuple[int, str | None]:
-    """How many states there are, up to the first in which a reader sees what is wrong, and what that is."""
+    """The number of visited states, up to the first one that is wrong for a reader, and the error in it."""
     first = World(starts=(Start(),) * starts)
     seen, waiting = {first}, [first]
     while waiting:
         world = waiting.pop()
-        if found := wrong(world):
+        if found := reader_error(world):
             return len(seen), found
         successors = [after for number in range(starts) for after in step(world, number, fault)]
         if not world.is_retired and world.committed == BATCHES - 1:
             successors.append(retired(world, fault))
         if not successors and world.committed < BATCHES - 1:
-            return len(seen), f"the last start does not come to an end: {world}"
+            return len(seen), f"the last start does not end: {world}"
         for after in successors:
             if after not in seen:
                 seen.add(after)
@@ -126,13 +126,13 @@ def visit(starts: int, fault: Fault = Fault.NONE) -> tuple[int, str | None]:
 
 
 def retired(world: World, fault: Fault) -> World:
-    """The generation of the checkpoints is retired: no start holds them any more, and the marks go."""
+    """The world after the checkpoints' generation was retired: no start holds them, and the marks are removed."""
     is_blocked = fault is not Fault.RETIRED_NAME_IS_FREE
     return replace(world, is_retired=True, is_blocked=is_blocked, decided=(None,) * BATCHES, holder=-1)
 
 
 def step(world: World, number: int, fault: Fault) -> Iterator[World]:
-    """The world after the next step of a start; none when the start has ended."""
+    """The possible worlds after the next step of a start; none if the start has ended."""
     me = world.starts[number]
     match me.at:
         case At.TAKE_OVER | At.SWEEP:
@@ -144,7 +144,7 @@ def step(world: World, number: int, fault: Fault) -> Iterator[World]:
         case At.LOOK_AT_MARK:
             copy = staged_by(world, number)
             is_whole = copy is not None and (copy.has_mark or fault is Fault.NO_LOOK_AT_THE_MARK)
-            yield goes(world, number, At.RENAME) if is_whole else fenced(world, number)
+            yield continue_at(world, number, At.RENAME) if is_whole else fenced(world, number)
         case At.RENAME:
             if fault is Fault.GOOD_AND_BAD_ROWS_BY_TWO_STEPS:
                 yield show_alone(world, number, 1, At.RENAME_SECOND)
@@ -162,40 +162,40 @@ def step(world: World, number: int, fault: Fault) -> Iterator[World]:
 
 def take_over(world: World, number: int) -> Iterator[World]:
     if world.starts[number].at is At.TAKE_OVER:
-        # Later starts have higher numbers. None takes a retired checkpoint.
+        # Later starts have higher numbers. No start takes a retired checkpoint.
         if not world.is_retired and number == world.holder + 1:
-            yield goes(replace(world, holder=number), number, At.SWEEP)
+            yield continue_at(replace(world, holder=number), number, At.SWEEP)
         return
     for copy in world.staged:
         yield replace(world, staged=world.staged - {copy})
     if not world.staged:
-        yield goes(world, number, At.PLAN)
+        yield continue_at(world, number, At.PLAN)
 
 
 def plan(world: World, number: int) -> Iterator[World]:
-    """A query that has lost its checkpoint dies here at the latest."""
+    """Plan a batch; a query that has lost its checkpoint fails here at the latest."""
     if world.holder != number:
-        yield goes(world, number, At.ENDED)
+        yield continue_at(world, number, At.ENDED)
     elif world.planned > world.committed:
-        yield goes(world, number, At.BEGIN, batch=world.planned)
+        yield continue_at(world, number, At.BEGIN, batch=world.planned)
     elif world.planned < BATCHES - 1:
-        yield goes(replace(world, planned=world.planned + 1), number, At.BEGIN, batch=world.planned + 1)
+        yield continue_at(replace(world, planned=world.planned + 1), number, At.BEGIN, batch=world.planned + 1)
 
 
 def write(world: World, number: int) -> World:
     me, copy = world.starts[number], staged_by(world, number)
     if me.at is At.BEGIN:
         if world.decided[me.batch] is not None:
-            return goes(world, number, At.LIST)
+            return continue_at(world, number, At.LIST)
         made = StagedCopy(start=number, batch=me.batch, has_mark=True)
-        return goes(replace(world, staged=world.staged | {made}), number, At.WRITE_FIRST)
+        return continue_at(replace(world, staged=world.staged | {made}), number, At.WRITE_FIRST)
     if copy is None:
-        # It was swept, and the writer makes the folder again.
+        # The folder was removed, and the writer creates it again.
         copy = StagedCopy(start=number, batch=me.batch, has_mark=False)
     file = (len(FILES) - 1 if me.at is At.WRITE_SECOND else 0, number)
     written = replace(copy, files=(*copy.files, file))
     after = At.LOOK_AT_MARK if me.at is At.WRITE_SECOND else At.WRITE_SECOND
-    return goes(replace(world, staged=world.staged - {copy} | {written}), number, after)
+    return continue_at(replace(world, staged=world.staged - {copy} | {written}), number, after)
 
 
 def rename(world: World, number: int, fault: Fault) -> World:
@@ -208,7 +208,7 @@ def rename(world: World, number: int, fault: Fault) -> World:
     if there is None or (fault is Fault.NO_MARK and not there):
         decided = tuple(copy.files if batch == me.batch else left for batch, left in enumerate(world.decided))
         without = replace(without, decided=decided)
-    return goes(without, number, At.COMMIT if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.LIST)
+    return continue_at(without, number, At.COMMIT if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.LIST)
 
 
 def show_alone(world: World, number: int, which: int, after: At) -> World:
@@ -216,12 +216,12 @@ def show_alone(world: World, number: int, which: int, after: At) -> World:
     me = world.starts[number]
     stands = any(batch == me.batch and file[0] == which for batch, file in world.out)
     out = world.out if stands else tuple(sorted([*world.out, (me.batch, (which, number))]))
-    return goes(replace(world, out=out), number, after)
+    return continue_at(replace(world, out=out), number, after)
 
 
 def fenced(world: World, number: int) -> World:
-    """The query dies. One that holds its checkpoint is started again: an earlier start was late with its sweep."""
-    return goes(world, number, At.SWEEP if world.holder == number else At.ENDED)
+    """The query fails. If it holds its checkpoint it is restarted: an earlier start removed its files late."""
+    return continue_at(world, number, At.SWEEP if world.holder == number else At.ENDED)
 
 
 def move(world: World, number: int, fault: Fault) -> World:
@@ -229,11 +229,11 @@ def move(world: World, number: int, fault: Fault) -> World:
     left = world.decided[me.batch] or ()
     after_all = At.PLAN if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.COMMIT
     if me.at is At.LIST:
-        return goes(world, number, At.MOVE, listed=left) if left else goes(world, number, after_all)
+        return continue_at(world, number, At.MOVE, listed=left) if left else continue_at(world, number, after_all)
     file, *rest = me.listed
     if file not in left:
         if fault is Fault.ENOENT_ENDS_THE_MOVE:
-            return goes(world, number, after_all)
+            return continue_at(world, number, after_all)
     else:
         decided = tuple(
             tuple(one for one in files if one != file) if batch == me.batch and files is not None else files
@@ -242,22 +242,22 @@ def move(world: World, number: int, fault: Fault) -> World:
         # A file of the same name is replaced.
         out = [(batch, one) for batch, one in world.out if (batch, one[0]) != (me.batch, file[0])]
         world = replace(world, decided=decided, out=tuple(sorted([*out, (me.batch, file)])))
-    return goes(world, number, At.MOVE if rest else At.LIST, listed=tuple(rest))
+    return continue_at(world, number, At.MOVE if rest else At.LIST, listed=tuple(rest))
 
 
 def commit(world: World, number: int, fault: Fault) -> World:
     me = world.starts[number]
     if world.holder != number:
-        return goes(world, number, At.ENDED)
+        return continue_at(world, number, At.ENDED)
     decided = world.decided
     if fault is Fault.MARKS_GO_WITH_THE_NEXT_BATCH:
         decided = tuple(None if batch < me.batch else files for batch, files in enumerate(decided))
     world = replace(world, committed=me.batch, decided=decided)
-    return goes(world, number, At.LIST if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.PLAN)
+    return continue_at(world, number, At.LIST if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.PLAN)
 
 
-def goes(world: World, number: int, at: At, *, batch: int | None = None, listed: tuple[File, ...] = ()) -> World:
-    """The world in which a start goes on elsewhere."""
+def continue_at(world: World, number: int, at: At, *, batch: int | None = None, listed: tuple[File, ...] = ()) -> World:
+    """The world in which a start continues at another step."""
     me = replace(world.starts[number], at=at, listed=listed)
     if batch is not None:
         me = replace(me, batch=batch)

@@ -1,6 +1,6 @@
 """A folder of bad records behind another mount of the same device, in a mount namespace; see ``test_file_copies.py``.
 
-``python -m tests.spark.sinks.file_mounts FOLDER`` prints, as JSON, how a start refuses it, and the good rows.
+``python -m tests.spark.sinks.file_mounts FOLDER`` prints, as JSON, the error of a start, and the good rows.
 """
 
 import json
@@ -16,12 +16,12 @@ def main() -> None:
     path = Path(sys.argv[1])
     bad, volume = path / "bad", path / "volume"
     folder = folder_at(path / "out", bad=bad)
-    copy = folder.copy(LINEAGE, 0)
-    copy.begin()
+    copy = folder.new_copy(LINEAGE, 0)
+    copy.create_staging()
     for files, row in ((copy.good, "a"), (copy.bad, "b")):
         files.folder.mkdir(exist_ok=True)
         (files.folder / files.name(0, ".json")).write_text(row)
-    copy._decide()
+    copy._commit_by_rename()
     volume.mkdir()
     subprocess.run(["mount", "--bind", volume, bad], check=True)
     assert bad.stat().st_dev == path.stat().st_dev

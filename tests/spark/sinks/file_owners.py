@@ -1,7 +1,7 @@
-"""Owners of one task that write its batches into a sink's folder, without Spark: rows are lines of small files.
+"""Owners of one task that write its batches to a sink's folder, without Spark: rows are lines of small files.
 
-Every owner puts the rows of a batch into its files in another order, as Spark may: files of two copies of a batch do
-not go together. In a folder with a folder of bad records each owner takes other rows of a batch for bad ones.
+Every owner distributes the rows of a batch over its files in another order, as Spark may: files of two copies of a
+batch must not be mixed. With a folder of bad records, other rows of a batch are bad for each owner.
 """
 
 import random
@@ -12,7 +12,7 @@ from pathlib import Path
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.file_copies import Copy, Layout, SinkFolder
+from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 
 TASK = ConnectorTaskId(ConnectorName("my/c"), 2)
 LINEAGE = TaskLineage(task=TASK, lineage="l")
@@ -20,13 +20,13 @@ FILES = 3
 
 
 def folder_at(path: Path, *columns: str, bad: Path | None = None) -> SinkFolder:
-    """``bad`` is where bad records go."""
+    """The sink's folder; ``bad`` is the folder of bad records."""
     return SinkFolder(
         path=path,
-        layout=Layout(format="json", partition_columns=columns),
+        layout=FolderLayout(format="json", partition_columns=columns),
         bad=None
         if bad is None
-        else SinkFolder(path=bad, layout=Layout(format="json", partition_columns=()), key="bad"),
+        else SinkFolder(path=bad, layout=FolderLayout(format="json", partition_columns=()), key="bad"),
     )
 
 
@@ -36,8 +36,8 @@ def other_device(than: Path) -> Path:
     return shared if shared.stat().st_dev != than.stat().st_dev else Path("/proc")
 
 
-def write(copy: Copy, lines: list[str], rng: random.Random) -> None:
-    """Some files in two folders, none without lines. A writer whose folder was removed makes it again."""
+def write(copy: BatchCopy, lines: list[str], rng: random.Random) -> None:
+    """Write some files in two folders, none without lines. A writer creates its folder again if it was removed."""
     rng.shuffle(lines)
     if copy.folder.bad is not None and lines:
         bad = [lines.pop() for _ in range(rng.randrange(1, 4))]
@@ -51,12 +51,12 @@ def write(copy: Copy, lines: list[str], rng: random.Random) -> None:
 
 
 def rows_of_batch(number: int) -> list[str]:
-    """Every third batch has none."""
+    """The rows of a batch; every third batch has none."""
     return [f"{number}-{row}" for row in range(6)] if number % 3 else []
 
 
 def visible(path: Path) -> Counter[str]:
-    """What readers see."""
+    """The rows that readers see, with their counts."""
     seen: Counter[str] = Counter()
     for file in path.rglob("*.json"):
         seen.update(file.read_text().split())
@@ -64,7 +64,7 @@ def visible(path: Path) -> Counter[str]:
 
 
 class Checkpoint:
-    """Who holds the task, and how far it is. It changes between two operations of the file system."""
+    """The owner and the progress of the task. They change between two file-system operations."""
 
     def __init__(self) -> None:
         self.holder = self.starts = 0
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 class Owners:
-    """Owners of a task of so many batches."""
+    """Owners of a task with a number of batches."""
 
     def __init__(self, folder: SinkFolder, rng: random.Random, batches: int) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Owners:
         self._rng = rng
 
     def own(self, at: Callable[[str], None] = lambda _: None) -> None:
-        """Take the task and run its batches until another owner has it, or all are done."""
+        """Take the task over and run its batches until another owner has taken it or all are done."""
         checkpoint = self.checkpoint
         if checkpoint.is_retired:
             return
@@ -109,30 +109,30 @@ class Owners:
                 self.check_committed()
 
     def run(self, batch: int, at: Callable[[str], None]) -> None:
-        copy = self.folder.copy(LINEAGE, batch)
+        copy = self.folder.new_copy(LINEAGE, batch)
         try:
-            if not copy.is_decided:
-                copy.begin()
+            if not copy.is_committed:
+                copy.create_staging()
                 at("begun")
                 try:
                     write(copy, rows_of_batch(batch), self._rng)
                 except OSError:
-                    assert not copy.is_whole
+                    assert not copy.is_intact
                     raise FencedError from None
                 at("staged")
-            copy.put_in_place()
+            copy.commit()
             at("in place")
         finally:
-            copy.drop()
+            copy.clean_up()
 
-    def retire(self) -> None:
-        """What happens two generations later."""
+    def remove_commit_markers(self) -> None:
+        """Remove the marks, as two generations later."""
         self.checkpoint.is_retired = True
         self.checkpoint.holder = 0
-        self.folder.retire([LINEAGE])
+        self.folder.remove_commit_markers([LINEAGE])
 
     def check_committed(self) -> None:
-        """Readers see each row of a committed batch, and no row twice."""
+        """Check that readers see each row of a committed batch, and no row twice."""
         wanted = {row for batch in range(self.checkpoint.committed + 1) for row in rows_of_batch(batch)}
         seen = visible(self.folder.path)
         if self.folder.bad is not None:

@@ -1,8 +1,8 @@
 """A task on Spark that writes files and kills its process at a point of a batch; see ``test_files_killed.py``.
 
-``python -m tests.spark.sinks.file_task FOLDER FORMAT POINT`` takes the task over, finishes the batch in flight and goes
-on. With a point, SIGKILL goes to the process group in the second batch after that, once it is there; without one
-(``-``) everything is read.
+``python -m tests.spark.sinks.file_task FOLDER FORMAT POINT`` takes the task over, finishes the batch in flight and
+continues. At the point, in the second batch after that, it sends SIGKILL to its process group; without a point (``-``)
+it reads everything.
 """
 
 import os
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import make_first, take_over
+from coterie.spark.checkpoint import create_first_checkpoint, take_over
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.seams import Batch
-from coterie.spark.session import open_session
+from coterie.spark.session import start_driver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.sinks import file_writers, files
-from coterie.spark.sinks.file_copies import COMMITTED, Copy
+from coterie.spark.sinks.file_copies import COMMITTED, BatchCopy
 from coterie.spark.sinks.files import FileSink
 
 TASK = ConnectorTaskId(ConnectorName("c"), 0)
 POINTS = ("planned", "begun", "staged", "decided", "half moved", "moved", "committed")
 
 
-class Points:
+class KillPoints:
     """Kills the process group at a point of one batch."""
 
     def __init__(self, point: str, batch: int) -> None:
@@ -37,10 +37,10 @@ class Points:
         self._current = -1
 
     def install(self) -> None:
-        stage, put_in_place, rename = FileSink.stage, Copy.put_in_place, os.rename
+        stage, put_in_place, rename = FileSink.stage, BatchCopy.commit, os.rename
 
-        def seen_stage(sink: FileSink, batch: Batch) -> Copy:
-            # The batch before this one is committed.
+        def seen_stage(sink: FileSink, batch: Batch) -> BatchCopy:
+            # The previous batch is committed.
             self._reached("committed" if batch.batch_id == self._batch + 1 else "", self._batch)
             self._current = batch.batch_id
             self._reached("planned")
@@ -59,7 +59,7 @@ class Points:
             elif COMMITTED in Path(source).parts:
                 self._reached("half moved")
 
-        def seen_put(copy: Copy) -> None:
+        def seen_put(copy: BatchCopy) -> None:
             put_in_place(copy)
             self._reached("moved")
 
@@ -67,7 +67,7 @@ class Points:
             (FileSink, "stage", seen_stage),
             (files, "write", seen_write),
             (os, "rename", seen_rename),
-            (Copy, "put_in_place", seen_put),
+            (BatchCopy, "commit", seen_put),
         ]
         for owner, name, seen in seams:
             setattr(owner, name, seen)
@@ -95,7 +95,7 @@ def config_of(folder: Path, format_: str) -> dict[str, str]:
 
 def main(folder: Path, format_: str, point: str) -> None:
     (folder / "scratch").mkdir(exist_ok=True)
-    session = open_session(
+    session = start_driver(
         SparkConfig(
             checkpoint_location=folder / "checkpoints",
             scratch=folder / "scratch",
@@ -105,11 +105,11 @@ def main(folder: Path, format_: str, point: str) -> None:
         ),
         lambda _: None,
     )
-    make_first(folder / "checkpoints" / "0")
+    create_first_checkpoint(folder / "checkpoints" / "0")
     held = take_over(folder / "checkpoints" / "0")
     last = max((int(path.name) for path in (held.path / "offsets").glob("[0-9]*")), default=-1)
     if point != "-":
-        Points(point, last + 2).install()
+        KillPoints(point, last + 2).install()
         (folder / "victim").write_text(str(last + 2))
     query = TaskQuery(session.spark, TASK, Pipeline.of(config_of(folder, format_), {}), held, Fence())
     query.run_once()

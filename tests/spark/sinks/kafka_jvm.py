@@ -13,8 +13,7 @@ from tests.kafka.real_kafka import java_path
 
 @contextmanager
 def running_jvm(jars: Path) -> Iterator[Any]:
-    """With the jars of a folder, and what Kafka's clients need beside theirs. The JVM ends with this process, however
-    that ends."""
+    """A JVM with the jars of a folder and the dependencies of Kafka's clients. It ends with this process."""
     sparks = Path(pyspark.__file__).parent / "jars"
     (py4j,) = sparks.glob("py4j-*.jar")
     needed = [
@@ -35,7 +34,7 @@ def running_jvm(jars: Path) -> Iterator[Any]:
 
 
 class Producers:
-    """In the place of Spark's pool, which needs a session: a new producer each time."""
+    """Replaces Spark's pool, which needs a session: creates a new producer each time."""
 
     def __init__(self, java: Any) -> None:
         self._java = java
@@ -44,7 +43,7 @@ class Producers:
         return Pooled(self._java.org.apache.kafka.clients.producer.KafkaProducer(properties))
 
     def release(self, pooled: "Pooled") -> None:
-        """It was closed before."""
+        """Does nothing: the producer was closed before."""
 
 
 class Pooled:

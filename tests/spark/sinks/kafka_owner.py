@@ -1,8 +1,9 @@
-"""An owner of a task that writes to Kafka, as a process without Spark: it can be killed or stopped inside a batch.
+"""An owner of a task that writes to Kafka, as a process without Spark that can be killed or stopped inside a batch.
 
 Arguments: the sink's keys as JSON, the folder of jars, the batch's number, the parent's process id.
-It takes over, says ``owns``, and at the next line on stdin stages the batch: it sends half of the rows, says
-``inside``, sends the rest at the next line, says ``staged``, and commits at the next. It says ``done``, or ``fenced``.
+It takes over, prints ``owns``, and at the next line on stdin stages the batch: it sends half of the rows, prints
+``inside``, sends the rest at the next line, prints ``staged``, and commits at the next. It prints ``done`` or
+``fenced``.
 """
 
 import json
@@ -11,9 +12,9 @@ from pathlib import Path
 
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.kafka_writer import KafkaWriter
-from tests.spark.holder import end_with, say
 from tests.spark.sinks.kafka_jvm import Producers, running_jvm
 from tests.spark.sinks.kafka_rows import LINEAGE, ROWS, numbered, target_of
+from tests.spark.task_process import end_with, print_line
 
 
 def wait() -> None:
@@ -21,7 +22,7 @@ def wait() -> None:
 
 
 def inside() -> None:
-    say("inside")
+    print_line("inside")
     wait()
 
 
@@ -30,16 +31,16 @@ def main(keys: dict[str, str], jars: Path, batch_id: int) -> None:
         writer = KafkaWriter(target_of(keys), LINEAGE, java, Producers(java))
         try:
             writer.take_over()
-            say("owns")
+            print_line("owns")
             wait()
             staged = writer.stage(batch_id, numbered(java, keys["topic"], batch_id * ROWS, inside))
-            say("staged")
+            print_line("staged")
             wait()
-            staged.put_in_place()
-            say("done")
+            staged.commit()
+            print_line("done")
             wait()
         except FencedError:
-            say("fenced")
+            print_line("fenced")
         finally:
             writer.close()
 

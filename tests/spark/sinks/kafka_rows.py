@@ -1,4 +1,4 @@
-"""What the tests of the Kafka sink write: batches of numbered records, without Spark; and what a reader finds."""
+"""Input and output of the Kafka sink's tests: batches of numbered records, without Spark, and their readers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from coterie.spark.sinks.kafka_writer import KafkaWriter, Send
@@ -16,15 +16,15 @@ from coterie.spark.sinks.kafka_writer import KafkaWriter, Send
 TASK = ConnectorTaskId(ConnectorName("my/é"), 2)
 LINEAGE = TaskLineage(task=TASK, lineage="l")
 ROWS = 20
-"""Of a batch."""
+"""Records of a batch."""
 
 
 def target_of(keys: Mapping[str, str]) -> KafkaTarget:
-    return KafkaTarget.of(EndConfig(config=keys, prefix=SINK, is_prefix_optional=True))
+    return KafkaTarget.of(PrefixedConfig(config=keys, prefix=SINK, is_prefix_optional=True))
 
 
 def numbered(java: Any, topic: str, first: int, halfway: Callable[[], None] = lambda: None) -> Callable[[], Send]:
-    """Sends the numbers from ``first`` on, and calls ``halfway`` when half of them are on the broker."""
+    """Send the numbers from ``first`` on, and call ``halfway`` when half of them are on the broker."""
     record_of = java.org.apache.kafka.clients.producer.ProducerRecord
 
     def send(producer: Any, properties: Any) -> None:
@@ -43,24 +43,24 @@ def numbered(java: Any, topic: str, first: int, halfway: Callable[[], None] = la
 def write(writer: KafkaWriter, java: Any, topic: str, batch_id: int) -> None:
     staged = writer.stage(batch_id, numbered(java, topic, batch_id * ROWS))
     try:
-        staged.put_in_place()
+        staged.commit()
     finally:
-        staged.drop()
+        staged.clean_up()
 
 
 def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
-    """The values of all records up to the last stable offset, or with ``read_uncommitted`` of all."""
+    """The values of all records up to the last stable offset, or with ``read_uncommitted`` up to the end."""
     return [value for _, value, _ in records(servers, topic, isolation)]
 
 
 def await_transactions(servers: str, topic: str) -> None:
-    """Wait until no transaction is open in a topic: Kafka answers a commit before it writes how it ended."""
+    """Wait until no transaction is open in a topic: Kafka responds to a commit before it writes the markers."""
     admin = AdminClient({"bootstrap.servers": servers})
     partitions = [TopicPartition(topic, number) for number in admin.list_topics(topic, 30).topics[topic].partitions]
 
     def ends(isolation: IsolationLevel) -> list[int]:
-        asked = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=isolation)
-        return [future.result(30).offset for _, future in sorted(asked.items(), key=lambda one: one[0].partition)]
+        futures = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=isolation)
+        return [future.result(30).offset for _, future in sorted(futures.items(), key=lambda one: one[0].partition)]
 
     deadline = time.monotonic() + 30
     while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
@@ -91,7 +91,7 @@ def records(servers: str, topic: str, isolation: str = "read_committed") -> list
             consumer.assign([TopicPartition(topic, partition, 0)])
             while True:
                 message = consumer.poll(30)
-                assert message is not None, "the broker does not answer"
+                assert message is not None, "the broker does not respond"
                 if message.error() is not None:
                     break  # The end.
                 headers = message.headers() or []

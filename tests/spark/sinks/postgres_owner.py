@@ -1,8 +1,9 @@
-"""An owner of a task that writes to PostgreSQL, as a process without Spark: it can be killed or stopped inside a batch.
+"""An owner of a task that writes to PostgreSQL, as a process without Spark that can be killed or stopped in a batch.
 
 Arguments: the sink's keys as JSON, the task's start, the batch's number, its first row, the parent's process id.
-It takes over, says ``owns``, and at the next line on stdin stages the batch: it sends a piece of rows, says ``inside``,
-sends the other piece at the next line, says ``staged``, and commits at the next. It says ``done``, or ``fenced``.
+It takes over, prints ``owns``, and at the next line on stdin stages the batch: it sends a piece of rows, prints
+``inside``, sends the other piece at the next line, prints ``staged``, and commits at the next. It prints ``done`` or
+``fenced``.
 """
 
 import json
@@ -13,8 +14,8 @@ import pyarrow as pa
 
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.postgres_writer import PostgresWriter
-from tests.spark.holder import end_with, say
 from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
+from tests.spark.task_process import end_with, print_line
 
 
 def wait() -> None:
@@ -23,7 +24,7 @@ def wait() -> None:
 
 def pieces(first: int) -> Iterator[pa.RecordBatch]:
     yield piece(first, ROWS // 2)
-    say("inside")
+    print_line("inside")
     wait()
     yield piece(first + ROWS // 2, ROWS // 2)
 
@@ -32,16 +33,16 @@ def main(keys: dict[str, str], start: int, batch_id: int, first: int) -> None:
     writer = PostgresWriter(target_of(keys), LINEAGE, start)
     try:
         writer.take_over()
-        say("owns")
+        print_line("owns")
         wait()
         staged = writer.stage(batch_id, SCHEMA, divided(lambda: pieces(first)))
-        say("staged")
+        print_line("staged")
         wait()
-        staged.put_in_place()
-        say("done")
+        staged.commit()
+        print_line("done")
         wait()
     except FencedError:
-        say("fenced")
+        print_line("fenced")
     finally:
         writer.close()
 

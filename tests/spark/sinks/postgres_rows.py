@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL sink write: batches of numbered rows, as pieces of Arrow, without Spark."""
+"""Input of the PostgreSQL sink's tests: batches of numbered rows, as pieces of Arrow, without Spark."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -6,15 +6,15 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.bad_records.sifted import Divided
-from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.bad_records.separator import SeparatedRows
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
 LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
-"""Of a batch."""
+"""Rows of a batch."""
 
 
 def piece(first: int, count: int) -> pa.RecordBatch:
@@ -22,10 +22,10 @@ def piece(first: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"row": pa.array(rows, pa.int64()), "text": [f"text {row}" for row in rows]})
 
 
-def divided(pieces: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[], Divided]:
-    """What the writer asks for at each attempt."""
-    return lambda: Divided(pieces())
+def divided(pieces: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[], SeparatedRows]:
+    """The function that the writer calls at each attempt."""
+    return lambda: SeparatedRows(pieces())
 
 
 def target_of(keys: Mapping[str, str]) -> PostgresTarget:
-    return PostgresTarget.of(EndConfig(config=keys, prefix=SINK, is_prefix_optional=True))
+    return PostgresTarget.of(PrefixedConfig(config=keys, prefix=SINK, is_prefix_optional=True))

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: found on this machine, with a data folder and a port of its own."""
+"""A real PostgreSQL server for tests: installed on this machine, run with a new data folder and port."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ HOW_TO_GET = "PostgreSQL's initdb is not on PATH nor in /usr/lib/postgresql (Deb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """A server whose user :data:`USER` may do everything, and is known by a password only."""
+    """A server whose user :data:`USER` has all rights and authenticates with a password."""
 
     folder: Path
     port: int
@@ -46,7 +46,7 @@ class PostgresServer:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of a config that lead here."""
+        """The keys of a config for this server."""
         return {
             "connection.url": f"jdbc:postgresql://127.0.0.1:{self.port}/postgres",
             "connection.user": USER,
@@ -64,7 +64,7 @@ class PostgresServer:
 
 
 def program(name: str) -> str:
-    """Where one of the server's programs is; Debian keeps them off PATH."""
+    """The path of one of the server's programs; Debian does not put them on PATH."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -int(path.parent.name.split(".")[0]))
     found = shutil.which(name, path=os.pathsep.join([*map(str, places), os.environ.get("PATH", "")]))
     if found is None:
@@ -76,9 +76,9 @@ def program(name: str) -> str:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A server until the end of the block."""
+    """A server that runs until the end of the block."""
     initdb = program("initdb")
-    # Not in pytest's folder, into which only this user may look.
+    # Not in pytest's folder, which only this user may access.
     folder = Path(tempfile.mkdtemp(prefix="coterie-postgres-"))
     try:
         passwords = folder / "password"
@@ -103,7 +103,7 @@ def is_root() -> bool:
 
 
 def run_as_owner(folder: Path, *command: str) -> None:
-    """As the user postgres where this one is root: the server refuses to run as root."""
+    """Run a command, as the user postgres if this user is root: the server refuses to run as root."""
     user = "postgres" if is_root() else None
     subprocess.run(
         command, check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=60, user=user, group=user, extra_groups=None

@@ -1,4 +1,4 @@
-"""From files into Delta tables through real Spark; rows are counted by deltalake."""
+"""From files to Delta tables with real Spark; rows are counted by deltalake."""
 
 import asyncio
 import sys
@@ -20,15 +20,15 @@ from coterie.spark.jars import Jar, Package
 from coterie.spark.seams import SMALL_BATCH_BYTES, Batch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_files import write_large, write_small
-from coterie.spark.sinks.delta_table import table_at
-from coterie.spark.sinks.delta_writer import DeltaWriter, StagedForSpark, StagedMerge, StagedNothing
+from coterie.spark.sinks.delta_table import shared_table_at
+from coterie.spark.sinks.delta_writer import AlreadyCommitted, DeltaWriter, DirectDeltaWrite, StagedMerge
 from tests.spark.conftest import Rig, write_file
 from tests.spark.sinks.delta_rows import LINEAGE, rows_of, target_of, versions
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 LARGE = 300_000
-"""Rows of a batch that does not leave whole through the driver."""
+"""Rows of a batch that is too large to be written by the driver."""
 
 
 def config_of(rig: Rig, folder: Path, **changes: str) -> dict[str, str]:
@@ -39,24 +39,24 @@ def config_of(rig: Rig, folder: Path, **changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def spark(rig: Rig, spark_jars: Path) -> SparkSession:
-    return rig.spark_runtime._living().spark.newSession()
+    return rig.spark_runtime._driver_or_raise().spark.newSession()
 
 
 # -- through a task ---------------------------------------------------------------------------------------------------
 
 
-async def test_rows_of_files_arrive_once_over_stops_starts_and_replays(rig: Rig, tmp_path: Path) -> None:
-    """A stop without grace, and checkpoints as they are after a kill before ``commits/N``."""
+async def test_rows_of_files_are_written_once_over_stops_starts_and_replays(rig: Rig, tmp_path: Path) -> None:
+    """Stops without grace, and checkpoints as after a kill before ``commits/N``."""
     config = config_of(rig, tmp_path, exactly__once__support="required")
     assert await rig.runtime.validate(config, ()) == {}
     table = tmp_path / "table"
     for number in range(4):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
         start = await rig.start(config, "to-delta")
-        held = rig.spark_runtime.held(start.task)
+        held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows_of(table)) >= wanted)  # type: ignore[misc]
-        await rig.wait_until(lambda wanted=number, path=held.path: last_batch(path / "commits") == wanted)  # type: ignore[misc]
+        await rig.wait_until(lambda expected=(number + 1) * 10: len(rows_of(table)) >= expected)  # type: ignore[misc]
+        await rig.wait_until(lambda expected=number, path=held.path: last_batch(path / "commits") == expected)  # type: ignore[misc]
         await rig.runtime.stop(start.task, grace_ms=10_000 if number % 2 else 0)
         (held.path / "commits" / str(number)).unlink()
     assert rows_of(table) == list(range(40))
@@ -85,7 +85,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_and_names_the_column(
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(config_of(rig, tmp_path), "refused-by-delta")
     died = await rig.end_of(start.task)
-    assert died.is_held
+    assert died.holds_checkpoint
     assert f"Delta table {table} has no column delay (double); add the column" in died.trace
     await rig.runtime.stop(start.task, grace_ms=0)
 
@@ -107,7 +107,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_and_names_the_column(
         ({"sink.option.x": "y"}, "sink.option.x", "Unknown"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_by_key(
+async def test_unsupported_values_are_refused_by_key(
     rig: Rig, tmp_path: Path, changes: dict[str, str], key: str, words: str
 ) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
@@ -145,7 +145,7 @@ async def test_without_deltalake_validate_and_start_name_the_extra(
     await rig.runtime.stop(start.task, grace_ms=0)
 
 
-async def test_without_deltas_jars_rows_are_appended_and_what_needs_spark_is_refused(
+async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_are_refused(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = Jar(
@@ -179,15 +179,15 @@ def batch_of(rows: DataFrame, batch_id: int, *, is_small: bool) -> Batch:
 
 
 def put(writer: DeltaWriter, batch: Batch) -> type[object]:
-    """Which way the batch went."""
+    """Write the batch; returns the kind of writer that was used."""
     staged = writer.stage(batch)
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
     return type(staged)
 
 
 async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession, tmp_path: Path) -> None:
-    """Batches of one task go by each writer in turn, and each is replayed by each of the others."""
+    """The writers write batches of one task in turn, and each other writer replays each batch."""
     path = tmp_path / "table"
     writer = DeltaWriter(target_of(path, {}), LINEAGE)
     application = "my/é-2/l"
@@ -208,7 +208,7 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
             else:
                 write_large(table, out, ())
 
-        writer.stage_files(batch_id, layout, files).put_in_place()
+        writer.stage_files(batch_id, layout, files).commit()
 
     small, large = partial(by_files, is_small=True), partial(by_files, is_small=False)
     ways: list[list[Callable[[int], None]]] = [[small, by_spark, large], [by_spark, small], [large, small]]
@@ -218,7 +218,7 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
     assert rows_of(path) == list(range(30))
     assert versions(path) == 4
     assert DeltaTable(str(path)).transaction_version(application) == 2
-    assert put(writer, batch_of(rows(2), 2, is_small=True)) is StagedNothing
+    assert put(writer, batch_of(rows(2), 2, is_small=True)) is AlreadyCommitted
 
 
 ONLY_SPARK = {
@@ -238,19 +238,19 @@ async def test_tables_that_only_spark_can_write_to_get_each_batch_once(
     spark.sql(f"CREATE TABLE delta.`{path}` {ONLY_SPARK[why]}")
     writer = DeltaWriter(target_of(path, {}), LINEAGE)
     rows = spark.range(10).selectExpr("id AS row", "string(id) AS text")
-    layout = table_at(path).look()
+    layout = shared_table_at(path).refresh()
     assert layout is not None
-    assert why in (layout.only_spark or "")
-    staged = StagedForSpark(batch_of(rows, 0, is_small=True), target_of(path, {}), "my/é-2/l")
+    assert why in (layout.spark_only_reason or "")
+    staged = DirectDeltaWrite(batch_of(rows, 0, is_small=True), target_of(path, {}), "my/é-2/l")
     for _ in range(2):
-        staged.put_in_place()
-    assert put(writer, batch_of(rows, 1, is_small=True)) is StagedForSpark
+        staged.commit()
+    assert put(writer, batch_of(rows, 1, is_small=True)) is DirectDeltaWrite
     found = [row[0] for row in spark.read.format("delta").load(str(path)).select("row").collect()]
     assert sorted(found) == sorted([*range(10)] * 2)
 
 
 @pytest.mark.soak
-async def test_an_upsert_by_spark_and_one_by_deltalake_leave_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+async def test_an_upsert_by_spark_and_one_by_deltalake_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     keys = {"insert.mode": "upsert", "pk.fields": "row"}
     path = tmp_path / "table"
     writer = DeltaWriter(target_of(path, keys), LINEAGE)
@@ -268,8 +268,8 @@ async def test_an_upsert_by_spark_and_one_by_deltalake_leave_the_same_rows(spark
         ]
     ):
         ways.append(put(writer, batch_of(batch, batch_id, is_small=is_small)))
-        assert put(writer, batch_of(batch, batch_id, is_small=not is_small)) is StagedNothing
-    assert ways == [StagedMerge, StagedForSpark] * 2
+        assert put(writer, batch_of(batch, batch_id, is_small=not is_small)) is AlreadyCommitted
+    assert ways == [StagedMerge, DirectDeltaWrite] * 2
     assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist() == [
         {"row": 1, "text": "d"},
         {"row": 2, "text": "g"},
@@ -282,44 +282,46 @@ async def test_an_upsert_by_spark_and_one_by_deltalake_leave_the_same_rows(spark
 
 @pytest.mark.soak
 async def test_an_upsert_by_spark_is_not_repeated(spark: SparkSession, tmp_path: Path) -> None:
-    """A merge that inserts: a replay that looked nowhere would change the rows that others changed meanwhile."""
+    """A merge that inserts: a replay without a check would change rows that others changed meanwhile."""
     keys = {"insert.mode": "upsert", "pk.fields": "row"}
     path = tmp_path / "table"
     writer = DeltaWriter(target_of(path, keys), LINEAGE)
     one = spark.createDataFrame([(1, "old")], "row BIGINT, text STRING")
     writer.fitting(one.schema)
-    staged = StagedForSpark(batch_of(one, 0, is_small=False), target_of(path, keys), "my/é-2/l")
-    staged.put_in_place()
+    staged = DirectDeltaWrite(batch_of(one, 0, is_small=False), target_of(path, keys), "my/é-2/l")
+    staged.commit()
     other = DeltaWriter(target_of(path, keys), replace(LINEAGE, lineage="other"))
-    other.stage_merge(0, other.fitting(one.schema), pa.table({"row": [1], "text": ["new"]})).put_in_place()
-    staged.put_in_place()
+    other.stage_merge(0, other.fitting(one.schema), pa.table({"row": [1], "text": ["new"]})).commit()
+    staged.commit()
     assert rows_of(path, "text") == ["new"]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("keys", [{}, {"insert.mode": "upsert", "pk.fields": "row"}], ids=["insert", "upsert"])
-async def test_spark_that_comes_second_with_a_batch_writes_nothing(
+async def test_spark_writes_nothing_if_another_owner_commits_the_batch_first(
     rig: Rig, spark: SparkSession, tmp_path: Path, keys: dict[str, str]
 ) -> None:
-    """Spark has looked for the batch and writes its rows when another owner commits the batch."""
+    """Spark has checked for the batch and is writing its rows when another owner commits the batch."""
     path = tmp_path / "table"
     target = target_of(path, keys)
     writer = DeltaWriter(target, LINEAGE)
     rows = spark.range(0, 10, 1, 1).selectExpr("id AS row", "string(id) AS text")
     writer.fitting(rows.schema)
     slow = rows.where("reflect('java.lang.Thread', 'sleep', 1000L) IS NULL OR row >= 0")
-    staged = StagedForSpark(batch_of(slow, 0, is_small=False), target, "my/é-2/l")
+    staged = DirectDeltaWrite(batch_of(slow, 0, is_small=False), target, "my/é-2/l")
     with ThreadPoolExecutor(1) as threads:
-        writing = threads.submit(staged.put_in_place)
+        writing = threads.submit(staged.commit)
         await rig.wait_until(lambda: writing.done() or list(path.glob("part-*")) != [])
-        assert not writing.done(), "Spark was not caught in the midst of it"
-        assert put(writer, batch_of(rows, 0, is_small=True)) is not StagedNothing
+        assert not writing.done(), "Spark had finished the write too early"
+        assert put(writer, batch_of(rows, 0, is_small=True)) is not AlreadyCommitted
         await asyncio.wrap_future(writing)
     assert rows_of(path) == list(range(10))
     assert versions(path) == 2
 
 
-async def test_every_so_many_batches_task_0_compacts_the_table(spark: SparkSession, tmp_path: Path) -> None:
+async def test_task_0_compacts_the_table_after_the_configured_number_of_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "table"
     rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
     for number, files in ((1, 9), (0, 3)):

@@ -1,4 +1,4 @@
-"""Which tables only Spark can write to."""
+"""Tables that only Spark can write to."""
 
 import json
 from typing import Any
@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType
 
-from coterie.spark.sinks.delta_columns import Layout
+from coterie.spark.sinks.delta_columns import DeltaTableLayout
 
 
 def field(name: str, type_: Any = "long", *, nullable: bool = True, **rules: str) -> dict[str, Any]:
-    """``rules`` with two underscores for a dot."""
+    """A field of a schema; in ``rules`` two underscores stand for a dot."""
     metadata = {rule.replace("__", "."): value for rule, value in rules.items()}
     return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
 
-def layout_of(*fields: dict[str, Any], version: int = 2, features: tuple[str, ...] = (), by: str = "row") -> Layout:
-    return Layout.of(
+def layout_of(
+    *fields: dict[str, Any], version: int = 2, features: tuple[str, ...] = (), by: str = "row"
+) -> DeltaTableLayout:
+    return DeltaTableLayout.of(
         schema=json.dumps({"type": "struct", "fields": list(fields)}),
         partition_columns=(by,),
         configuration={},
@@ -25,12 +27,12 @@ def layout_of(*fields: dict[str, Any], version: int = 2, features: tuple[str, ..
     )
 
 
-def test_a_plain_table_takes_files() -> None:
+def test_a_plain_table_can_be_written_with_files() -> None:
     for layout in (
         layout_of(field("row", comment="the row")),
         layout_of(field("row"), version=7, features=("appendOnly", "invariants", "timestampNtz")),
     ):
-        assert layout.only_spark is None
+        assert layout.spark_only_reason is None
         assert layout.columns is not None
         assert layout.columns["row"].dataType == LongType()
 
@@ -55,5 +57,5 @@ ARRAY = {"type": "array", "elementType": "long", "containsNull": False}
         (layout_of(field("row", "double")), "its partition column row has type double"),
     ],
 )
-def test_a_table_whose_rules_a_plain_append_would_break_is_for_spark(layout: Layout, why: str) -> None:
-    assert why in (layout.only_spark or "")
+def test_a_table_whose_rules_a_plain_append_would_break_is_written_by_spark(layout: DeltaTableLayout, why: str) -> None:
+    assert why in (layout.spark_only_reason or "")

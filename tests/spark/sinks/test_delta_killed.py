@@ -1,4 +1,4 @@
-"""Workers that write to a Delta table are killed and stopped in the midst of a backlog; each row is there once."""
+"""Workers that write to a Delta table are killed and stopped during a backlog; each row is in the table once."""
 
 import contextlib
 import json
@@ -11,18 +11,18 @@ from deltalake import DeltaTable
 
 from coterie.spark.checkpoint import LINEAGE, batch_in_flight, last_batch
 from tests.spark.conftest import SCHEMA, write_file
-from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, wait_until
 from tests.spark.sinks.delta_rows import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 FILES = 60
 ROWS = 20
-"""Of a file, and of a batch."""
+"""Rows of a file, and of a batch."""
 
 
-def state_of(holder: Holder, folder: Path) -> str:
-    """Where in a batch the disk shows the task."""
+def state_of(holder: TaskProcess, folder: Path) -> str:
+    """The state of the task's batch, from the files."""
     (checkpoint,) = directories(holder, folder)
     if (batch_id := batch_in_flight(checkpoint)) is None:
         return "between batches"
@@ -31,21 +31,21 @@ def state_of(holder: Holder, folder: Path) -> str:
     return "planned" if last is None or last < batch_id else "in the table"
 
 
-def stop_in(holder: Holder, folder: Path, wanted: str) -> None:
-    """Stop the worker where the disk shows its task in this state."""
+def stop_in(holder: TaskProcess, folder: Path, state: str) -> None:
+    """Stop the worker when the files show its task in this state."""
 
     def is_stopped() -> bool:
         # Python and the JVM are one process group.
         os.killpg(holder.process.pid, signal.SIGSTOP)
-        if state_of(holder, folder) == wanted:
+        if state_of(holder, folder) == state:
             return True
         os.killpg(holder.process.pid, signal.SIGCONT)
         return False
 
-    wait_until(is_stopped, f"a batch is {wanted}")
+    wait_until(is_stopped, f"a batch is {state}")
 
 
-def test_each_row_is_there_once_though_workers_are_killed_and_stopped(tmp_path: Path) -> None:
+def test_each_row_is_in_the_table_once_although_workers_are_killed_and_stopped(tmp_path: Path) -> None:
     for number in range(FILES):
         write_file(tmp_path / "in", f"{number:02}.csv", [(number * ROWS + i, 1.0, i) for i in range(ROWS)])
     config = {
@@ -65,30 +65,30 @@ def test_each_row_is_there_once_though_workers_are_killed_and_stopped(tmp_path: 
     start = f"start {tmp_path.name} {json.dumps(config)}"
     with contextlib.ExitStack() as stack:
 
-        def started(number: int) -> Holder:
-            holder = Holder(tmp_path, f"worker-{number}", stack)
-            holder.jvm = int(holder.hear("ready").split()[1])
+        def started(number: int) -> TaskProcess:
+            holder = TaskProcess(tmp_path, f"worker-{number}", stack)
+            holder.jvm = int(holder.wait_for_line("ready").split()[1])
             holder.tell(start)
-            holder.hear("holds")
+            holder.wait_for_line("holds")
             return holder
 
-        def committed(holder: Holder) -> int:
+        def committed(holder: TaskProcess) -> int:
             return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
 
         holder = started(0)
-        for number, wanted in enumerate(("planned", "in the table", "planned", "in the table"), 1):
+        for number, state in enumerate(("planned", "in the table", "planned", "in the table"), 1):
             before = committed(holder)
             wait_until(lambda: committed(holder) >= before + 5, "five batches were committed")  # noqa: B023
-            stop_in(holder, tmp_path, wanted)
+            stop_in(holder, tmp_path, state)
             if number <= 2:
                 holder.kill()
                 holder = started(number)
             else:
                 old, holder = holder, started(number)
                 before = committed(holder)
-                wait_until(lambda: committed(holder) >= before + 3, "the next owner gets on")  # noqa: B023
+                wait_until(lambda: committed(holder) >= before + 3, "the next owner makes progress")  # noqa: B023
                 os.killpg(old.process.pid, signal.SIGCONT)
-                old.hear("taken")
+                old.wait_for_line("taken")
             assert committed(holder) < FILES - 1, "the backlog was read before the end"
         wait_until(lambda: len(rows_of(tmp_path / "table")) >= FILES * ROWS, "all rows are there")
         holder.ask("stop", "stopped")

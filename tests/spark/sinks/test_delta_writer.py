@@ -1,4 +1,4 @@
-"""A batch is in a real Delta table once, whichever owner dies, freezes or comes back."""
+"""A batch is in a real Delta table once, even if owners are killed, freeze or resume."""
 
 import contextlib
 import errno
@@ -34,18 +34,18 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
-from coterie.spark.sinks.delta_check import errors_at_table
-from coterie.spark.sinks.delta_columns import Layout
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.sinks.delta_check import table_errors
+from coterie.spark.sinks.delta_columns import DeltaTableLayout
 from coterie.spark.sinks.delta_files import write_small
-from coterie.spark.sinks.delta_table import Act, table_at
+from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import LOG
 from coterie.spark.sinks.delta_writer import STAGING, DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, append, arrow, rows_of, target_of, versions, write
 
 POINTS = ("owns", "inside", "staged", "looked", "committed")
-"""Before the batch, inside its files, before the look, before the commit, and after it but before Spark's commit."""
+"""Before the batch, inside its files, before the check, before the commit, and after it but before Spark's commit."""
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -55,13 +55,13 @@ def numbers(batches: int) -> list[int]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A folder for a table, with a name that is not a URL's."""
+    """A folder for a table, with a name that is not valid in a URL."""
     return tmp_path / "a table 100% é"
 
 
 @pytest.fixture
 def own(path: Path) -> Callable[..., DeltaWriter]:
-    """Take over, with keys that differ."""
+    """A function that takes the task over, with changed keys."""
 
     def owner(kind: type[DeltaWriter] = DeltaWriter, *, at: Path = path, **changes: str) -> DeltaWriter:
         writer = kind(target_of(at, {key.replace("__", "."): value for key, value in changes.items()}), LINEAGE)
@@ -73,7 +73,7 @@ def own(path: Path) -> Callable[..., DeltaWriter]:
 
 @pytest.fixture
 def elsewhere(path: Path) -> Path:
-    """Another name of the same folder, so that the one process has two views of the table as two processes have."""
+    """Another name of the same folder, so that one process has two views of the table as two processes have."""
     path.mkdir()
     link = path.with_name("link")
     link.symlink_to(path)
@@ -99,7 +99,7 @@ class Process:
             cwd=REPOSITORY,
         )
 
-    def hear(self, word: str) -> None:
+    def wait_for_word(self, word: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
 
@@ -119,7 +119,7 @@ class Process:
 
 @pytest.fixture
 def start_process(path: Path) -> Iterator[Callable[[int], Process]]:
-    """Start an owner that is to write one batch."""
+    """A function that starts an owner of one batch."""
     with contextlib.ExitStack() as stack:
 
         def process(batch_id: int) -> Process:
@@ -130,15 +130,15 @@ def start_process(path: Path) -> Iterator[Callable[[int], Process]]:
         yield process
 
 
-# -- once -------------------------------------------------------------------------------------------------------------
+# -- exactly once -----------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_batch_is_visible_only_after_it_was_put_in_place(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     staged = writer.stage_files(0, writer.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
     assert rows_of(path) == []
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
     assert rows_of(path) == numbers(1)
     assert list((path / STAGING).iterdir()) == []
 
@@ -159,31 +159,31 @@ def test_a_replay_writes_nothing_and_another_lineage_counts_its_own_batches(
 
 
 class WithoutTransaction(DeltaWriter):
-    """A mutant whose commits do not hold the batch's number."""
+    """A mutant whose commits do not contain the batch's number."""
 
-    def commit(self, batch_id: int, layout: Layout, act: Act) -> None:
-        super().commit(batch_id, layout, lambda table, _: act(table, CommitProperties(max_commit_retries=0)))
+    def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
+        super().commit(batch_id, layout, lambda table, _: action(table, CommitProperties(max_commit_retries=0)))
 
 
 class WithoutLook(DeltaWriter):
-    """A mutant that gives the number to deltalake and does not look for it."""
+    """A mutant that passes the number to deltalake and does not check it."""
 
-    def commit(self, batch_id: int, layout: Layout, act: Act) -> None:
+    def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
         batch = Transaction(self._application, batch_id)
-        act(DeltaTable(str(self._target.path)), CommitProperties(max_commit_retries=0, app_transactions=[batch]))
+        action(DeltaTable(str(self._target.path)), CommitProperties(max_commit_retries=0, app_transactions=[batch]))
 
 
 @pytest.mark.parametrize("mutant", [WithoutTransaction, WithoutLook])
 def test_without_the_ledger_a_replay_doubles_every_row(
     path: Path, own: Callable[..., DeltaWriter], mutant: type[DeltaWriter]
 ) -> None:
-    """So the test before can fail; and deltalake does not refuse a batch because of its number."""
+    """Shows that the previous test can fail, and that deltalake does not refuse a batch because of its number."""
     for _ in range(2):
         write(own(mutant), 0)
     assert len(rows_of(path)) == 2 * ROWS
 
 
-def test_of_two_owners_at_once_the_first_commits_each_batch(
+def test_of_two_concurrent_owners_the_first_one_commits_each_batch(
     path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
 ) -> None:
     one, other = own(), own(at=elsewhere)
@@ -198,7 +198,7 @@ def test_of_two_owners_at_once_the_first_commits_each_batch(
     assert versions(path) == 21
 
 
-def test_tasks_of_several_workers_that_commit_at_once_lose_nothing(
+def test_concurrent_commits_of_tasks_of_several_workers_lose_nothing(
     path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
 ) -> None:
     write(own(), 0)
@@ -216,12 +216,12 @@ def test_tasks_of_several_workers_that_commit_at_once_lose_nothing(
     assert len(rows_of(path)) == ROWS + len(tasks) * 10 * ROWS
 
 
-# -- owners that die or freeze ----------------------------------------------------------------------------------------
+# -- owners that are killed or freeze ---------------------------------------------------------------------------------
 
 
 def run_to(process: Process, point: str) -> None:
     for word in POINTS:
-        process.hear(word)
+        process.wait_for_word(word)
         if word == point:
             return
         process.go_on()
@@ -243,7 +243,7 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", POINTS)
-def test_owners_that_are_killed_at_a_point_again_and_again_lose_and_double_nothing(
+def test_owners_that_are_killed_repeatedly_at_a_point_lose_and_double_nothing(
     path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process], point: str
 ) -> None:
     for batch_id in range(20):
@@ -257,7 +257,7 @@ def test_owners_that_are_killed_at_a_point_again_and_again_lose_and_double_nothi
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_owners_that_freeze_before_the_commit_again_and_again_double_nothing(
+def test_owners_that_freeze_repeatedly_before_the_commit_double_nothing(
     path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
 ) -> None:
     for batch_id in range(20):
@@ -267,13 +267,13 @@ def test_owners_that_freeze_before_the_commit_again_and_again_double_nothing(
         write(own(), batch_id)
         os.kill(process.process.pid, signal.SIGCONT)
         process.go_on()
-        process.hear("done")
+        process.wait_for_word("done")
         process.end()
         assert rows_of(path) == numbers(batch_id + 1)
     assert versions(path) == 21
 
 
-def test_an_owner_stopped_between_the_look_and_the_commit_doubles_nothing_when_it_goes_on(
+def test_an_owner_stopped_between_the_check_and_the_commit_doubles_nothing_when_it_continues(
     path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
 ) -> None:
     process = start_process(0)
@@ -284,20 +284,20 @@ def test_an_owner_stopped_between_the_look_and_the_commit_doubles_nothing_when_i
     write(new, 1)
     os.kill(process.process.pid, signal.SIGCONT)
     process.go_on()
-    # Its commit fails, and it looks again.
-    process.hear("done")
+    # Its commit fails, and it checks the table again.
+    process.wait_for_word("done")
     assert rows_of(path) == numbers(2)
     DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert len(list(path.glob("part-*"))) == 2, "VACUUM leaves the files of a commit that failed"
 
 
-def test_an_owner_whose_files_are_swept_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_an_owner_whose_files_were_removed_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
     old = own()
     staged = old.stage_files(0, old.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
     new = own()
     with pytest.raises(FencedError):
-        staged.put_in_place()
-    staged.drop()
+        staged.commit()
+    staged.clean_up()
     assert rows_of(path) == []
     write(new, 0)
     assert rows_of(path) == numbers(1)
@@ -306,7 +306,7 @@ def test_an_owner_whose_files_are_swept_commits_nothing(path: Path, own: Callabl
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-def test_what_others_do_to_the_table_harms_no_batch(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_other_changes_of_the_table_affect_no_batch(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     for batch_id in range(4):
         write(writer, batch_id)
@@ -321,14 +321,14 @@ def test_what_others_do_to_the_table_harms_no_batch(path: Path, own: Callable[..
     assert len(DeltaTable(str(path)).file_uris()) == 1
 
 
-def test_a_table_that_was_changed_under_a_batch_is_looked_at_again(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_table_that_was_changed_during_a_batch_is_read_again(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     write(writer, 0)
     files = partial(write_small, arrow(ROWS, ROWS), partition_columns=())
     staged = writer.stage_files(1, writer.fitting(SCHEMA), files)
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
-        staged.put_in_place()
+        staged.commit()
     write(writer, 1)
     assert rows_of(path) == numbers(2)
 
@@ -343,10 +343,10 @@ def test_a_table_that_was_changed_under_a_batch_is_looked_at_again(path: Path, o
         (DeltaError("Generic DeltaTable error: a function of the user failed"), False),
     ],
 )
-def test_a_task_waits_only_for_a_file_system_that_is_away(
+def test_a_task_waits_only_for_an_unreachable_file_system(
     path: Path, own: Callable[..., DeltaWriter], failure: Exception, waits: bool
 ) -> None:
-    """What stays until somebody mends it fails the batch: with errors.retry.timeout=-1 it would be tried for ever."""
+    """A permanent error fails the batch: with errors.retry.timeout=-1 it would be retried forever."""
     writer = own()
     write(writer, 0)
 
@@ -360,7 +360,7 @@ def test_a_task_waits_only_for_a_file_system_that_is_away(
     assert rows_of(path) == numbers(2)
 
 
-def test_a_task_that_tries_a_commit_again_lets_others_write_meanwhile(
+def test_a_task_that_retries_a_commit_lets_others_write_meanwhile(
     path: Path, own: Callable[..., DeltaWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = own()
@@ -371,7 +371,7 @@ def test_a_task_that_tries_a_commit_again_lets_others_write_meanwhile(
     def look_elsewhere(pause_s: float) -> None:
         pauses.append(pause_s)
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(table_at(path).look).result(10) is not None
+            assert other.submit(shared_table_at(path).refresh).result(10) is not None
 
     def act(table: DeltaTable, properties: CommitProperties) -> None:
         if conflicts:
@@ -384,27 +384,27 @@ def test_a_task_that_tries_a_commit_again_lets_others_write_meanwhile(
     assert max(pauses) <= 0.2
 
 
-def test_a_task_that_commits_holds_up_no_validation_and_other_tasks_for_a_limited_time(
+def test_a_commit_delays_no_validation_and_other_tasks_for_a_limited_time(
     path: Path, own: Callable[..., DeltaWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = own()
     write(writer, 0)
-    monkeypatch.setattr("coterie.spark.sinks.delta_table.PATIENCE_S", 0.2)
-    end = EndConfig(config={"path": str(path)}, prefix=SINK, is_prefix_optional=True)
+    monkeypatch.setattr("coterie.spark.sinks.delta_table.COMMIT_TIMEOUT_S", 0.2)
+    end = PrefixedConfig(config={"path": str(path)}, prefix=SINK, is_prefix_optional=True)
     spark: Any = None
 
     def act(*_: object) -> None:
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(errors_at_table, spark, end).result(10) == {}
+            assert other.submit(table_errors, spark, end).result(10) == {}
             with pytest.raises(
                 UnreachableError, match=r"other tasks of this worker have been writing to it for 0\.2 s"
             ):
-                other.submit(table_at(path).look).result(10)
+                other.submit(shared_table_at(path).refresh).result(10)
 
     writer.commit(1, writer.fitting(SCHEMA), act)
 
 
-def test_a_table_that_was_removed_and_made_again_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_recreated_table_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     for batch_id in range(3):
         write(writer, batch_id)
@@ -414,7 +414,7 @@ def test_a_table_that_was_removed_and_made_again_is_another_table(path: Path, ow
     assert versions(path) == 2
 
 
-def test_a_table_with_a_feature_that_deltalake_cannot_read_is_for_spark(
+def test_a_table_with_a_feature_that_deltalake_cannot_read_is_written_by_spark(
     path: Path, own: Callable[..., DeltaWriter]
 ) -> None:
     write(own(), 0)
@@ -423,19 +423,21 @@ def test_a_table_with_a_feature_that_deltalake_cannot_read_is_for_spark(
     (path / LOG / f"{versions(path):020}.json").write_text(json.dumps({"protocol": protocol}))
     layout = own().fitting(SCHEMA)
     assert layout.columns is None
-    assert "'magic' is not supported" in (layout.only_spark or "")
+    assert "'magic' is not supported" in (layout.spark_only_reason or "")
 
 
-def test_two_tasks_that_find_no_table_create_one(path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_two_tasks_that_find_no_table_create_only_one(
+    path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
+) -> None:
     at_once(lambda writer: writer.fitting(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
     assert versions(path) == 1
 
 
-def test_a_compaction_leaves_the_rows_and_fewer_files(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_compaction_keeps_the_rows_in_fewer_files(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     for batch_id in range(5):
         write(writer, batch_id)
-    table_at(path).compact()
+    shared_table_at(path).compact()
     write(writer, 4)
     write(writer, 5)
     assert rows_of(path) == numbers(6)
@@ -452,7 +454,7 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
 
     def merge(batch_id: int, *rows: tuple[int, str]) -> None:
         table = pa.table({"row": pa.array([row for row, _ in rows], pa.int64()), "text": [text for _, text in rows]})
-        writer.stage_merge(batch_id, writer.fitting(SCHEMA), table).put_in_place()
+        writer.stage_merge(batch_id, writer.fitting(SCHEMA), table).commit()
 
     merge(0, (3, "a"), (1, "b"), (3, "c"))
     merge(1, (1, "d"), (2, "e"), (2, "f"))
@@ -463,18 +465,18 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
         {"row": 3, "text": "c"},
     ]
     assert versions(path) == 3
-    with pytest.raises(WorldError, match="row 1 from 0: column row is null"):
+    with pytest.raises(WorldError, match=r"row 1 \(counted from 0\): column row is null"):
         writer.stage_merge(2, writer.fitting(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
 
 
-def test_tasks_that_change_the_same_rows_at_once_both_end(path: Path, elsewhere: Path) -> None:
+def test_concurrent_changes_of_the_same_rows_by_two_tasks_both_succeed(path: Path, elsewhere: Path) -> None:
     keys = {"insert.mode": "upsert", "pk.fields": "row"}
     tasks = [DeltaWriter(target_of(at, keys), replace(LINEAGE, lineage=at.name)) for at in (path, elsewhere)]
     tasks[0].fitting(SCHEMA)
 
     def run(writer: DeltaWriter) -> None:
         for batch_id in range(5):
-            writer.stage_merge(batch_id, writer.fitting(SCHEMA), arrow(0, ROWS)).put_in_place()
+            writer.stage_merge(batch_id, writer.fitting(SCHEMA), arrow(0, ROWS)).commit()
 
     at_once(run, tasks)
     assert rows_of(path) == numbers(1)
@@ -511,7 +513,9 @@ def test_partition_values_of_each_type_are_those_of_the_rows(path: Path, own: Ca
     assert DeltaTable(str(path)).metadata().partition_columns == list(columns)
 
 
-def test_a_file_tells_readers_its_smallest_and_largest_values(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_file_has_statistics_with_its_smallest_and_largest_values(
+    path: Path, own: Callable[..., DeltaWriter]
+) -> None:
     at = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
     table = pa.table(
         {
@@ -528,10 +532,10 @@ def test_a_file_tells_readers_its_smallest_and_largest_values(path: Path, own: C
     assert (found["min.day"], found["max.day"]) == (date(2026, 1, 1), date(2026, 1, 2))
     assert found["min.at"] == at
     assert found["max.at"] == at + timedelta(seconds=1)
-    assert found["max.city"] is None, "it is too long to be given"
+    assert found["max.city"] is None, "too long a value must have no statistics"
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def with_column(name: str, type_: object) -> StructType:
@@ -551,7 +555,7 @@ def with_column(name: str, type_: object) -> StructType:
         (SCHEMA, {"insert.mode": "upsert", "pk.fields": "id"}, "no column id, which is in pk.fields"),
     ],
 )
-def test_rows_for_which_no_table_can_be_made_are_refused(
+def test_rows_for_which_no_table_can_be_created_are_refused(
     path: Path, schema: StructType, keys: dict[str, str], words: str
 ) -> None:
     with pytest.raises(WorldError, match=words):
@@ -572,7 +576,7 @@ def test_rows_that_do_not_fit_into_the_table_are_refused(path: Path, schema: Str
         DeltaWriter(target_of(path, {}), LINEAGE).fitting(schema)
 
 
-def test_a_column_that_the_rows_lack_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:
+def test_a_column_that_is_missing_in_the_rows_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:
     write(own(), 0)
     rows = pa.table({"row": pa.array([1000], pa.int64())})
     append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_small, rows, partition_columns=()))

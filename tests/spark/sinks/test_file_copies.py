@@ -1,4 +1,4 @@
-"""Batches in a sink's folder: each is shown once, whatever stops where; what is left half done is finished or swept."""
+"""Batches in a sink's folder: each is visible once, wherever owners stop; unfinished ones are completed or removed."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks import file_copies
-from coterie.spark.sinks.file_copies import Copy, SinkFolder
+from coterie.spark.sinks.file_copies import BatchCopy, SinkFolder
 from tests.spark.generations.stepped import Stage, install
 from tests.spark.sinks.file_killed import POINTS
 from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, other_device, visible
@@ -28,148 +28,150 @@ from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, othe
 ROOT = Path(__file__).parents[3]
 
 
-def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> Copy:
-    copy = folder.copy(LINEAGE, batch_id)
-    copy.begin()
+def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> BatchCopy:
+    copy = folder.new_copy(LINEAGE, batch_id)
+    copy.create_staging()
     if bad:
         copy.bad.folder.mkdir()
         (copy.bad.folder / copy.bad.name(0, ".json")).write_text(bad)
     return written(copy, text)
 
 
-def written(copy: Copy, text: str) -> Copy:
+def written(copy: BatchCopy, text: str) -> BatchCopy:
     copy.good.folder.mkdir(parents=True, exist_ok=True)
     (copy.good.folder / copy.good.name(0, ".json")).write_text(text)
     return copy
 
 
-def test_the_first_copy_of_a_batch_counts_and_its_file_is_named_by_task_lineage_batch_and_number(
+def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_batch_and_number(
     tmp_path: Path,
 ) -> None:
     folder = folder_at(tmp_path / "out")
     first, second = staged(folder, "first", 7), staged(folder, "second", 7)
     for copy in (first, second):
-        copy.put_in_place()
-        copy.drop()
+        copy.commit()
+        copy.clean_up()
     assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"my%2Fc-2-l-7-0.json": "first"}
     assert os.listdir(folder.staged) == []
     assert os.listdir(folder.committed(LINEAGE) / "7") == ["mark"]
 
 
-def test_a_batch_without_rows_leaves_a_mark_and_shows_nothing(tmp_path: Path) -> None:
+def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
-    copy = folder.copy(LINEAGE, 0)
-    copy.begin()
-    copy.put_in_place()
+    copy = folder.new_copy(LINEAGE, 0)
+    copy.create_staging()
+    copy.commit()
     assert os.listdir(tmp_path / "out") == []
     assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
-    # A replay that finds rows, because a transform does not give the same twice, comes too late.
-    assert folder.copy(LINEAGE, 0).is_decided
+    # A replay that has rows, because a transform is not deterministic, must not write them.
+    assert folder.new_copy(LINEAGE, 0).is_committed
 
 
-def test_a_copy_that_was_swept_while_it_was_written_is_never_seen_in_part(tmp_path: Path) -> None:
+def test_no_part_of_a_copy_that_was_removed_during_its_write_is_ever_visible(tmp_path: Path) -> None:
     old, new = folder_at(tmp_path / "out"), folder_at(tmp_path / "out")
     copy = staged(old, "{}\n")
     new.take_over(LINEAGE)
     assert os.listdir(old.staged) == []
-    # Spark's writer makes the folders anew and writes the rest of the batch.
+    # Spark's writer creates the folders again and writes the rest of the batch.
     written(copy, "the rest")
     with pytest.raises(FencedError):
-        copy.put_in_place()
+        copy.commit()
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_copy_that_was_swept_after_it_was_written_is_not_taken_for_a_batch_without_rows(tmp_path: Path) -> None:
-    """Else the batch would be committed, and its rows lost."""
+def test_a_copy_that_was_removed_after_its_write_does_not_count_as_a_batch_without_rows(tmp_path: Path) -> None:
+    """Otherwise the batch would be committed, and its rows lost."""
     copy = staged(folder_at(tmp_path / "out"), "{}\n")
     folder_at(tmp_path / "out").take_over(LINEAGE)
     with pytest.raises(FencedError):
-        copy.put_in_place()
+        copy.commit()
 
 
-def test_taking_over_leaves_the_copies_of_other_tasks_and_lives(tmp_path: Path) -> None:
+def test_a_take_over_keeps_copies_of_other_tasks_and_incarnations(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     copy = staged(folder, "{}\n")
     folder.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"))
     folder.take_over(TaskLineage(task=TASK, lineage="m"))
-    copy.put_in_place()
+    copy.commit()
     assert len(os.listdir(tmp_path / "out")) == 1
 
 
-def test_a_take_over_moves_out_what_an_owner_has_left_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_over_completes_the_file_moves_of_the_former_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = folder_at(tmp_path / "out", "p")
     copy = staged(folder, "one")
     (copy.good.folder / "p=1").mkdir()
     (copy.good.folder / "p=1" / copy.good.name(1, ".json")).write_text("two")
     with monkeypatch.context() as patch:
-        patch.setattr(SinkFolder, "move_out", lambda *_: None)
-        copy.put_in_place()
+        patch.setattr(SinkFolder, "publish_files", lambda *_: None)
+        copy.commit()
     assert visible(tmp_path / "out").total() == 0
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"one": 1, "two": 1}
     assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
 
 
-def test_a_retired_lineage_takes_no_batch_any_more(tmp_path: Path) -> None:
+def test_a_retired_lineage_accepts_no_batch(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
-    staged(folder, "one").put_in_place()
+    staged(folder, "one").commit()
     late, next_ = staged(folder, "late"), staged(folder, "next", 1)
-    folder.retire([LINEAGE])
-    folder.retire([LINEAGE])
+    folder.remove_commit_markers([LINEAGE])
+    folder.remove_commit_markers([LINEAGE])
     assert folder.committed(LINEAGE).is_file()
     for copy in (late, next_):
         with pytest.raises(FencedError):
-            copy.put_in_place()
+            copy.commit()
     assert visible(tmp_path / "out") == {"one": 1}
 
 
 # -- bad records ------------------------------------------------------------------------------------------------------
 
 
-def test_good_and_bad_rows_of_a_batch_are_those_of_one_copy(tmp_path: Path) -> None:
-    """The second owner takes other rows for bad ones: by two steps a row would be in both places, another in none."""
+def test_good_and_bad_rows_of_a_batch_come_from_one_copy(tmp_path: Path) -> None:
+    """Other rows are bad for the second owner: with two steps one row would be in both folders, another in none."""
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     first, second = staged(folder, "a", bad="b"), staged(folder, "b", bad="a")
     for copy in (second, first):
-        copy.put_in_place()
-        copy.drop()
+        copy.commit()
+        copy.clean_up()
     assert visible(tmp_path / "out") == {"b": 1}
     assert {path.name: path.read_text() for path in (tmp_path / "bad").iterdir()} == {"my%2Fc-2-l-0-bad-0.json": "a"}
     assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
 
 
 @pytest.mark.parametrize("later", ["other", None])
-def test_bad_records_go_where_their_copy_was_written_for_though_a_later_config_names_another_place(
+def test_bad_records_go_to_the_folder_of_their_copy_even_if_a_later_config_names_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str | None
 ) -> None:
     copy = staged(folder_at(tmp_path / "out", bad=tmp_path / "bad"), "a", bad="b")
     with monkeypatch.context() as patch:
-        patch.setattr(SinkFolder, "move_out", lambda *_: None)
-        copy.put_in_place()
+        patch.setattr(SinkFolder, "publish_files", lambda *_: None)
+        copy.commit()
     assert visible(tmp_path / "out").total() == 0
     folder = folder_at(tmp_path / "out", bad=None if later is None else tmp_path / later)
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"a": 1}
     assert visible(tmp_path / "bad") == {"b": 1}
-    again = folder.copy(LINEAGE, 0)
-    assert again.is_decided
-    again.put_in_place()
+    again = folder.new_copy(LINEAGE, 0)
+    assert again.is_committed
+    again.commit()
     if later is not None:
         assert os.listdir(tmp_path / later) == []
-    folder.retire([LINEAGE])
+    folder.remove_commit_markers([LINEAGE])
     assert folder.committed(LINEAGE).is_file()
 
 
-def test_bad_records_in_the_folder_of_the_good_ones_replace_none_of_them(tmp_path: Path) -> None:
-    """Validation refuses that; a symbolic link made later shows it nothing."""
+def test_bad_records_in_the_folder_of_good_records_do_not_replace_these(tmp_path: Path) -> None:
+    """Validation refuses that, but cannot detect a symbolic link that is created later."""
     (tmp_path / "out").mkdir()
     (tmp_path / "bad").symlink_to(tmp_path / "out")
-    staged(folder_at(tmp_path / "out", bad=tmp_path / "bad"), "a", bad="b").put_in_place()
+    staged(folder_at(tmp_path / "out", bad=tmp_path / "bad"), "a", bad="b").commit()
     assert visible(tmp_path / "out") == {"a": 1, "b": 1}
 
 
-def test_a_batch_whose_bad_records_cannot_be_moved_is_not_in_place(tmp_path: Path) -> None:
-    """The batch must not be committed to the checkpoint. It is moved as soon as the folder can be made again."""
+def test_a_batch_whose_bad_records_cannot_be_moved_is_not_committed(tmp_path: Path) -> None:
+    """The batch must not be committed to the checkpoint. It is moved as soon as the folder can be created again."""
     folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
     unmovable(folder, tmp_path / "in")
     (tmp_path / "in").unlink()
@@ -177,7 +179,7 @@ def test_a_batch_whose_bad_records_cannot_be_moved_is_not_in_place(tmp_path: Pat
     assert visible(tmp_path / "in" / "bad") == {"b": 1}
 
 
-def test_bad_records_whose_folder_is_gone_for_good_go_to_another_one_that_is_written_into_the_mark(
+def test_bad_records_whose_folder_is_lost_go_to_another_folder_named_in_the_mark(
     tmp_path: Path,
 ) -> None:
     """A later config names another folder for later batches only."""
@@ -194,15 +196,17 @@ def test_bad_records_whose_folder_is_gone_for_good_go_to_another_one_that_is_wri
 
 
 def unmovable(folder: SinkFolder, above_bad: Path) -> None:
-    """A batch that counts, whose bad records cannot be moved: each start says of which keys, and what to do."""
+    """Write a committed batch whose bad records cannot be moved: the error of each start has the keys and advice."""
     copy = staged(folder, "a", bad="b")
     shutil.rmtree(above_bad)
     above_bad.write_text("")
-    said = r"already committed to sink\.path=.*/out, .* moved to bad=.*/in/bad: Not a directory\. .* into .*/0/mark"
-    with pytest.raises(OSError, match=said):
-        copy.put_in_place()
+    expected_message = (
+        r"already committed to sink\.path=.*/out, .* moved to bad=.*/in/bad: Not a directory\. .* into .*/0/mark"
+    )
+    with pytest.raises(OSError, match=expected_message):
+        copy.commit()
     for _ in range(2):
-        with pytest.raises(OSError, match=said):
+        with pytest.raises(OSError, match=expected_message):
             folder.take_over(LINEAGE)
 
 
@@ -218,17 +222,17 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("dies_at", [None, "copyfileobj", "sync_folder"])
-def test_bad_records_behind_a_mount_that_came_after_the_decisive_step_are_copied_there_once(
+def test_bad_records_are_copied_once_to_a_folder_mounted_after_the_decisive_step(
     tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str | None
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
-    staged(folder, "a", bad="b")._decide()
+    staged(folder, "a", bad="b")._commit_by_rename()
     (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
-    name = folder.copy(LINEAGE, 0).bad.name(0, ".json")
+    name = folder.new_copy(LINEAGE, 0).bad.name(0, ".json")
     (elsewhere / f".{name}.of-one-that-was-killed").write_text("ha")
     if dies_at is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(shutil if dies_at == "copyfileobj" else file_copies, dies_at, dies)
+            patch.setattr(shutil if dies_at == "copyfileobj" else file_copies, dies_at, raise_killed)
             with pytest.raises(OSError, match=r"bad records could not be moved to .*Input/output error"):
                 folder.take_over(LINEAGE)
         assert (folder.committed(LINEAGE) / "0" / "bad" / name).exists()
@@ -237,19 +241,19 @@ def test_bad_records_behind_a_mount_that_came_after_the_decisive_step_are_copied
     assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
 
 
-def dies(*_: object) -> None:
+def raise_killed(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_an_owner_that_stands_still_in_such_a_copy_does_not_bring_back_a_file_that_a_user_has_removed(
+def test_an_owner_that_was_frozen_while_copying_does_not_restore_a_file_that_a_user_removed(
     tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
-    staged(folder, "a", bad="b")._decide()
+    staged(folder, "a", bad="b")._commit_by_rename()
     (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
     copyfileobj, others = shutil.copyfileobj, list[str]()
 
-    def stands_still(source: Any, there: Any) -> None:
+    def freeze(source: Any, there: Any) -> None:
         copyfileobj(source, there)
         if not others:
             others.append("the next owner")
@@ -257,8 +261,8 @@ def test_an_owner_that_stands_still_in_such_a_copy_does_not_bring_back_a_file_th
             (moved,) = elsewhere.iterdir()
             moved.unlink()
 
-    monkeypatch.setattr(shutil, "copyfileobj", stands_still)
-    folder.move_out(folder.committed(LINEAGE) / "0")
+    monkeypatch.setattr(shutil, "copyfileobj", freeze)
+    folder.publish_files(folder.committed(LINEAGE) / "0")
     assert others
     assert os.listdir(elsewhere) == []
 
@@ -266,15 +270,17 @@ def test_an_owner_that_stands_still_in_such_a_copy_does_not_bring_back_a_file_th
 def test_a_folder_of_bad_records_behind_another_mount_of_the_same_device_is_refused_at_the_start(
     tmp_path: Path,
 ) -> None:
-    """A rename fails there, though the device is the same. A batch that counts already is moved all the same."""
+    """A rename fails there although the device is the same. An already committed batch is moved nevertheless."""
     alone = ["unshare", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine does not allow to mount a folder")
     command = [*alone, sys.executable, "-m", "tests.spark.sinks.file_mounts", str(tmp_path)]
     start = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert start.returncode == 0, start.stderr
-    said, good = json.loads(start.stdout)
-    assert said.startswith(f"bad={tmp_path}/bad cannot be used: no file can be renamed from {tmp_path}/.out.coterie/")
+    expected_message, good = json.loads(start.stdout)
+    assert expected_message.startswith(
+        f"bad={tmp_path}/bad cannot be used: no file can be renamed from {tmp_path}/.out.coterie/"
+    )
     assert good == {"a": 1}
     assert visible(tmp_path / "volume") == {"b": 1}
     assert len(os.listdir(tmp_path / "volume")) == 1
@@ -288,10 +294,10 @@ def test_a_folder_of_bad_records_on_another_device_is_refused(tmp_path: Path) ->
     assert not (device / "coterie-no-such-folder").exists()
 
 
-# -- what does not go together ----------------------------------------------------------------------------------------
+# -- contradictions ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_takes_files_of_one_format_and_one_partitioning(tmp_path: Path) -> None:
+def test_a_folder_accepts_files_of_one_format_and_one_partitioning(tmp_path: Path) -> None:
     folder_at(tmp_path / "out", "day").take_over(LINEAGE)
     folder_at(tmp_path / "out", "day").take_over(LINEAGE)
     with pytest.raises(WorldError, match=r"contains json files partitioned by day \(.* json files without partition"):
@@ -303,45 +309,45 @@ def test_a_folder_takes_files_of_one_format_and_one_partitioning(tmp_path: Path)
 def test_a_folder_on_another_device_than_its_parent_is_refused(tmp_path: Path) -> None:
     """Files could not be renamed into it."""
     device = Path("/proc") if Path("/proc").stat().st_dev != Path("/").stat().st_dev else Path("/dev/shm")
-    sentence = folder_at(device).misfit()
+    sentence = folder_at(device).incompatibility()
     assert sentence is not None
     assert sentence.startswith(f"{device} is on another device than /, in which .{device.name}.coterie is created")
 
 
-# -- checkpoints from before generations ------------------------------------------------------------------------------
+# -- checkpoints without generations ----------------------------------------------------------------------------------
 
 
 def former(path: Path) -> Path:
-    """Where batches of the task stood before generations; one stands there."""
+    """The folder of the task's batches without generations; it contains one batch."""
     folder = path / "my%2Fc" / "2-l"
     (folder / "6").mkdir(parents=True)
     (folder / "6" / "part-0.json").write_text("six")
     return folder
 
 
-def test_the_last_batch_of_a_checkpoint_from_before_generations_stands_once(tmp_path: Path) -> None:
-    """Its owner may have put a copy there, and died before it could commit the batch to the checkpoint."""
+def test_the_last_batch_of_a_checkpoint_without_generations_is_visible_once(tmp_path: Path) -> None:
+    """Its owner may have put a copy in place, and been killed before it committed the batch to the checkpoint."""
     batches = former(tmp_path / "out")
     folder = folder_at(tmp_path / "out")
     folder.take_over(LINEAGE)
-    staged(folder, "six", 6).put_in_place()
+    staged(folder, "six", 6).commit()
     first, second = staged(folder, "seven", 7), staged(folder, "other", 7)
     for copy in (first, second):
-        copy.put_in_place()
-        copy.drop()
-    copy = folder.copy(LINEAGE, 6)
-    assert copy.is_decided
-    copy.put_in_place()
+        copy.commit()
+        copy.clean_up()
+    copy = folder.new_copy(LINEAGE, 6)
+    assert copy.is_committed
+    copy.commit()
     assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
     assert sorted(os.listdir(batches)) == ["6", "7"]
-    empty = folder.copy(LINEAGE, 8)
-    empty.begin()
-    empty.put_in_place()
+    empty = folder.new_copy(LINEAGE, 8)
+    empty.create_staging()
+    empty.commit()
     assert sorted(os.listdir(batches)) == ["6", "7"]
-    assert os.listdir(folder.work / "committed") == []
+    assert os.listdir(folder.work_folder / "committed") == []
 
 
-def test_what_was_staged_before_generations_is_swept(tmp_path: Path) -> None:
+def test_files_staged_without_generations_are_removed(tmp_path: Path) -> None:
     former(tmp_path / "out")
     left = tmp_path / "out" / "_staging" / "my%2Fc-2-l-0123"
     left.mkdir(parents=True)
@@ -355,13 +361,13 @@ def test_what_was_staged_before_generations_is_swept(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "out") == ["my%2Fc"]
 
 
-def test_two_connectors_of_before_that_share_a_folder_can_both_finish_their_last_batch(tmp_path: Path) -> None:
+def test_two_connectors_without_generations_that_share_a_folder_both_finish_their_last_batch(tmp_path: Path) -> None:
     former(tmp_path / "out")
     other = TaskLineage(task=ConnectorTaskId(TASK.connector, 0), lineage="other")
     folder_at(tmp_path / "out", "day").take_over(other)
     folder = folder_at(tmp_path / "out")
     folder.take_over(LINEAGE)
-    staged(folder, "seven", 7).put_in_place()
+    staged(folder, "seven", 7).commit()
     assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
 
 
@@ -369,7 +375,7 @@ def test_two_connectors_of_before_that_share_a_folder_can_both_finish_their_last
 
 
 def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
-    """Owners that start, freeze, die and come back; then one that finishes, and the end of the generation."""
+    """Owners that start, freeze, are killed and resume; then one that finishes, and the end of the generation."""
     rng = random.Random(seed)
     bad = path / "bad" if seed % 4 > 1 else None
     owners = Owners(folder_at(path / "out", "p", bad=bad), rng, batches=6)
@@ -387,10 +393,10 @@ def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
         owners.own()
         assert owners.checkpoint.committed == owners.batches - 1
         if seed % 2:
-            owners.retire()
+            owners.remove_commit_markers()
         stage.run_to_the_end()
         owners.check_committed()
-        owners.folder.retire([LINEAGE])
+        owners.folder.remove_commit_markers([LINEAGE])
         assert owners.folder.committed(LINEAGE).is_file()
     except AssertionError as error:
         error.add_note(f"seed {seed}; the last operations:\n" + "\n".join(stage.story))
@@ -407,8 +413,8 @@ def test_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
-    def put_in_place(copy: Copy) -> None:
-        if not copy.is_decided:
+    def put_in_place(copy: BatchCopy) -> None:
+        if not copy.is_committed:
             with contextlib.suppress(FileExistsError):
                 copy._committed.parent.mkdir()
             try:
@@ -416,13 +422,13 @@ def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise FencedError from error
-        copy.folder.move_out(copy._committed)
+        copy.folder.publish_files(copy._committed)
 
-    patch.setattr(Copy, "put_in_place", put_in_place)
+    patch.setattr(BatchCopy, "commit", put_in_place)
 
 
 def commit_before_files_are_moved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SinkFolder, "move_out", lambda *_: None)
+    patch.setattr(SinkFolder, "publish_files", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +457,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
 def test_no_row_is_lost_or_doubled_wherever_an_owner_is_killed_or_frozen(tmp_path: Path, times: int) -> None:
-    """In a process of one thread, which can fork. Each play looks at the disk: was the owner hit where it says?"""
+    """Runs in a process of one thread, which can fork. Each play checks with the files where the owner was hit."""
     command = [sys.executable, "-m", "tests.spark.sinks.file_killed", str(tmp_path), str(times)]
     plays = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert plays.returncode == 0, plays.stderr

@@ -1,4 +1,4 @@
-"""Every interleaving of two owners of a task over two batches: no row is lost or doubled; careless recipes fail."""
+"""Every interleaving of two owners of a task over two batches: no row is lost or doubled; faulty protocols fail."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_no_order_of_the_steps_of_three_owners_loses_or_doubles_a_row() -> None:
         (Fault.GOOD_AND_BAD_ROWS_BY_TWO_STEPS, "doubled"),
     ],
 )
-def test_a_careless_recipe_is_found(fault: Fault, finding: str) -> None:
+def test_the_model_finds_each_planted_fault(fault: Fault, finding: str) -> None:
     _, found = visit(2, fault)
     assert found is not None
     assert found.startswith(finding)

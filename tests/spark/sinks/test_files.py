@@ -1,4 +1,4 @@
-"""What Spark, DuckDB and pyarrow read from a sink's folder, whichever writer wrote it."""
+"""Spark, DuckDB and pyarrow read a sink's folder, written by each of the writers."""
 
 import datetime
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.files import FileSink
 from tests.sink_files import counted, visible_files
@@ -44,7 +44,7 @@ FULL = (
     b"\x00\xff",
     datetime.date(1582, 10, 4),
     datetime.datetime(1850, 3, 4, 5, 6, 7, 123456, tzinfo=UTC),
-    datetime.datetime(2024, 2, 29, 23, 59, 59, 999999),  # noqa: DTZ001 - that is what TIMESTAMP_NTZ is
+    datetime.datetime(2024, 2, 29, 23, 59, 59, 999999),  # noqa: DTZ001 - TIMESTAMP_NTZ has no time zone
     [1, None, 3],
     {"a": 1, "b": None},
     (7, [("x",), (None,)]),
@@ -53,24 +53,24 @@ ROWS = [FULL, (2, *(None,) * (len(FULL) - 1)), (3, *FULL[1:])]
 
 
 def spark_of(rig: Rig) -> SparkSession:
-    return rig.spark_runtime._living().spark.newSession()
+    return rig.spark_runtime._driver_or_raise().spark.newSession()
 
 
 def sink_to(path: Path, **keys: str) -> FileSink:
     config = {"path": str(path)} | {key.replace("__", "."): value for key, value in keys.items()}
-    sink = FileSink.of(EndConfig(config={SINK + key: value for key, value in config.items()}, prefix=SINK))
+    sink = FileSink.of(PrefixedConfig(config={SINK + key: value for key, value in config.items()}, prefix=SINK))
     sink.take_over(LINEAGE, 1)
     return sink
 
 
 def put(sink: FileSink, rows: DataFrame, batch_id: int, *, is_small: bool) -> None:
     staged = sink.stage(Batch(lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small))
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
 
 
 def readers(spark: SparkSession, glob: str = "parquet") -> Mapping[str, Callable[[Path], list[Any]]]:
-    """Each reads a whole folder, sorted by ``id``, into values of Python."""
+    """Functions that read a whole folder, sorted by ``id``, into Python values."""
 
     def by_duckdb(folder: Path) -> list[Any]:
         with duckdb.connect() as connection:
@@ -96,7 +96,7 @@ async def test_three_readers_read_the_same_from_files_of_both_writers(rig: Rig, 
     put(by_spark, rows, 0, is_small=False)
     put(by_both, rows, 0, is_small=True)
     put(by_both, rows, 1, is_small=False)
-    # Staged and not put in place: no reader sees it.
+    # Staged and not put in place: not visible to readers.
     by_both.stage(Batch(lineage=LINEAGE, batch_id=2, rows=rows, is_small=True))
     (file,) = visible_files(tmp_path / "arrow")
     assert file.name == "c-0-l-0-0.snappy.parquet"
@@ -124,7 +124,7 @@ async def test_both_writers_name_the_folders_of_partitions_alike(rig: Rig, tmp_p
         put(sink, rows, 0, is_small=is_small)
         found[name] = {file.parent.relative_to(tmp_path / name) for file in visible_files(tmp_path / name)}
         read = spark.read.parquet(str(tmp_path / name)).orderBy("id").collect()
-        # Readers infer the types of partition columns from their values; Spark takes true and false for text.
+        # Readers infer the types of partition columns from their values; Spark reads true and false as text.
         assert [(row["id"], row["Kind"], row["flag"], row["day"]) for row in read] == [
             (row["id"], row["Kind"] or None, str(row["flag"]).lower(), row["day"])
             for row in rows.orderBy("id").collect()
@@ -133,29 +133,34 @@ async def test_both_writers_name_the_folders_of_partitions_alike(rig: Rig, tmp_p
             assert len(readers(spark)[reader](tmp_path / name)) == len(odd)
     assert found["arrow"] == found["spark"]
     assert Path("Kind=a%3Db%2Fc/flag=true/day=2024-01-02") in found["arrow"]
-    # A column of another type has its folders named by Spark, for a small batch too.
+    # Spark names the folders of a column of another type, even for a small batch.
     sink = sink_to(tmp_path / "float", format="parquet", partition__field__name="half")
     put(sink, rows.selectExpr("id", "CAST(id AS DOUBLE) / 2 AS half"), 0, is_small=True)
     assert {file.parent.name for file in visible_files(tmp_path / "float")} >= {"half=0.0", "half=0.5"}
 
 
-@pytest.mark.parametrize("format_", ["csv", "json", "orc", "parquet"])
+@pytest.mark.parametrize("format_", ["csv", "csv.bz2", "csv.gz", "json", "json.gz", "orc", "parquet"])
 async def test_each_format_is_read_back_and_empty_batches_leave_no_file(rig: Rig, tmp_path: Path, format_: str) -> None:
     spark = spark_of(rig)
+    format_, _, codec = format_.partition(".")
     options = {"option.header": "true"} if format_ == "csv" else {}
+    if codec:
+        options["option.compression"] = {"bz2": "bzip2", "gz": "gzip"}[codec]
     sink = sink_to(tmp_path / "out", format=format_, **options)
     rows = spark.range(10).selectExpr("id AS row", "id % 3 AS third").repartition(2)
     for batch_id, (batch, is_small) in enumerate([(rows, True), (rows.where("false"), True), (rows, False)]):
         put(sink, batch, batch_id, is_small=is_small)
+    files = list(visible_files(tmp_path / "out"))
     put(sink, rows.where("false"), 3, is_small=False)
-    assert {str(value): count for value, count in counted(tmp_path / "out", "row").items()} == {
-        str(row): 2 for row in range(10)
-    }
+    assert list(visible_files(tmp_path / "out")) == files
     read = spark.read.format(format_).options(header="true", inferSchema="true").load(str(tmp_path / "out"))
-    assert read.count() == 20
+    assert sorted(row["row"] for row in read.collect()) == sorted([*range(10), *range(10)])
+    if not codec:
+        found = {str(value): count for value, count in counted(tmp_path / "out", "row").items()}
+        assert found == {str(row): 2 for row in range(10)}
 
 
-async def test_a_compression_is_that_of_the_options_else_of_spark(rig: Rig, tmp_path: Path) -> None:
+async def test_the_compression_is_that_of_the_options_or_else_of_spark(rig: Rig, tmp_path: Path) -> None:
     spark = spark_of(rig)
     rows = spark.range(3).toDF("row")
     for name, suffix in {"zstd": ".zstd.parquet", "gzip": ".gz.parquet", "none": ".parquet"}.items():

@@ -1,4 +1,4 @@
-"""Spark tasks that write files, killed by SIGKILL at each point of a batch: each row stands in the folder once."""
+"""Spark tasks that write files are killed by SIGKILL at each point of a batch: each row is in the folder once."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import GENESIS, batch_in_flight, is_taken, last_batch
+from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, batch_in_flight, is_taken_over, last_batch
 from tests.sink_files import batch_of, counted, visible_files
 from tests.spark.sinks.file_task import POINTS
 
@@ -38,10 +38,10 @@ def run(folder: Path, format_: str, point: str) -> int:
 
 
 def shown_by_disk(folder: Path) -> str:
-    """The point at which the killed process stood in its batch, by what it has left."""
+    """The point that the killed process had reached in its batch, from the files."""
     batch = int((folder / "victim").read_text())
-    (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_taken(path))
-    assert checkpoint.name != GENESIS
+    (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_taken_over(path))
+    assert checkpoint.name != FIRST_CHECKPOINT_NAME
     if last_batch(checkpoint / "commits") == batch:
         return "committed"
     assert batch_in_flight(checkpoint) == batch
@@ -60,10 +60,10 @@ def shown_by_disk(folder: Path) -> str:
 
 @pytest.mark.parametrize("format_", ["parquet", "json"])
 @pytest.mark.parametrize("times", [1, 20])
-def test_each_row_stands_once_though_the_task_was_killed_at_each_point(
+def test_each_row_is_in_the_folder_once_although_the_task_was_killed_at_each_point(
     tmp_path: Path, format_: str, times: int
 ) -> None:
-    """Each start finishes what the one before it has left. A kill counts if the disk shows that it fell there."""
+    """Each start finishes the batch of the previous one. A kill counts if the files show that it hit the point."""
     hits: Counter[str] = Counter()
     written = 0
     for _ in range(times):

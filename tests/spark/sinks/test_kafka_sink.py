@@ -1,4 +1,4 @@
-"""From files and Kafka into topics through real Spark; records are counted by a plain client."""
+"""From files and Kafka to topics with real Spark; records are counted by a plain client."""
 
 import json
 import random
@@ -14,8 +14,8 @@ from coterie.config.security import KafkaSecurity
 from coterie.kafka.security import java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.checkpoint import last_batch
-from coterie.spark.end_config import SINK, EndConfig
-from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.plugins import configured_sink, configured_source
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources.files import FileSource
@@ -63,22 +63,22 @@ def rows(servers: str, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("is_small", [True, False])
-async def test_rows_of_files_arrive_once_over_stops_and_replays(
+async def test_rows_of_files_are_written_once_over_stops_and_replays(
     rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
-    monkeypatch.setattr(FileSource, "is_small", lambda *_: is_small)
+    monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: is_small)
     topic = f"files-{is_small}"
     config = config_of(rig, servers, tmp_path, topic, key__fields="distance", exactly__once__support="required")
     assert await rig.runtime.validate(config, ()) == {}
     for number in range(3):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
         start = await rig.start(config, topic)
-        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows(servers, topic)) >= wanted)  # type: ignore[misc]
-        held = rig.spark_runtime.held(start.task)
+        await rig.wait_until(lambda expected=(number + 1) * 10: len(rows(servers, topic)) >= expected)  # type: ignore[misc]
+        held = rig.spark_runtime.held_checkpoint(start.task)
         await rig.runtime.stop(start.task, grace_ms=10_000)
         assert held is not None
         if number == 1:
-            # The last batch was committed in Kafka and not in the checkpoint, as after a kill at that point.
+            # The last batch is committed in Kafka and not in the checkpoint, as after a kill at that point.
             last = last_batch(held.path / "commits")
             assert last == 1
             (held.path / "commits" / str(last)).unlink()
@@ -90,10 +90,8 @@ async def test_rows_of_files_arrive_once_over_stops_and_replays(
     ("count", "size"),
     [(700, 160_000), pytest.param(3_000, 900_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])],
 )
-async def test_a_batch_of_more_than_fits_into_memory_is_read_in_pieces(
-    rig: Rig, servers: str, count: int, size: int
-) -> None:
-    """The larger of both has three times the memory that the JVM has."""
+async def test_a_batch_larger_than_the_memory_is_read_in_pieces(rig: Rig, servers: str, count: int, size: int) -> None:
+    """The larger batch is three times as large as the JVM's memory."""
     create(servers, f"large-{size}")
     create(servers, f"copy-{size}")
     producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.kbytes": 8_000})
@@ -118,9 +116,9 @@ async def test_a_batch_of_more_than_fits_into_memory_is_read_in_pieces(
     start = await rig.start(config, f"large-{size}")
     died = await rig.end_of(start.task)
     assert "the query starts again, to read at most" in died.trace
-    # As the herder does with a query that has died.
+    # As the herder does with a failed query.
     await rig.runtime.restart(start.task)
-    held = rig.spark_runtime.held(start.task)
+    held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
     await rig.wait_until(lambda: last_batch(held.path / "commits") == 0, within_s=600)
     await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -152,7 +150,7 @@ async def test_records_are_copied_with_their_keys_headers_topics_and_partitions(
         "transforms.f.condition": "partition = 1",
     }
     assert await rig.runtime.validate(config | {"topic": "copy"}, ()) == {}
-    # Without a topic, the rows name it: these are written behind those that they were read from.
+    # Without a topic, the rows name it: these are appended to the topic from which they were read.
     start = await rig.start(config | {"source.max.offsets.per.trigger": "3"}, "copy")
     await rig.wait_until(lambda: len(records(servers, "copied")) >= 6)
     await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -251,7 +249,7 @@ async def test_a_connector_that_would_read_its_own_records_is_refused(rig: Rig, 
     assert await rig.runtime.validate(config | regex | {"topic": "line"}, ()) == {}
 
 
-async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_is_required(
+async def test_at_least_once_needs_no_ledger_and_is_refused_if_exactly_once_is_required(
     rig: Rig, servers: str, tmp_path: Path
 ) -> None:
     weaker = {"delivery.guarantee": "at-least-once", "ledger.topic": "never-made"}
@@ -268,22 +266,22 @@ async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_i
     assert "never-made" not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
 
 
-async def test_a_task_waits_for_a_cluster_that_is_away_and_not_for_one_that_refuses(rig: Rig, servers: str) -> None:
-    """With errors.retry.timeout=-1 a refusal would be asked for again for ever, and shown by nothing."""
+async def test_a_task_waits_for_an_unreachable_cluster_and_not_for_one_that_refuses_the_request(
+    rig: Rig, servers: str
+) -> None:
+    """With errors.retry.timeout=-1 a refused request would be repeated forever without an error."""
     with kafka_admin({"bootstrap.servers": servers}) as admin, pytest.raises(WorldError) as refused:
-        admin.create("thrice", 1, 3, {})
+        admin.create_topic("thrice", 1, 3, {})
     assert not isinstance(refused.value, UnreachableError)
     assert "rejected the request: " in str(refused.value)
     assert "InvalidReplicationFactorException" in str(refused.value)
 
 
-async def test_spark_says_of_a_batch_at_least_once_whether_the_cluster_is_away_or_the_rows_are_wrong(
-    rig: Rig, servers: str
-) -> None:
+async def test_an_error_at_least_once_is_either_an_unreachable_cluster_or_invalid_rows(rig: Rig, servers: str) -> None:
     create(servers, "away-or-wrong")
-    away = f"127.0.0.1:{free_port()}"
-    for at, column, wanted in [
-        (away, "'x'", UnreachableError),
+    unreachable = f"127.0.0.1:{free_port()}"
+    for at, column, expected in [
+        (unreachable, "'x'", UnreachableError),
         (servers, "CAST(CAST(concat('x', id) AS INT) AS STRING)", PySparkException),
     ]:
         config = {
@@ -293,12 +291,12 @@ async def test_spark_says_of_a_batch_at_least_once_whether_the_cluster_is_away_o
             "producer.override.bootstrap.servers": at,
             "producer.override.max.block.ms": "1000",
         }
-        sink = KafkaSink.of(EndConfig(config=config, prefix=SINK, is_prefix_optional=True))
+        sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
         batch = rig.session.range(1).select(F.expr(column).alias("value"))
         staged = sink.stage(Batch(lineage=LINEAGE, batch_id=0, rows=batch, is_small=True))
         with pytest.raises((PySparkException, UnreachableError)) as caught:
-            staged.put_in_place()
-        assert isinstance(caught.value, wanted), caught.value
+            staged.commit()
+        assert isinstance(caught.value, expected), caught.value
 
 
 async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,12 +342,14 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     assert "has no topic refused; create it, or set topic.creation.default" in errors["topic"][0]
 
 
-async def test_rows_that_make_no_record_fail_the_task_with_the_column(rig: Rig, servers: str, tmp_path: Path) -> None:
+async def test_rows_that_cannot_become_records_fail_the_task_with_the_column(
+    rig: Rig, servers: str, tmp_path: Path
+) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, None, 1)])
     for number, (changes, sentence) in enumerate(
         [
             ({"value.converter": "StringConverter"}, "Column row is not a field of a record"),
-            ({"key.fields": "id"}, "key.fields: there is no column id; there are: row, delay, distance"),
+            ({"key.fields": "id"}, "key.fields: the rows have no column id; they have: row, delay, distance"),
             ({"key.fields": "row", "key.converter": "ByteArrayConverter"}, "Column row has type bigint"),
         ]
     ):
@@ -376,20 +376,20 @@ async def test_a_row_that_is_too_large_names_the_keys_to_raise(
     assert rows(servers, name) == []
 
 
-async def test_the_other_end_is_kafka_where_a_config_names_none(tmp_path: Path) -> None:
+async def test_the_other_end_is_kafka_if_a_config_names_none(tmp_path: Path) -> None:
     source = {"connector.class": "FileSource", "topic": "t", "value.converter": "StringConverter"}
-    end = sink_end(source, {})
+    end = configured_sink(source, {})
     assert end.plugin.__name__ == "KafkaSink"
     assert end.config.key("value.converter") == "value.converter"
-    assert sink_end(source | {"sink.format": "json"}, {}).plugin.__name__ == "FileSink"
-    # Where both ends are Kafka, a key without a prefix belongs to the end that connector.class names.
+    assert configured_sink(source | {"sink.format": "json"}, {}).plugin.__name__ == "FileSink"
+    # If both ends are Kafka, a key without a prefix belongs to the end that connector.class names.
     sink = {"connector.class": "KafkaSink", "topic": "t", "value.converter": "StringConverter"}
-    assert source_end(sink, {}).plugin.__name__ == "KafkaSource"
-    assert source_end(sink, {}).config.key("value.converter") == "source.value.converter"
-    assert sink_end(sink, {}).config.key("value.converter") == "value.converter"
+    assert configured_source(sink, {}).plugin.__name__ == "KafkaSource"
+    assert configured_source(sink, {}).config.key("value.converter") == "source.value.converter"
+    assert configured_sink(sink, {}).config.key("value.converter") == "value.converter"
     copied = {"connector.class": "KafkaSource", "topics": "t", "value.converter": "StringConverter"}
-    assert sink_end(copied, {}).config.key("value.converter") == "sink.value.converter"
-    assert source_end(copied, {}).config.key("value.converter") == "value.converter"
+    assert configured_sink(copied, {}).config.key("value.converter") == "sink.value.converter"
+    assert configured_source(copied, {}).config.key("value.converter") == "value.converter"
 
 
 RIGHTS = {
@@ -397,7 +397,7 @@ RIGHTS = {
     "ledger": "allow User:alice read,write,describe,create,describe_configs topic:coterie-ledger",
     "id": "allow User:alice write,describe transactional_id:coterie-ledger/*",
 }
-"""Those of docs/connectors.md, and CREATE, for neither topic is there before."""
+"""The rights in docs/connectors.md, and CREATE, since neither topic exists before."""
 
 
 @pytest.mark.parametrize("lacking", [None, *RIGHTS])
@@ -423,12 +423,13 @@ async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
         if lacking is None:
             await rig.wait_until(
                 lambda: (
-                    (held := rig.spark_runtime.held(start.task)) is not None and last_batch(held.path / "commits") == 0
+                    (held := rig.spark_runtime.held_checkpoint(start.task)) is not None
+                    and last_batch(held.path / "commits") == 0
                 )
             )
         else:
             died = await rig.end_of(start.task)
             assert "uthoriz" in died.trace.partition("\n\n")[0]
-            assert "WRITE" in died.trace.partition("\n\n")[0], "what to do"
+            assert "WRITE" in died.trace.partition("\n\n")[0], "the trace must name the missing right"
             assert PASSWORD not in died.trace
         await rig.runtime.stop(start.task, grace_ms=10_000)

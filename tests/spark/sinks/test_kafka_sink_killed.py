@@ -1,4 +1,4 @@
-"""Workers that copy a topic are killed or stopped in the midst of a backlog; each record is written once."""
+"""Workers that copy a topic are killed or stopped during a backlog; each record is written once."""
 
 import contextlib
 import json
@@ -15,22 +15,22 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coterie.spark.checkpoint import last_batch
-from coterie.spark.plugins import source_end
+from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, wait_until
 from tests.spark.sinks.kafka_rows import numbers, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 ROUNDS = 6
 ROWS = 1000
-"""Of a batch."""
+"""Records of a batch."""
 BATCHES = ROUNDS * 8
 
 
 def point(servers: str, checkpoint: Path) -> str:
-    """Where the disk and the broker show that the last worker was ended."""
+    """The point at which the last worker was ended, from the checkpoint and the broker."""
     planned, committed = (last_batch(checkpoint / name) for name in ("offsets", "commits"))
     if planned == committed:
         return "before offsets"
@@ -41,7 +41,7 @@ def point(servers: str, checkpoint: Path) -> str:
     return "inside the transaction" if has_open else "after offsets"
 
 
-def test_each_record_is_written_once_though_its_workers_are_killed_and_stopped(
+def test_each_record_is_written_once_although_workers_are_killed_and_stopped(
     spark_jars: Path, rig: object, embedded_broker: EmbeddedBroker, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:
     servers = embedded_broker.bootstrap_servers
@@ -64,29 +64,29 @@ def test_each_record_is_written_once_though_its_workers_are_killed_and_stopped(
         "ledger.topic": "copies-ledger",
         "producer.override.bootstrap.servers": servers,
     }
-    parts = KafkaSource.parts(source_end(config, {}).config)
+    parts = KafkaSource.parts(configured_source(config, {}).config)
     task = {"name": "fight", "task.class": "KafkaSink", "task.index": "0", "task.count": "1"}
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     chance, met = random.Random(7), Counter[str]()
-    stopped: Holder | None = None
+    stopped: TaskProcess | None = None
     with contextlib.ExitStack() as stack:
         for number in range(ROUNDS + 1):
-            holder = Holder(tmp_path, f"worker-{number}", stack, spark_jars)
-            holder.jvm = int(holder.hear("ready").split()[1])
+            holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
+            holder.jvm = int(holder.wait_for_line("ready").split()[1])
             holder.tell(start)
-            holder.hear("holds")
+            holder.wait_for_line("holds")
             (folder,) = directories(holder, tmp_path)
             if stopped is not None:
                 for pid in (stopped.jvm, stopped.process.pid):
                     os.kill(pid, signal.SIGCONT)
-                stopped.hear("taken")
+                stopped.wait_for_line("taken")
                 stopped.end()
                 stopped = None
             if number == ROUNDS:
                 break
             before = last_batch(folder / "offsets") or 0
-            wait_until(lambda: (last_batch(folder / "offsets") or 0) > before + 2, "it works")  # noqa: B023
-            time.sleep(chance.uniform(0, 0.3))  # To a moment within the next batches.
+            wait_until(lambda: (last_batch(folder / "offsets") or 0) > before + 2, "batches are planned")  # noqa: B023
+            time.sleep(chance.uniform(0, 0.3))  # A random moment during the next batches.
             if number % 3 == 2:
                 for pid in (holder.process.pid, holder.jvm):
                     os.kill(pid, signal.SIGSTOP)

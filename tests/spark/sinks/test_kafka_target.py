@@ -1,4 +1,4 @@
-"""From which key, column or hidden column the Kafka sink takes each part of a record; no broker is needed."""
+"""The key, column or hidden column from which the Kafka sink takes each part of a record; needs no broker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.end_config import SINK, EndConfig
-from coterie.spark.record import Part, hidden_names, visible
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn, metadata_names, without_metadata
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from tests.spark.conftest import Rig
@@ -27,13 +27,15 @@ def spark(rig: Rig) -> SparkSession:
     return rig.session
 
 
-def end(keys: Mapping[str, str]) -> EndConfig:
-    return EndConfig(config={"value.converter.schemas.enable": "false", **keys}, prefix=SINK, is_prefix_optional=True)
+def end(keys: Mapping[str, str]) -> PrefixedConfig:
+    return PrefixedConfig(
+        config={"value.converter.schemas.enable": "false", **keys}, prefix=SINK, is_prefix_optional=True
+    )
 
 
 def written(rows: DataFrame, keys: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The parts of each record that the sink makes of ``rows``."""
-    shaped = KafkaSink.of(end(keys)).shape(rows)
+    """The parts of the record that the sink makes of each row."""
+    shaped = KafkaSink.of(end(keys)).to_sink_columns(rows)
     return [row.asDict(recursive=True) for row in KafkaTarget.of(end(keys)).records(shaped).collect()]
 
 
@@ -54,14 +56,14 @@ async def test_a_column_comes_before_the_hidden_part_and_a_key_of_the_config_bef
     ]
 
 
-async def test_a_column_that_no_part_can_be_made_of_stays_in_the_value(spark: SparkSession) -> None:
+async def test_a_column_that_cannot_become_a_part_of_the_record_stays_in_the_value(spark: SparkSession) -> None:
     rows = records(spark, ("text", "T", "K"), schema="headers STRING, Topic STRING, Key STRING")
     (record,) = written(rows, JSON_KEY)
     assert record["value"] == b'{"headers":"text","Topic":"T","Key":"K"}'
     assert (record["key"], record["headers"], record["topic"]) == (b'{"id":7}', READ_HEADERS, "orders")
 
 
-async def test_what_transforms_made_of_the_hidden_parts_is_written(spark: SparkSession) -> None:
+async def test_hidden_parts_are_written_as_transforms_changed_them(spark: SparkSession) -> None:
     rows = through(
         records(spark, (1, "a"), schema="id BIGINT, name STRING"),
         {
@@ -84,27 +86,27 @@ async def test_what_transforms_made_of_the_hidden_parts_is_written(spark: SparkS
     ]
 
 
-async def test_rows_that_are_no_records_have_the_parts_that_columns_and_transforms_give_them(
+async def test_rows_that_are_no_records_get_their_parts_from_columns_and_transforms(
     spark: SparkSession,
 ) -> None:
-    rows = visible(records(spark, (1, None), schema="id BIGINT, name STRING"))
+    rows = without_metadata(records(spark, (1, None), schema="id BIGINT, name STRING"))
     value = {"value": b'{"id":1,"name":null}'}
     assert written(rows, {"topic": "t"}) == [value]
     keyed = through(rows, {"transforms": "k", "transforms.k.type": "ValueToKey", "transforms.k.fields": "id"})
     assert written(keyed, JSON_KEY | {"topic": "t"}) == [value | {"key": b'{"id":1}'}]
-    with pytest.raises(WorldError, match="no column topic; without it, set the config key topic; there are: id"):
+    with pytest.raises(WorldError, match="no column topic; add it, or set the config key topic; they have: id"):
         written(rows, {})
 
 
 async def test_a_key_that_the_converter_cannot_write_is_refused_by_the_converters_key(spark: SparkSession) -> None:
     rows = records(spark, (1,), schema="id BIGINT")
     with pytest.raises(ConfigError, match=r"key\.converter: it cannot write the records' key: .* use a JsonConverter"):
-        KafkaSink.of(end({})).shape(rows)
+        KafkaSink.of(end({})).to_sink_columns(rows)
     assert written(rows, {"key.fields": "id"})[0]["key"] == b"1"
 
 
-async def test_batches_carry_only_the_hidden_columns_that_become_parts(spark: SparkSession) -> None:
+async def test_batches_contain_only_the_hidden_columns_that_become_parts(spark: SparkSession) -> None:
     rows = records(spark, (1,), schema="id BIGINT")
-    assert len(hidden_names(rows)) == len(Part)
-    taken = hidden_names(KafkaSink.of(end({"topic": "t", "key.fields": "id"})).shape(rows))
-    assert set(taken) == {Part.HEADERS.value, Part.TOMBSTONE.value}
+    assert len(metadata_names(rows)) == len(MetadataColumn)
+    taken = metadata_names(KafkaSink.of(end({"topic": "t", "key.fields": "id"})).to_sink_columns(rows))
+    assert set(taken) == {MetadataColumn.HEADERS.value, MetadataColumn.TOMBSTONE.value}

@@ -1,4 +1,4 @@
-"""A batch stands in a topic once for readers with read_committed, whichever owner dies, freezes or comes back."""
+"""A batch is in a topic once for readers with read_committed, even if owners are killed, freeze or resume."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ KILLED_ON_BOTH = pytest.mark.parametrize(
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> str:
-    """The embedded broker; for tests that are marked so a real Kafka too."""
+    """The embedded broker, and for marked tests also a real Kafka."""
     kinds = {"embedded": "embedded_broker", "kafka": "real_kafka"}
     broker = request.getfixturevalue(kinds[getattr(request, "param", "embedded")])
     assert isinstance(broker, (EmbeddedBroker, RealKafka))
@@ -63,7 +63,7 @@ def servers(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def keys(servers: str, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Of a sink with a topic and a ledger that do not exist yet."""
+    """Keys of a sink whose topic and ledger do not exist yet."""
     name = f"t{abs(hash(request.node.nodeid))}"
     return {
         "topic": name,
@@ -86,7 +86,7 @@ class Scene:
         self._ended_by = ended_by
 
     def own(self, lineage: TaskLineage = LINEAGE, kind: type[KafkaWriter] = KafkaWriter, **changes: str) -> KafkaWriter:
-        """Take over, with keys that differ."""
+        """Take the task over, with changed keys."""
         keys = self.keys | {key.replace("__", "."): value for key, value in changes.items()}
         writer = kind(target_of(keys), lineage, self.java, Producers(self.java))
         self._ended_by.callback(writer.close)
@@ -106,17 +106,17 @@ class Scene:
         return made
 
     def numbers(self) -> list[int]:
-        """What readers see once no transaction is open."""
+        """The numbers that readers see when no transaction is open."""
         await_transactions(self.servers, self.topic)
         return numbers(self.servers, self.topic)
 
     def visible(self, isolation: str = "read_committed") -> list[int]:
-        """What readers see now."""
+        """The numbers that readers see now."""
         return numbers(self.servers, self.topic, isolation)
 
 
 class Process:
-    """One run of ``kafka_owner.py``, with its JVM in one process group."""
+    """One run of ``kafka_owner.py``, in one process group with its JVM."""
 
     def __init__(self, keys: dict[str, str], jars: Path, batch_id: int) -> None:
         words = [json.dumps(keys), str(jars), str(batch_id), str(os.getpid())]
@@ -130,7 +130,7 @@ class Process:
             cwd=REPOSITORY,
         )
 
-    def hear(self, word: str) -> None:
+    def wait_for_word(self, word: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
 
@@ -161,22 +161,22 @@ def rows(batches: int) -> list[int]:
     return list(range(batches * ROWS))
 
 
-# -- once -------------------------------------------------------------------------------------------------------------
+# -- exactly once -----------------------------------------------------------------------------------------------------
 
 
 @ON_BOTH
-def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(scene: Scene) -> None:
+def test_a_batch_is_visible_only_after_it_was_put_in_place(scene: Scene) -> None:
     staged = scene.own().stage(0, scene.batch(0))
     assert scene.visible() == []
     assert scene.visible("read_uncommitted") == rows(1)
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
     assert scene.numbers() == rows(1)
 
 
-def test_a_staged_batch_that_is_dropped_leaves_nothing_and_can_be_staged_again(scene: Scene) -> None:
+def test_a_dropped_staged_batch_leaves_nothing_and_can_be_staged_again(scene: Scene) -> None:
     writer = scene.own()
-    writer.stage(0, scene.batch(0)).drop()
+    writer.stage(0, scene.batch(0)).clean_up()
     scene.write(writer, 0)
     assert scene.numbers() == rows(1)
 
@@ -194,14 +194,14 @@ def test_a_replay_writes_nothing_and_the_ledger_states_the_last_batch(scene: Sce
 
 
 class WithoutLedger(KafkaWriter):
-    """A mutant that does not ask the ledger."""
+    """A mutant that does not check the ledger."""
 
     def _has(self, batch_id: int) -> bool:
         return False
 
 
 def test_without_the_ledger_a_replay_doubles_every_row(scene: Scene) -> None:
-    """So the test before can fail."""
+    """Shows that the previous test can fail."""
     for _ in range(2):
         scene.write(scene.own(kind=WithoutLedger), 0)
     assert len(scene.numbers()) == 2 * ROWS
@@ -210,13 +210,13 @@ def test_without_the_ledger_a_replay_doubles_every_row(scene: Scene) -> None:
 def test_a_batch_without_rows_makes_no_transaction(scene: Scene) -> None:
     writer = scene.own()
     staged = writer.stage(0, lambda: None)
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
     assert values(scene.servers, scene.keys["ledger.topic"]) == []
 
 
-def test_a_new_lineage_counts_its_batches_anew(scene: Scene) -> None:
-    """Not skipped by the numbers of the former one."""
+def test_a_new_lineage_counts_its_batches_from_0(scene: Scene) -> None:
+    """Batches of a new lineage are not skipped because of the numbers of the former one."""
     scene.write(scene.own(), 0, 1)
     scene.write(scene.own(replace(LINEAGE, lineage="next")), 0, 1)
     assert scene.numbers() == sorted(rows(2) * 2)
@@ -226,13 +226,13 @@ def test_a_new_lineage_counts_its_batches_anew(scene: Scene) -> None:
 
 
 @ON_BOTH
-def test_an_owner_that_another_has_replaced_can_write_no_more(scene: Scene) -> None:
+def test_a_replaced_owner_cannot_write(scene: Scene) -> None:
     old = scene.own()
     left = old.stage(0, scene.batch(0))
     new = scene.own()
     with pytest.raises(FencedError):
-        left.put_in_place()
-    left.drop()
+        left.commit()
+    left.clean_up()
     with pytest.raises(FencedError):
         scene.write(old, 0)
     scene.write(new, 0, 1)
@@ -244,7 +244,7 @@ def test_an_owner_that_another_has_replaced_can_write_no_more(scene: Scene) -> N
 
 
 class WithoutFence(KafkaWriter):
-    """A mutant whose starts have each an id of their own."""
+    """A mutant whose starts have different transactional ids."""
 
     made = 0
 
@@ -254,31 +254,31 @@ class WithoutFence(KafkaWriter):
         self._id += f"-{WithoutFence.made}"
 
 
-def test_without_the_fence_an_owner_that_was_replaced_doubles_its_batch(scene: Scene) -> None:
-    """So the test before can fail."""
+def test_without_the_fence_a_replaced_owner_doubles_its_batch(scene: Scene) -> None:
+    """Shows that the previous test can fail."""
     left = scene.own(kind=WithoutFence).stage(0, scene.batch(0))
     scene.write(scene.own(kind=WithoutFence), 0)
-    left.put_in_place()
+    left.commit()
     assert len(scene.numbers()) == 2 * ROWS
 
 
 @ON_BOTH
-def test_two_owners_at_once_put_each_batch_in_place_once(scene: Scene) -> None:
-    """Take-overs of a live owner, in the midst of its batches, again and again."""
+def test_two_concurrent_owners_put_each_batch_in_place_once(scene: Scene) -> None:
+    """Repeated take-overs from a running owner, during its batches."""
     rounds, batches = 6, 3
     writer = scene.own()
 
-    def write_until_fenced(writer: KafkaWriter, wanted: range) -> None:
+    def write_until_fenced(writer: KafkaWriter, batches_to_write: range) -> None:
         with contextlib.suppress(FencedError):
-            scene.write(writer, *wanted)
+            scene.write(writer, *batches_to_write)
 
     for number in range(rounds):
-        wanted = range(number * batches, (number + 1) * batches)
-        old = threading.Thread(target=write_until_fenced, args=(writer, wanted))
+        batches_to_write = range(number * batches, (number + 1) * batches)
+        old = threading.Thread(target=write_until_fenced, args=(writer, batches_to_write))
         old.start()
         writer = scene.own()
-        # It replays what the old one may have written.
-        scene.write(writer, *wanted)
+        # The new owner replays the batch that the old one may have written.
+        scene.write(writer, *batches_to_write)
         old.join()
     assert scene.numbers() == rows(rounds * batches)
 
@@ -287,20 +287,20 @@ def test_two_owners_at_once_put_each_batch_in_place_once(scene: Scene) -> None:
 
 
 POINTS = {"owns": 0, "inside": ROWS // 2, "staged": ROWS, "done": ROWS}
-"""What an owner says last before it is killed, and how many rows of its batch are in the topic then: before the
+"""The last line of an owner before it is killed, and how many rows of its batch are in the topic then: before the
 transaction, inside it, before its commit and after it."""
 
 
 def kill_an_owner(scene: Scene, point: str, batch_id: int) -> None:
-    """Kill the owner of a batch there, and have the next owner write it again."""
+    """Kill the owner of a batch at a point, and let the next owner write the batch again."""
     process = scene.process(batch_id)
     before = len(scene.visible("read_uncommitted"))
     for word in POINTS:
-        process.hear(word)
+        process.wait_for_word(word)
         if word == point:
             break
         process.go_on()
-    assert len(scene.visible("read_uncommitted")) - before == POINTS[point], "the kill does not fall where it is to"
+    assert len(scene.visible("read_uncommitted")) - before == POINTS[point], "the kill missed its point"
     if point == "done":
         assert ROWS * batch_id in scene.numbers()
     else:
@@ -311,7 +311,7 @@ def kill_an_owner(scene: Scene, point: str, batch_id: int) -> None:
 
 @KILLED_ON_BOTH
 @pytest.mark.parametrize("point", POINTS)
-def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once(scene: Scene, point: str) -> None:
+def test_the_next_owner_completes_the_batch_of_a_killed_owner_once(scene: Scene, point: str) -> None:
     scene.write(scene.own(), 0)
     kill_an_owner(scene, point, 1)
     scene.write(scene.own(), 2)
@@ -321,7 +321,7 @@ def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @ON_BOTH
-def test_batches_of_twenty_owners_killed_at_each_point_are_there_once(scene: Scene) -> None:
+def test_batches_of_twenty_owners_killed_at_each_point_are_written_once(scene: Scene) -> None:
     kills = [point for _ in range(20) for point in POINTS]
     for batch_id, point in enumerate(kills):
         kill_an_owner(scene, point, batch_id)
@@ -329,16 +329,16 @@ def test_batches_of_twenty_owners_killed_at_each_point_are_there_once(scene: Sce
 
 
 @KILLED_ON_BOTH
-def test_an_owner_stopped_inside_its_transaction_is_fenced_when_it_goes_on(scene: Scene) -> None:
+def test_an_owner_stopped_inside_its_transaction_is_fenced_when_it_continues(scene: Scene) -> None:
     process = scene.process(0)
-    process.hear("owns")
+    process.wait_for_word("owns")
     process.go_on()
-    process.hear("inside")
+    process.wait_for_word("inside")
     process.signal(signal.SIGSTOP)
     scene.write(scene.own(), 0)
     process.signal(signal.SIGCONT)
     process.go_on()
-    process.hear("fenced")
+    process.wait_for_word("fenced")
     assert scene.numbers() == rows(1)
 
 
@@ -347,7 +347,7 @@ def test_an_owner_stopped_inside_its_transaction_is_fenced_when_it_goes_on(scene
 
 @contextlib.contextmanager
 def open_transaction(scene: Scene, key: bytes) -> Iterator[None]:
-    """Of another task, in the partition of the ledger of this one; it ends as its owner does."""
+    """Keep a transaction of another task open, in this task's partition of the ledger."""
     producer = Producer({"bootstrap.servers": scene.servers, "transactional.id": "another", "linger.ms": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -362,14 +362,14 @@ def open_transaction(scene: Scene, key: bytes) -> Iterator[None]:
 def ledger_partition(scene: Scene) -> int:
     target = target_of(scene.keys)
     with kafka_admin(target.producer, scene.java) as admin:
-        return kafka_writer.ledger_part(admin, target, json.dumps(["my/é", 2])).partition
+        return kafka_writer.find_ledger_partition(admin, target, json.dumps(["my/é", 2])).partition
 
 
 @ON_BOTH
-def test_a_record_above_another_tasks_open_transaction_is_waited_for(
+def test_a_start_waits_for_an_open_transaction_of_another_task_that_hides_its_ledger_record(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last stable offset is below it: a reader that stops there would write the batch again."""
+    """The last stable offset is before the record: a reader that stops there would write the batch again."""
     writer = scene.own()
     scene.write(writer, 0)
     with open_transaction(scene, b"another"):
@@ -382,7 +382,7 @@ def test_a_record_above_another_tasks_open_transaction_is_waited_for(
     assert scene.numbers() == rows(2)
 
 
-def test_another_tasks_open_transaction_is_not_waited_for_where_it_hides_nothing(
+def test_a_start_does_not_wait_for_an_open_transaction_that_hides_no_ledger_record(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.write(scene.own(), 0)
@@ -392,10 +392,10 @@ def test_another_tasks_open_transaction_is_not_waited_for_where_it_hides_nothing
     assert scene.numbers() == rows(2)
 
 
-def test_the_last_record_of_a_task_is_found_however_far_from_the_end_it_is(scene: Scene) -> None:
+def test_the_last_ledger_record_of_a_task_is_found_at_any_distance_from_the_end(scene: Scene) -> None:
     scene.write(scene.own(), 0)
     producer, partition = Producer({"bootstrap.servers": scene.servers}), ledger_partition(scene)
-    for number in range(kafka_writer.FIRST_LOOK * 3):
+    for number in range(kafka_writer.FIRST_READ_OFFSETS * 3):
         producer.produce(scene.keys["ledger.topic"], b"{}", key=b"%d" % number, partition=partition)
     assert producer.flush(30) == 0
     scene.write(scene.own(), 0, 1)
@@ -410,7 +410,7 @@ def test_a_topic_that_is_no_ledger_is_refused(scene: Scene) -> None:
         scene.own()
 
 
-def test_a_record_in_the_ledger_that_is_not_ours_is_named(scene: Scene) -> None:
+def test_a_foreign_record_in_the_ledger_is_named(scene: Scene) -> None:
     scene.own()
     producer = Producer({"bootstrap.servers": scene.servers})
     key = json.dumps(["my/é", 2]).encode()
@@ -420,7 +420,7 @@ def test_a_record_in_the_ledger_that_is_not_ours_is_named(scene: Scene) -> None:
         scene.own()
 
 
-# -- what a cluster refuses -------------------------------------------------------------------------------------------
+# -- refusals of a cluster --------------------------------------------------------------------------------------------
 
 
 @ON_BOTH
@@ -428,16 +428,16 @@ def test_a_transaction_that_takes_too_long_names_the_key(scene: Scene) -> None:
     writer = scene.own(producer__override__transaction__timeout__ms="1000")
 
     def take_too_long() -> None:
-        # On a slow machine the time can be over while the records are sent.
+        # On a slow machine the time limit can pass while the records are sent.
         staged = writer.stage(0, scene.batch(0))
         threading.Event().wait(1.1)
-        # The broker aborts the transaction some seconds later; here the next start does.
+        # The broker aborts the transaction some seconds later; in this test the next start aborts it.
         scene.own()
-        staged.put_in_place()
+        staged.commit()
 
     with pytest.raises(UnreachableError) as caught:
         take_too_long()
-    assert "longer than the 1000 ms of producer.override.transaction.timeout.ms: raise it" in str(caught.value)
+    assert "longer than the 1000 ms of producer.override.transaction.timeout.ms: raise this limit" in str(caught.value)
 
 
 def test_a_transaction_timeout_that_the_broker_does_not_allow_names_the_key(scene: Scene) -> None:
@@ -461,29 +461,29 @@ def test_a_record_that_is_too_large_names_the_keys_and_leaves_nothing_open(scene
     assert scene.numbers() == rows(1)
 
 
-def test_a_commit_without_an_answer_is_looked_up_in_the_ledger_by_the_next_start(
+def test_the_next_start_looks_up_a_commit_without_a_response_in_the_ledger(
     scene: Scene, mortal_broker: EmbeddedBroker
 ) -> None:
-    """The broker is killed before the commit of a batch: once it is back in time, once it is not."""
+    """The broker is killed before the commit of a batch: once it restarts in time, once it does not."""
     scene.servers = scene.keys["producer.override.bootstrap.servers"] = mortal_broker.bootstrap_servers
     scene.keys["producer.override.max.block.ms"] = "1000"
     writer = scene.own(producer__override__max__block__ms="30000")
     staged = writer.stage(0, scene.batch(0))
     mortal_broker.kill()
     mortal_broker.start()
-    staged.put_in_place()
+    staged.commit()
     assert scene.numbers() == rows(1)
     staged = scene.own().stage(1, scene.batch(1))
     mortal_broker.kill()
     with pytest.raises(UnreachableError, match="the commit of batch 1 of task my/é-2 failed"):
-        staged.put_in_place()
-    staged.drop()
+        staged.commit()
+    staged.clean_up()
     mortal_broker.start()
     scene.write(scene.own(), 0, 1, 2)
     assert scene.numbers() == rows(3)
 
 
-def test_a_topic_that_is_absent_is_named_unless_it_may_be_created(scene: Scene) -> None:
+def test_a_missing_topic_is_named_unless_it_may_be_created(scene: Scene) -> None:
     creation = {key: value for key, value in scene.keys.items() if key.startswith("topic.creation.")}
     for key in creation:
         del scene.keys[key]
@@ -493,14 +493,14 @@ def test_a_topic_that_is_absent_is_named_unless_it_may_be_created(scene: Scene) 
     scene.own()
 
 
-def test_a_cluster_that_is_away_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_cluster_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 500)
     servers = f"127.0.0.1:{free_port()}"
     with pytest.raises(WorldError, match=f"Kafka at {servers} did not answer"):
         scene.own(producer__override__bootstrap__servers=servers)
 
 
-def test_close_ends_a_batch_on_another_thread(scene: Scene) -> None:
+def test_closing_ends_a_batch_on_another_thread(scene: Scene) -> None:
     writer = scene.own()
     inside, may_go_on = threading.Event(), threading.Event()
 

@@ -19,7 +19,7 @@ JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
 class Users:
-    """A table as its owner sees it, and the topic to which Debezium would send its changes."""
+    """The current rows of a table, and the topic to which Debezium would send its changes."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self.rows: dict[int, str | None] = {}
@@ -32,7 +32,7 @@ class Users:
         self.rows[id_] = name
 
     def delete(self, id_: int) -> None:
-        """The event of the deletion, and the tombstone."""
+        """Send the deletion's event and the tombstone."""
         self._send(id_, "d", self._row(id_), None)
         self._produce(id_, None)
         del self.rows[id_]
@@ -58,7 +58,7 @@ def kafka(spark_jars: Path, rig: Rig, embedded_broker: EmbeddedBroker, tmp_path:
 
 
 def config_of(kafka: Kafka, server: PostgresServer, topic: str) -> dict[str, str]:
-    """A sink connector of Connect with its class changed."""
+    """A sink connector's config of Connect with another class."""
     return server.keys | {
         "connector.class": "PostgresSink",
         "tasks.max": "2",
@@ -86,7 +86,7 @@ def config_of(kafka: Kafka, server: PostgresServer, topic: str) -> dict[str, str
     }
 
 
-async def test_inserts_updates_and_deletions_arrive_also_from_a_batch_that_is_replayed(
+async def test_inserts_updates_and_deletions_are_applied_also_after_a_replay(
     rig: Rig, kafka: Kafka, postgres: PostgresServer
 ) -> None:
     postgres.run("DROP TABLE IF EXISTS users, coterie_ledger")
@@ -105,7 +105,7 @@ async def test_inserts_updates_and_deletions_arrive_also_from_a_batch_that_is_re
     users.flush()
     starts = [await rig.start(config, "mirror", index) for index in range(2)]
     await rig.wait_until(lambda: table() == users.rows)
-    # One batch has a row's deletion and its return, another key's return and deletion.
+    # One batch deletes a row and inserts it again, and inserts another row again and deletes it.
     users.delete(4)
     users.put(4, "again")
     users.put(3, "back")
@@ -113,13 +113,13 @@ async def test_inserts_updates_and_deletions_arrive_also_from_a_batch_that_is_re
     users.delete(5)
     users.flush()
     await rig.wait_until(lambda: table() == users.rows)
-    held = [rig.spark_runtime.held(start.task) for start in starts]
+    held = [rig.spark_runtime.held_checkpoint(start.task) for start in starts]
     for start in starts:
         await rig.runtime.stop(start.task, grace_ms=0)
     for one in held:
         assert one is not None
         if (last := last_batch(one.path / "commits")) is not None:
-            # The last batch had its effect and was not committed, as after a kill at that point.
+            # The last batch was written and not committed, as after a kill at that point.
             (one.path / "commits" / str(last)).unlink()
     users.put(5, "returned")
     users.delete(6)
@@ -142,7 +142,7 @@ async def test_inserts_updates_and_deletions_arrive_also_from_a_batch_that_is_re
         ({"transforms.unwrap.add.fields": "sauce"}, "transforms.unwrap.add.fields", "no such column: sauce"),
     ],
 )
-async def test_what_does_not_fit_together_is_refused_by_key(
+async def test_contradicting_values_are_refused_by_key(
     rig: Rig, kafka: Kafka, postgres: PostgresServer, changes: dict[str, str], key: str, words: str
 ) -> None:
     topic = "shop.refused"
@@ -156,7 +156,7 @@ async def test_what_does_not_fit_together_is_refused_by_key(
     assert words in errors[key][0]
 
 
-async def test_rows_of_files_have_no_key_for_a_table(rig: Rig, postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_rows_of_files_have_no_record_key_for_a_table(rig: Rig, postgres: PostgresServer, tmp_path: Path) -> None:
     config = {key: value for key, value in rig.config(tmp_path).items() if not key.startswith("sink.")}
     sink = postgres.keys | {
         "table.name.format": "t",

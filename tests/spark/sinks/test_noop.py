@@ -26,11 +26,11 @@ async def test_rows_are_read_and_nothing_is_written(rig: Rig, tmp_path: Path) ->
 
 
 async def test_a_row_that_cannot_be_read_fails_the_task(rig: Rig, tmp_path: Path) -> None:
-    """So every row is computed, not only counted."""
+    """This shows that every row is computed, not only counted."""
     config = rig.config(tmp_path, sink__format="noop")
     del config["sink.path"]
     (tmp_path / "in" / "bad.csv").write_text("row,delay,distance\n1,not a number,1\n")
     start = await rig.start(config, "noop-bad")
     event = await rig.end_of(start.task)
-    assert event.is_held
+    assert event.holds_checkpoint
     assert "bad.csv" in event.trace

@@ -1,4 +1,4 @@
-"""From files and the rate source into a real PostgreSQL through real Spark; rows are counted by psycopg."""
+"""From files and the rate source to a real PostgreSQL with real Spark; rows are counted by psycopg."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 LARGE = 500_000
-"""Rows of a batch that does not leave whole through the driver."""
+"""Rows of a batch that is too large for the driver to write at once."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def count(server: PostgresServer) -> object:
     return number
 
 
-async def test_rows_of_files_arrive_once_over_a_stop_and_a_start(
+async def test_rows_of_files_are_written_once_over_a_stop_and_a_start(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     config = config_of(rig, server, tmp_path, exactly__once__support="required")
@@ -60,13 +60,13 @@ async def test_rows_of_files_arrive_once_over_a_stop_and_a_start(
     for number in range(3):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
         start = await rig.start(config, "to-postgres")
-        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows(server)) >= wanted)  # type: ignore[misc]
+        await rig.wait_until(lambda expected=(number + 1) * 10: len(rows(server)) >= expected)  # type: ignore[misc]
         await rig.runtime.stop(start.task, grace_ms=10_000 if number else 0)
     assert rows(server) == list(range(30))
     assert server.rows("SELECT DISTINCT delay FROM flights") == [(None,)]
 
 
-async def test_a_batch_too_large_for_the_driver_arrives_in_pieces(
+async def test_a_batch_too_large_for_the_driver_is_written_in_pieces(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     path = write_file(tmp_path / "in", "large.csv", [(row, 1.0, row) for row in range(LARGE)])
@@ -77,7 +77,7 @@ async def test_a_batch_too_large_for_the_driver_arrives_in_pieces(
     assert rows(server) == list(range(LARGE))
 
 
-async def test_values_of_the_rate_source_arrive_once_from_two_tasks(
+async def test_values_of_the_rate_source_are_written_once_by_two_tasks(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     config = {key: value for key, value in config_of(rig, server, tmp_path).items() if not key.startswith("source.")}
@@ -100,7 +100,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
     write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(9)])
     start = await rig.start(config_of(rig, server, tmp_path), "refused-by-postgres")
     died = await rig.end_of(start.task)
-    assert died.is_held
+    assert died.holds_checkpoint
     assert 'violates check constraint "far"' in died.trace
     assert PASSWORD not in died.trace
     assert rows(server) == []
@@ -128,7 +128,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
         ({"sink.option.x": "y"}, "sink.option.x", "Unknown"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_by_key(
+async def test_unsupported_values_are_refused_by_key(
     rig: Rig, server: PostgresServer, tmp_path: Path, changes: dict[str, str], key: str, words: str
 ) -> None:
     errors = await rig.runtime.validate(config_of(rig, server, tmp_path) | changes, ())
@@ -151,7 +151,7 @@ async def test_a_key_of_an_upsert_needs_a_column_and_a_unique_constraint(
     assert await rig.runtime.validate(config | {"sink.pk.fields": "row,distance"}, ()) == {}
 
 
-async def test_a_user_who_may_not_make_the_ledger_or_insert_is_told_what_to_grant(
+async def test_the_error_for_missing_rights_names_what_to_grant(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     server.run(
@@ -178,10 +178,10 @@ async def test_a_user_who_may_not_make_the_ledger_or_insert_is_told_what_to_gran
     assert server.rows("SELECT row FROM sales.flights ORDER BY row") == [(row,) for row in range(9)]
 
 
-async def test_a_connect_users_config_runs_with_its_class_changed(
+async def test_a_config_of_connects_jdbc_sink_runs_with_another_class(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
-    """The keys of Connect's JDBC sink without a prefix."""
+    """Uses the keys of Connect's JDBC sink without a prefix."""
     source = {key: value for key, value in rig.config(tmp_path).items() if key.startswith("source.")}
     config = source | server.keys
     config |= {
@@ -203,7 +203,7 @@ async def test_a_connect_users_config_runs_with_its_class_changed(
     assert server.rows("SELECT row, distance FROM flights ORDER BY row") == [(row, row + 5) for row in range(5)]
 
 
-async def test_a_server_that_stays_away_is_named_and_the_task_goes_on_when_it_is_back(
+async def test_an_unreachable_server_is_named_and_the_task_continues_when_it_can_be_reached_again(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     config = config_of(rig, server, tmp_path, sink__max__retries="1", sink__retry__backoff__ms="10")
@@ -225,7 +225,7 @@ async def test_a_server_that_stays_away_is_named_and_the_task_goes_on_when_it_is
     assert rows(server) == list(range(20))
 
 
-async def test_a_task_waits_for_its_server_as_long_as_errors_retry_timeout_says_and_is_stopped_meanwhile(
+async def test_a_task_waits_for_its_server_for_errors_retry_timeout_and_can_be_stopped_meanwhile(
     rig: Rig, server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = config_of(rig, server, tmp_path, sink__max__retries="0", errors__retry__delay__max__ms="400")
@@ -234,7 +234,9 @@ async def test_a_task_waits_for_its_server_as_long_as_errors_retry_timeout_says_
     await rig.wait_until(lambda: len(rows(server)) == 9)
 
     def attempts() -> int:
-        return len([record for record in caplog.records if "waits-0 is started again in" in record.getMessage()])
+        return len(
+            [record for record in caplog.records if "waits-0: a server cannot be reached" in record.getMessage()]
+        )
 
     server.stop()
     try:
@@ -242,7 +244,7 @@ async def test_a_task_waits_for_its_server_as_long_as_errors_retry_timeout_says_
         await rig.wait_until(lambda: attempts() >= 3)
     finally:
         server.start()
-    # The herder was told of nothing: the task goes on by itself.
+    # The herder received no event: the task continues without it.
     await rig.wait_until(lambda: len(rows(server)) >= 20)
     server.stop()
     try:
@@ -281,10 +283,10 @@ async def test_without_psycopg_validate_and_start_name_the_extra(
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-async def test_a_worker_stopped_inside_copy_past_its_tasks_move_doubles_nothing_when_it_goes_on(
+async def test_a_worker_stopped_inside_copy_while_its_task_moves_doubles_nothing_when_it_continues(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
-    """The other worker is a process of its own: Python and the JVM are stopped in the midst of a large batch.
+    """The other worker is a separate process: Python and the JVM are stopped during a large batch.
 
     ``make test`` has the same without Spark, in ``test_postgres_writer.py``.
     """
@@ -292,7 +294,7 @@ async def test_a_worker_stopped_inside_copy_past_its_tasks_move_doubles_nothing_
     write_file(tmp_path / "in", "a.csv", [(-1, 1.0, 1)])
     here = await rig.start(config, "fight")
     await rig.wait_until(lambda: len(rows(server)) == 1)
-    held = rig.spark_runtime.held(here.task)
+    held = rig.spark_runtime.held_checkpoint(here.task)
     assert held is not None
     await rig.runtime.stop(here.task, grace_ms=10_000)
     write_file(tmp_path / "in", "b.csv", [(row, 1.0, row) for row in range(LARGE)])
@@ -319,11 +321,11 @@ def is_inside_copy(server: PostgresServer) -> bool:
 
 
 class Holder:
-    """One process of ``holder.py``, which runs the task ``fight-0``."""
+    """One process of ``task_process.py``, which runs the task ``fight-0``."""
 
     def __init__(self, location: Path, scratch: Path, config: Mapping[str, str]) -> None:
         scratch.mkdir()
-        command = [sys.executable, "-m", "tests.spark.holder", str(location), str(scratch), str(os.getpid())]
+        command = [sys.executable, "-m", "tests.spark.task_process", str(location), str(scratch), str(os.getpid())]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
         )
@@ -332,12 +334,12 @@ class Holder:
         self._process.stdin.write(f"start i {json.dumps(dict(config))}\n")
 
     def wait_for(self, first: str) -> str:
-        """Read lines up to one that begins so."""
+        """Read lines up to one that begins with ``first``."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(first):
                 return line
-        raise AssertionError(f"the holder ended and never said {first}")
+        raise AssertionError(f"the holder ended and never printed {first}")
 
     def signal(self, number: int) -> None:
         for pid in (self._process.pid, self._jvm):

@@ -1,4 +1,4 @@
-"""Values keep their meaning on the way into a table of a real PostgreSQL; its columns follow from the rows' types."""
+"""Values are unchanged in a table of a real PostgreSQL, whose columns follow from the rows' types."""
 
 import datetime
 from decimal import Decimal
@@ -83,8 +83,8 @@ def write(server: PostgresServer, schema: StructType, batch: pa.RecordBatch, **k
     try:
         writer.take_over()
         staged = writer.stage(0, schema, divided(lambda: [batch]))
-        staged.put_in_place()
-        staged.drop()
+        staged.commit()
+        staged.clean_up()
     finally:
         writer.close()
 
@@ -104,7 +104,7 @@ def shown_columns(server: PostgresServer) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
-def test_every_type_gets_its_column_and_every_value_arrives_as_it_is(server: PostgresServer, mode: str) -> None:
+def test_every_type_gets_its_column_and_every_value_is_unchanged(server: PostgresServer, mode: str) -> None:
     names = ["n", *(f'c"{number}' for number in range(len(CASES)))]
     fields = [StructField("n", IntegerType()), *(StructField(n, c[0]) for n, c in zip(names[1:], CASES, strict=True))]
     arrays = [pa.array([0, 1, 2], pa.int32()), *(pa.array(values, type_) for _, type_, _, values in CASES)]
@@ -116,18 +116,18 @@ def test_every_type_gets_its_column_and_every_value_arrives_as_it_is(server: Pos
     assert [list(column) for column in zip(*rows, strict=True)] == [[0, 1, 2], *(case[3] for case in CASES)]
 
 
-def test_rows_of_one_column_that_is_null_arrive(server: PostgresServer) -> None:
+def test_rows_of_one_null_column_are_written(server: PostgresServer) -> None:
     batch = pa.record_batch({"alone": pa.array([None, "", "x", None], pa.string())})
     write(server, StructType([StructField("alone", StringType())]), batch)
     assert server.rows("SELECT alone FROM made") == [(None,), ("",), ("x",), (None,)]
 
 
-def test_not_a_number_arrives(server: PostgresServer) -> None:
+def test_not_a_number_is_written(server: PostgresServer) -> None:
     write(server, StructType([StructField("d", DoubleType())]), pa.record_batch({"d": [NAN]}))
     assert server.rows("SELECT d = 'NaN' FROM made") == [(True,)]
 
 
-def test_a_moment_goes_into_a_column_without_zone_as_the_clock_time_of_utc(server: PostgresServer) -> None:
+def test_a_timestamp_is_written_to_a_column_without_time_zone_in_utc(server: PostgresServer) -> None:
     server.run("CREATE TABLE made (t timestamp)")
     moment = datetime.datetime(2024, 7, 1, 12, 30, tzinfo=UTC)
     batch = pa.record_batch({"t": pa.array([moment], pa.timestamp("us", "Europe/Berlin"))})
@@ -143,7 +143,7 @@ def test_a_moment_goes_into_a_column_without_zone_as_the_clock_time_of_utc(serve
         "CREATE TYPE bracket AS ENUM ('[1]'); CREATE TABLE made (v bracket)",
     ],
 )
-def test_text_goes_into_columns_that_are_written_as_text(server: PostgresServer, statement: str) -> None:
+def test_text_can_be_written_to_columns_of_types_with_a_text_form(server: PostgresServer, statement: str) -> None:
     server.run("DROP DOMAIN IF EXISTS short; DROP TYPE IF EXISTS bracket", statement)
     write(server, StructType([StructField("v", StringType())]), pa.record_batch({"v": ["[1]"]}))
     assert server.rows("SELECT v::text FROM made") == [("[1]",)]
@@ -152,7 +152,7 @@ def test_text_goes_into_columns_that_are_written_as_text(server: PostgresServer,
 @pytest.mark.parametrize(
     "type_", [ArrayType(LongType()), MapType(StringType(), LongType()), StructType([StructField("a", LongType())])]
 )
-def test_a_column_that_has_no_type_there_is_refused_by_name(type_: DataType) -> None:
+def test_a_column_without_a_type_in_postgresql_is_refused_by_name(type_: DataType) -> None:
     with pytest.raises(WorldError, match=r"Column odd has type .*to_json"):
         create_table("made", StructType([StructField("odd", type_)]), ())
 
@@ -163,6 +163,6 @@ def test_text_that_is_not_utf_8_is_refused(server: PostgresServer) -> None:
         write(server, StructType([StructField("v", StringType())]), batch)
 
 
-def test_a_key_that_the_rows_do_not_have_is_refused_by_name() -> None:
+def test_a_key_column_that_is_missing_in_the_rows_is_refused_by_name() -> None:
     with pytest.raises(WorldError, match=r"no column id, which is in pk\.fields; they have: n"):
         create_table("made", StructType([StructField("n", LongType())]), ("id",))

@@ -1,4 +1,4 @@
-"""A batch stands in a table of a real PostgreSQL once, whichever owner dies, freezes or comes back."""
+"""A batch is in a table of a real PostgreSQL once, even if owners are killed, freeze or resume."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.sinks.postgres_writer import PostgresWriter, Session, StagedTransaction
+from coterie.spark.sinks.postgres_writer import PostgresSession, PostgresWriter, StagedTransaction
 from tests.ports import free_port
 from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
@@ -50,7 +50,7 @@ def keys(server: PostgresServer) -> dict[str, str]:
 
 @pytest.fixture
 def own(keys: dict[str, str]) -> Iterator[Callable[..., PostgresWriter]]:
-    """Take over with a start's number and keys that differ."""
+    """A function that takes the task over, with a start's number and changed keys."""
     with contextlib.ExitStack() as stack:
 
         def owner(start: int = 1, kind: type[PostgresWriter] = PostgresWriter, **changes: str) -> PostgresWriter:
@@ -65,8 +65,8 @@ def own(keys: dict[str, str]) -> Iterator[Callable[..., PostgresWriter]]:
 
 def write(writer: PostgresWriter, batch_id: int, pieces: Callable[[], Iterable[pa.RecordBatch]] | None = None) -> None:
     staged = writer.stage(batch_id, SCHEMA, divided(pieces or pieces_of(batch_id)))
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
 
 
 class Process:
@@ -84,7 +84,7 @@ class Process:
             cwd=REPOSITORY,
         )
 
-    def hear(self, word: str) -> None:
+    def wait_for_word(self, word: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
 
@@ -122,24 +122,24 @@ def is_locked(server: PostgresServer) -> bool:
     return False
 
 
-# -- once -------------------------------------------------------------------------------------------------------------
+# -- exactly once -----------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(
+def test_a_batch_is_visible_only_after_it_was_put_in_place(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     staged = own().stage(0, SCHEMA, divided(pieces_of(0)))
     assert server.rows(ALL) == []
-    staged.put_in_place()
-    staged.drop()
+    staged.commit()
+    staged.clean_up()
     assert server.rows(ALL) == numbers(1)
 
 
-def test_a_staged_batch_that_is_dropped_leaves_nothing_and_can_be_staged_again(
+def test_a_dropped_staged_batch_leaves_nothing_and_can_be_staged_again(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     writer = own()
-    writer.stage(0, SCHEMA, divided(pieces_of(0))).drop()
+    writer.stage(0, SCHEMA, divided(pieces_of(0))).clean_up()
     assert server.rows(ALL) == []
     write(writer, 0)
     assert server.rows(ALL) == numbers(1)
@@ -156,22 +156,22 @@ def test_a_replay_writes_nothing(server: PostgresServer, own: Callable[..., Post
 
 
 class WithoutLedger(PostgresWriter):
-    """A mutant that does not ask the ledger."""
+    """A mutant that does not check the ledger."""
 
-    def _enter(self, session: Session, batch_id: int) -> bool:
+    def _claim_batch(self, session: PostgresSession, batch_id: int) -> bool:
         return True
 
 
 def test_without_the_ledger_a_replay_doubles_every_row(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
-    """So the test before can fail."""
+    """Shows that the previous test can fail."""
     for start in (1, 2):
         write(own(start, WithoutLedger), 0)
     assert len(server.rows(ALL)) == 2 * ROWS
 
 
-def test_an_earlier_owner_that_comes_back_is_fenced_and_a_later_one_is_not(
+def test_an_earlier_owner_that_resumes_is_fenced_and_a_later_one_is_not(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     old = own(1)
@@ -184,21 +184,21 @@ def test_an_earlier_owner_that_comes_back_is_fenced_and_a_later_one_is_not(
     assert server.rows(ALL) == numbers(1)
 
 
-def test_a_new_start_of_the_same_number_gives_up_what_the_former_one_has_open(
+def test_a_restart_under_the_same_number_aborts_the_open_transaction_of_the_former_query(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
-    """A query that died is started again under the same number; its last batch may still be on its way."""
+    """A failed query is restarted under the same number; its last batch may still be in progress."""
     left = own(1).stage(0, SCHEMA, divided(pieces_of(0)))
     write(own(1), 0)
     with pytest.raises(UnreachableError):
-        left.put_in_place()
+        left.commit()
     assert server.rows(ALL) == numbers(1)
 
 
-def test_two_owners_at_once_put_each_batch_in_place_once(
+def test_two_concurrent_owners_put_each_batch_in_place_once(
     server: PostgresServer, keys: dict[str, str], own: Callable[..., PostgresWriter]
 ) -> None:
-    """Take-overs of a live owner, in the midst of its batches, again and again."""
+    """Repeated take-overs from a running owner, during its batches."""
     rounds, batches = 10, 5
     writer = own(1)
     for number in range(rounds):
@@ -206,7 +206,7 @@ def test_two_owners_at_once_put_each_batch_in_place_once(
         old = threading.Thread(target=write_until_fenced, args=(writer, wanted))
         old.start()
         writer = own(number + 2)
-        # It replays what the old one may have written.
+        # The new owner replays the batch that the old one may have written.
         for batch_id in wanted:
             write(writer, batch_id)
         old.join()
@@ -219,7 +219,7 @@ def write_until_fenced(writer: PostgresWriter, batches: Iterable[int]) -> None:
             write(writer, batch_id)
 
 
-# -- owners that die or freeze ----------------------------------------------------------------------------------------
+# -- owners that are killed or freeze ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["owns", "inside", "staged", "done"])
@@ -229,7 +229,7 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
     """Before the transaction, inside COPY, before the commit, and after it but before Spark commits the batch."""
     process = start_process(1, 0)
     for word in ("owns", "inside", "staged", "done"):
-        process.hear(word)
+        process.wait_for_word(word)
         if word == point:
             break
         process.go_on()
@@ -239,13 +239,13 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
     assert server.rows(ALL) == numbers(1)
 
 
-def test_an_owner_stopped_inside_copy_holds_up_no_other_and_doubles_nothing_when_it_goes_on(
+def test_an_owner_stopped_inside_copy_delays_no_other_and_doubles_nothing_when_it_continues(
     server: PostgresServer, own: Callable[..., PostgresWriter], start_process: Callable[[int, int], Process]
 ) -> None:
     process = start_process(1, 0)
-    process.hear("owns")
+    process.wait_for_word("owns")
     process.go_on()
-    process.hear("inside")
+    process.wait_for_word("inside")
     os.kill(process.process.pid, signal.SIGSTOP)
     assert is_locked(server), "the owner was not stopped inside its transaction"
     new = own(2)
@@ -253,7 +253,7 @@ def test_an_owner_stopped_inside_copy_holds_up_no_other_and_doubles_nothing_when
     write(new, 0)
     os.kill(process.process.pid, signal.SIGCONT)
     process.go_on()
-    process.hear("fenced")
+    process.wait_for_word("fenced")
     write(new, 1)
     assert server.rows(ALL) == numbers(2)
 
@@ -277,7 +277,7 @@ def test_upsert_keeps_the_last_row_of_each_key_over_pieces_and_batches(
     assert server.rows("SELECT row, text FROM rows ORDER BY row") == [(1, "d"), (2, "f"), (3, "c")]
 
 
-def test_two_tasks_that_change_the_same_rows_in_opposite_orders_both_end(
+def test_two_tasks_that_change_the_same_rows_in_opposite_orders_both_succeed(
     server: PostgresServer, keys: dict[str, str]
 ) -> None:
     server.run("ALTER TABLE rows ADD PRIMARY KEY (row)")
@@ -309,7 +309,9 @@ def test_two_tasks_that_change_the_same_rows_in_opposite_orders_both_end(
     assert len(server.rows(ALL)) == 500
 
 
-def test_a_deadlock_is_retried_whole(server: PostgresServer, own: Callable[..., PostgresWriter]) -> None:
+def test_a_batch_is_retried_as_a_whole_after_a_deadlock(
+    server: PostgresServer, own: Callable[..., PostgresWriter]
+) -> None:
     """A trigger deadlocks with another session, at the first attempt."""
     server.run(
         "DROP TABLE IF EXISTS one, two",
@@ -321,7 +323,7 @@ def test_a_deadlock_is_retried_whole(server: PostgresServer, own: Callable[..., 
     attempts: list[int] = []
     writer = own()
     with server.connect() as other, other.transaction():
-        # A session that waits for longer is not the one that the server ends.
+        # The server does not end the session that waits longer.
         other.execute("SET LOCAL deadlock_timeout = '60s'")
         other.execute("LOCK TABLE one")
 
@@ -340,7 +342,7 @@ def test_a_deadlock_is_retried_whole(server: PostgresServer, own: Callable[..., 
     assert server.rows(ALL) == numbers(1)
 
 
-def test_a_session_that_the_server_ended_between_batches_is_replaced(
+def test_a_session_that_the_server_closed_between_batches_is_replaced(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     writer = own()
@@ -350,15 +352,13 @@ def test_a_session_that_the_server_ended_between_batches_is_replaced(
     assert server.rows(ALL) == numbers(2)
 
 
-def test_a_batch_waits_for_a_server_that_is_started_again(
-    server: PostgresServer, own: Callable[..., PostgresWriter]
-) -> None:
+def test_a_batch_waits_for_a_server_that_restarts(server: PostgresServer, own: Callable[..., PostgresWriter]) -> None:
     writer = own(max__retries="1000")
     write(writer, 0)
     tries: list[int] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        """The server goes away inside COPY."""
+        """The server stops inside COPY."""
         tries.append(1)
         yield piece(ROWS, ROWS // 2)
         if len(tries) == 1:
@@ -373,7 +373,7 @@ def test_a_batch_waits_for_a_server_that_is_started_again(
     assert server.rows(ALL) == numbers(2)
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def stage_error(writer: PostgresWriter, batch: pa.RecordBatch, schema: StructType = SCHEMA) -> str:
@@ -386,7 +386,7 @@ def test_text_with_the_character_nul_is_refused_with_its_row_and_column(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     batch = pa.record_batch({"row": pa.array([1, 2], pa.int64()), "text": ["fine", "a\0b"]})
-    assert "row 1 from 0: column text has the character NUL" in stage_error(own(), batch)
+    assert "row 1 (counted from 0): column text has the character NUL" in stage_error(own(), batch)
 
 
 @pytest.mark.parametrize(
@@ -447,10 +447,10 @@ def test_a_null_in_a_key_column_is_refused_with_its_row(
     server.run("ALTER TABLE rows ADD PRIMARY KEY (row)")
     writer = own(insert__mode="upsert", pk__mode="record_value", pk__fields="row")
     batch = pa.record_batch({"row": pa.array([1, None], pa.int64()), "text": ["a", "b"]})
-    assert "row 1 from 0: column row is null" in stage_error(writer, batch)
+    assert "row 1 (counted from 0): column row is null" in stage_error(writer, batch)
 
 
-def test_a_server_that_is_away_is_named_with_its_database_and_without_the_password(
+def test_an_unreachable_server_is_named_with_its_database_and_without_the_password(
     own: Callable[..., PostgresWriter],
 ) -> None:
     port = free_port()
@@ -460,20 +460,20 @@ def test_a_server_that_is_away_is_named_with_its_database_and_without_the_passwo
     assert PASSWORD not in str(caught.value)
 
 
-def test_no_password_is_shown_with_the_target(keys: dict[str, str]) -> None:
+def test_the_repr_of_a_target_contains_no_password(keys: dict[str, str]) -> None:
     assert PASSWORD not in repr(target_of(keys))
 
 
-def test_a_password_that_is_wrong_is_not_repeated(own: Callable[..., PostgresWriter]) -> None:
+def test_the_error_for_a_wrong_password_does_not_contain_it(own: Callable[..., PostgresWriter]) -> None:
     with pytest.raises(UnreachableError, match="password authentication failed") as caught:
         own(connection__password="another-s3cret")
     assert "another-s3cret" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_given_up(
+def test_a_batch_fails_if_the_server_does_not_respond_in_time(
     server: PostgresServer, own: Callable[..., PostgresWriter], keys: dict[str, str]
 ) -> None:
-    """Its process stands still in the midst of a batch: no time limit of the server's own can pass."""
+    """The server's process is frozen during a batch: no time limit of the server itself applies."""
     writer = own(statement__timeout__ms="1000", max__retries="0")
     write(writer, 0)
     [(pid,)] = server.rows("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'coterie %'")

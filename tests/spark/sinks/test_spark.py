@@ -1,4 +1,4 @@
-"""Spark's own writers as sinks: rows arrive at least once, and the config can refuse that."""
+"""Spark's own writers as sinks: they write rows at least once, which the config can refuse."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_a_writer_that_fails_is_named_in_the_trace_of_its_task(rig: Rig, t
         ({"sink.class": "NothingSink"}, "sink.class", "NothingSink"),
     ],
 )
-async def test_what_cannot_be_given_is_refused_by_key(
+async def test_a_guarantee_that_the_sink_cannot_give_is_refused_by_key(
     rig: Rig, tmp_path: Path, changes: dict[str, str], key: str, words: str
 ) -> None:
     errors = await rig.runtime.validate(config_of(rig, tmp_path, **changes), ())
@@ -57,7 +57,7 @@ async def test_what_cannot_be_given_is_refused_by_key(
     assert words in errors[key][0]
 
 
-async def test_the_file_sink_gives_what_is_required(rig: Rig, tmp_path: Path) -> None:
+async def test_the_file_sink_gives_the_required_guarantee(rig: Rig, tmp_path: Path) -> None:
     assert await rig.runtime.validate(rig.config(tmp_path, exactly__once__support="required"), ()) == {}
 
 
@@ -84,7 +84,7 @@ async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_
 
 
 @pytest.mark.parametrize("format_", ["kafka", "delta", "avro"])
-async def test_a_worker_with_the_jars_takes_their_formats(
+async def test_a_worker_with_the_jars_accepts_their_formats(
     spark_jars: Path, rig: Rig, tmp_path: Path, format_: str
 ) -> None:
     assert await rig.runtime.validate(config_of(rig, tmp_path, **{"sink.format": format_}), ()) == {}

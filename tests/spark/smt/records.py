@@ -1,4 +1,4 @@
-"""Records as rows with hidden columns, and what transforms make of them, without a stream."""
+"""Records as rows with hidden columns, and transforms applied to them, without a stream."""
 
 import datetime
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
-from coterie.spark.record import HEADERS_TYPE, column, hidden_names, visible
+from coterie.spark.record_columns import HEADERS_TYPE, column, metadata_names, without_metadata
 
 SCHEMA = "id BIGINT, name STRING, place STRUCT<city: STRING, at: STRUCT<x: INT>>"
 HIDDEN = (
@@ -25,7 +25,7 @@ MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 def records(spark: SparkSession, *values: tuple[Any, ...] | None, schema: str = SCHEMA) -> DataFrame:
     """Records of the topic ``orders``, numbered by their offset; None is a tombstone.
 
-    They come from Arrow, so that Spark computes what is made of them without a job.
+    They come from Arrow, so that Spark transforms them without a job.
     """
     names = cast(StructType, StructType.fromDDL(schema)).names
     whole = cast(StructType, StructType.fromDDL(f"{schema}, {HIDDEN}"))
@@ -41,31 +41,31 @@ def records(spark: SparkSession, *values: tuple[Any, ...] | None, schema: str = 
 
 
 def config_of(**keys: str) -> dict[str, str]:
-    """The config of one transform ``t``; keys are its own, those of predicates begin with ``predicates``."""
+    """The config of one transform ``t`` with these keys; keys of predicates begin with ``predicates``."""
     given = {key.replace("__", "."): value for key, value in keys.items()}
     own = {key: value for key, value in given.items() if key.startswith("predicates")}
     return {"transforms": "t", **own, **{f"transforms.t.{key}": given[key] for key in given.keys() - own.keys()}}
 
 
 def through(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
-    """``rows`` through the transforms of a config that is validated first."""
-    if errors := transforms.errors_of(config):
+    """``rows`` after the transforms of a config, which is validated first."""
+    if errors := transforms.config_errors(config):
         raise ConfigError(errors)
-    return transforms.transform(rows, transforms.parsed(config))
+    return transforms.apply_transforms(rows, transforms.parse_transforms(config))
 
 
 def values(rows: DataFrame) -> list[dict[str, Any]]:
     """The visible columns of each row, with timestamps as text."""
     chosen = [
         column(field.name).cast("string" if isinstance(field.dataType, TimestampType) else field.dataType)
-        for field in visible(rows).schema.fields
+        for field in without_metadata(rows).schema.fields
     ]
-    return [row.asDict(recursive=True) for row in visible(rows).select(*chosen).collect()]
+    return [row.asDict(recursive=True) for row in without_metadata(rows).select(*chosen).collect()]
 
 
 def parts(rows: DataFrame) -> list[dict[str, Any]]:
     """The hidden columns of each row, by the name of the part."""
-    hidden = rows.select(hidden_names(rows))
+    hidden = rows.select(metadata_names(rows))
     return [
         {name.removeprefix("__coterie_"): value for name, value in row.asDict(recursive=True).items()}
         for row in hidden.collect()

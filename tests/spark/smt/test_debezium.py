@@ -1,4 +1,4 @@
-"""Debezium's change events: what becomes of each operation, by the keys of ExtractNewRecordState."""
+"""Debezium's change events: the result of each operation with the keys of ExtractNewRecordState."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def events(rig: Rig, *made: tuple[Any, ...] | None) -> DataFrame:
 
 
 def shown(rows: DataFrame) -> list[str]:
-    """``name`` of each row, a tombstone as ``-``, a row that is marked as deleted with a ``!``."""
+    """``name`` of each row; ``-`` for a tombstone, and a ``!`` for a row that is marked as deleted."""
     return [
         "-" if part["tombstone"] else f"{row['name']}{'!' if row.get('__deleted') == 'true' else ''}"
         for row, part in zip(values(rows), parts(rows), strict=True)
@@ -52,7 +52,7 @@ def shown(rows: DataFrame) -> list[str]:
         ({"delete.handling.mode": "none"}, ["a", "b", "-"]),
     ],
 )
-async def test_deletions_and_tombstones_go_the_way_that_the_config_names(
+async def test_deletions_and_tombstones_are_handled_as_the_config_states(
     rig: Rig, keys: dict[str, str], expected: list[str]
 ) -> None:
     rows = through(events(rig), config_of(type=TYPE, **keys))
@@ -100,7 +100,7 @@ async def test_a_record_that_is_no_change_event_fails_the_batch(rig: Rig) -> Non
         ({"drop.fields.header.name": "x"}, "drop.fields.header.name", "Unknown configuration"),
     ],
 )
-async def test_what_does_not_fit_is_refused_by_its_key(rig: Rig, keys: dict[str, str], key: str, words: str) -> None:
+async def test_invalid_values_are_refused_by_their_key(rig: Rig, keys: dict[str, str], key: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         through(events(rig), config_of(type=TYPE, **keys))
     assert set(raised.value.errors) == {f"transforms.t.{key}"}

@@ -1,4 +1,4 @@
-"""Connect's transforms of fields, by Connect's names and keys, on rows of a real Spark."""
+"""Connect's transforms of fields, with Connect's names and keys, on rows of a real Spark."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +51,7 @@ CASES: list[tuple[Mapping[str, str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("keys", "expected"), CASES)
-async def test_a_value_becomes_what_connect_makes_of_it(
+async def test_a_value_is_transformed_as_in_connect(
     rig: Rig, keys: Mapping[str, str], expected: dict[str, Any]
 ) -> None:
     rows = through(records(rig.session, ROW), config_of(**{key.replace(".", "__"): keys[key] for key in keys}))
@@ -118,7 +118,7 @@ async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:
         ({"type": "io.confluent.connect.transforms.Filter$Value"}, "type", "use Filter with a SQL condition"),
     ],
 )
-async def test_what_does_not_fit_is_refused_by_its_key(rig: Rig, keys: Mapping[str, str], key: str, words: str) -> None:
+async def test_invalid_values_are_refused_by_their_key(rig: Rig, keys: Mapping[str, str], key: str, words: str) -> None:
     rows = records(rig.session, ROW)
     with pytest.raises(ConfigError) as raised:
         through(rows, config_of(**keys))

@@ -1,4 +1,4 @@
-"""Functions of users over Arrow batches: only from allowed modules; one that fails, fails its task alone."""
+"""Functions of users over Arrow batches: only from allowed modules; a failing function fails only its task."""
 
 import asyncio
 import sys
@@ -59,7 +59,7 @@ FAILURES = {
 }
 
 
-async def test_a_function_that_fails_fails_its_task_alone_with_one_clear_sentence(rig: Rig, tmp_path: Path) -> None:
+async def test_a_function_that_fails_fails_only_its_task_with_one_clear_sentence(rig: Rig, tmp_path: Path) -> None:
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "neighbour")
     starts = {}
     for name in FAILURES:
@@ -93,7 +93,7 @@ async def test_a_function_that_fails_fails_its_task_alone_with_one_clear_sentenc
         (f"{MODULE}:doubled", "row ITN", "schema", ""),
     ],
 )
-async def test_what_cannot_be_run_is_refused_by_its_key(
+async def test_a_function_that_cannot_be_run_is_refused_by_its_key(
     rig: Rig, named: str, schema: str, key: str, words: str
 ) -> None:
     rows = records(rig.session, (1, "a", None))

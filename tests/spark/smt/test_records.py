@@ -1,4 +1,4 @@
-"""Headers, topics and predicates, by Connect's names and keys."""
+"""Headers, topics and predicates, with Connect's names and keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ async def test_a_field_that_moves_to_a_header_leaves_the_value(rig: Rig) -> None
     rows = through(records(rig.session, ROW), config_of(**keys))
     assert values(rows) == [{"name": "a", "place": None}]
     with pytest.raises(ConfigError, match=r"as many names as transforms\.t\.fields"):
-        transforms.parsed(config_of(**keys | {"headers": "a,b"}))
+        transforms.parse_transforms(config_of(**keys | {"headers": "a,b"}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_a_field_that_moves_to_a_header_leaves_the_value(rig: Rig) -> None
         ),
     ],
 )
-async def test_a_topic_gets_another_name(rig: Rig, keys: Mapping[str, str], topic: str) -> None:
+async def test_a_transform_changes_the_topic_of_a_record(rig: Rig, keys: Mapping[str, str], topic: str) -> None:
     assert parts(through(records(rig.session, ROW), config_of(**keys)))[0]["topic"] == topic
 
 
@@ -87,7 +87,7 @@ async def test_a_filter_drops_the_rows_that_match_its_predicate(
     assert len(values(through(records(rig.session, ROW), config))) == (1 if matches == negate else 0)
 
 
-async def test_tombstones_are_told_from_rows_of_nulls(rig: Rig) -> None:
+async def test_tombstones_differ_from_rows_of_nulls(rig: Rig) -> None:
     rows = records(rig.session, (None, None, None), None)
     config = config_of(type="Filter", predicate="p", predicates="p", predicates__p__type="RecordIsTombstone")
     assert [part["offset"] for part in parts(through(rows, config))] == [0]
@@ -119,7 +119,7 @@ async def test_a_transform_changes_only_the_rows_that_match_its_predicate(rig: R
         ({"predicates.p.pattern": "(", "predicate": "p"}, "predicates.p.pattern", "Unclosed group"),
     ],
 )
-async def test_what_is_wrong_with_a_predicate_is_refused_by_its_key(
+async def test_an_invalid_predicate_is_refused_by_its_key(
     rig: Rig, keys: Mapping[str, str | None], key: str, words: str
 ) -> None:
     config = {

@@ -1,4 +1,4 @@
-"""``Sql``: a SELECT over each row; what is not row by row is refused by name."""
+"""``Sql``: a SELECT over each row; a query that does not work row by row is refused by name."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ HIDDEN = ["headers", "key", "offset", "partition", "timestamp", "tombstone", "to
         ("SELECT CASE WHEN id = 1 THEN 'one' END AS n, id AS `__x` FROM source", [{"n": "one", "__x": 1}]),
     ],
 )
-async def test_a_query_sees_the_values_columns_and_hidden_ones_pass_unseen(
+async def test_a_query_reads_the_values_columns_and_hidden_columns_stay_unchanged(
     rig: Rig, query: str, expected: list[object]
 ) -> None:
     rows = through(records(rig.session, ROW), config_of(type="Sql", query=query))
@@ -37,7 +37,7 @@ async def test_a_query_sees_the_values_columns_and_hidden_ones_pass_unseen(
     assert [part["offset"] for part in parts(rows)] == [0] * len(expected)
 
 
-async def test_queries_follow_one_another_and_leave_no_view_behind(rig: Rig) -> None:
+async def test_several_queries_run_in_sequence_and_leave_no_view_behind(rig: Rig) -> None:
     session = rig.session
     rows = through(records(session, ROW), config_of(type="Sql", query="SELECT id AS a FROM source"))
     rows = through(rows, config_of(type="Sql", query="SELECT a + 1 AS b FROM source"))
@@ -65,12 +65,12 @@ async def test_queries_follow_one_another_and_leave_no_view_behind(rig: Rig) -> 
         ("SELECT id FROM sorce", "`sorce` cannot be found"),
         ("SELECT id FROM source WHERE id >", "Syntax error"),
         ("SELECT __coterie_key FROM source", "cannot be resolved"),
-        ("CREATE TABLE t (id INT) USING parquet", "it is not a SELECT"),
-        ("DROP VIEW source", "it is not a SELECT"),
-        ("SET spark.sql.ansi.enabled=false", "it is not a SELECT"),
+        ("CREATE TABLE t (id INT) USING parquet", "the query is not a SELECT"),
+        ("DROP VIEW source", "the query is not a SELECT"),
+        ("SET spark.sql.ansi.enabled=false", "the query is not a SELECT"),
     ],
 )
-async def test_what_is_not_row_by_row_is_refused_by_name(rig: Rig, query: str, words: str) -> None:
+async def test_a_query_that_does_not_work_row_by_row_is_refused_by_name(rig: Rig, query: str, words: str) -> None:
     session = rig.session
     with pytest.raises(ConfigError) as raised:
         through(records(session, ROW), config_of(type="Sql", query=query))
@@ -79,14 +79,14 @@ async def test_what_is_not_row_by_row_is_refused_by_name(rig: Rig, query: str, w
     assert session.conf.get("spark.sql.ansi.enabled") == "true"
 
 
-async def test_files_are_not_read_beside_the_rows(rig: Rig, tmp_path: Path) -> None:
+async def test_a_query_cannot_read_files(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("secret\n")
-    with pytest.raises(ConfigError, match="it is not a SELECT"):
+    with pytest.raises(ConfigError, match="the query is not a SELECT"):
         through(records(rig.session, ROW), config_of(type="Sql", query=f"SELECT * FROM csv.`{tmp_path}`"))
 
 
-async def test_a_predicate_is_not_for_queries() -> None:
+async def test_a_sql_transform_accepts_no_predicate() -> None:
     config = config_of(
         type="Sql", query="SELECT 1 FROM source", predicate="p", predicates="p", predicates__p__type="RecordIsTombstone"
     )
-    assert set(transforms.errors_of(config)) == {"transforms.t.predicate"}
+    assert set(transforms.config_errors(config)) == {"transforms.t.predicate"}

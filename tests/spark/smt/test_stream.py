@@ -1,4 +1,4 @@
-"""Transforms on a stream of Kafka's records: parts of a record reach the value, and hidden columns no file."""
+"""Transforms on a stream of Kafka's records: they can use all parts of a record, and files have no hidden columns."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,7 @@ def kafka(spark_jars: Path, rig: Rig, embedded_broker: EmbeddedBroker, tmp_path:
     return Kafka(embedded_broker.bootstrap_servers, tmp_path)
 
 
-async def test_topic_headers_and_tombstones_of_records_decide_and_only_values_are_written(
-    rig: Rig, kafka: Kafka
-) -> None:
+async def test_transforms_use_topic_headers_and_tombstones_and_only_values_are_written(rig: Rig, kafka: Kafka) -> None:
     kafka.create("parts", 1)
     kafka.produce("parts", 0, [b'{"row": 1}', None, b'{"row": 2}'])
     config = kafka.config("parts", key__converter="StringConverter") | {

@@ -1,4 +1,4 @@
-"""Topics of the broker of all tests."""
+"""Topics of the broker that all tests share."""
 
 from pathlib import Path
 

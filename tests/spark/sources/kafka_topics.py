@@ -11,7 +11,7 @@ from tests.spark.conftest import rows_of
 
 
 class Kafka:
-    """A broker, a folder for output, and configs of connectors that read from the one and write to the other."""
+    """A broker, a folder for output, and configs of connectors from the broker to the folder."""
 
     def __init__(self, servers: str, out: Path, security: Mapping[str, Any] | None = None) -> None:
         self.servers = servers
@@ -37,31 +37,31 @@ class Kafka:
         assert producer.flush(30) == 0
 
     def produce_rows(self, topic: str, partitions: int, each: int = 20) -> None:
-        """JSON rows, numbered over all calls, to each partition."""
+        """Produce JSON rows, numbered over all calls, to each partition."""
         for partition in range(partitions):
             rows = range(self.next_row, self.next_row + each)
             self.produce(topic, partition, [b'{"row": %d}' % row for row in rows])
             self.next_row += each
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """As retention does."""
+        """Delete records as retention does."""
         for future in self.admin.delete_records([TopicPartition(topic, partition, offset)]).values():
             future.result(30)
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """What tools that show lag read."""
-        (asked,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-        found = asked.result(30).topic_partitions
+        """The offsets that tools read to show lag."""
+        (futures,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        found = futures.result(30).topic_partitions
         return {(one.topic, one.partition): one.offset for one in found}
 
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         partitions = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
-        asked = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)])
-        for future in asked.values():
+        futures = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)])
+        for future in futures.values():
             future.result(30)
 
     def config(self, topic: str, **keys: str) -> dict[str, str]:
-        """A sink connector whose source has no prefix, as in Connect."""
+        """The config of a sink connector whose source keys have no prefix, as in Connect."""
         return {
             "connector.class": "FileSink",
             "tasks.max": "1",

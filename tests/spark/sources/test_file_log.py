@@ -1,4 +1,4 @@
-"""What a batch is to read, as Spark's own files in the checkpoint say it."""
+"""The files of a batch, from Spark's own files in the checkpoint."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def write_entries(checkpoint: Path, name: str, entries: list[tuple[str, int]]) -
     (checkpoint / "sources" / "0" / name).write_text("\n".join(["v1", *lines]))
 
 
-def test_a_batch_reads_all_entries_since_the_batch_before_it(tmp_path: Path) -> None:
+def test_a_batch_reads_all_entries_since_the_previous_batch(tmp_path: Path) -> None:
     for number, name in enumerate(["a", "b%20%7B", "c"]):
         write_entries(tmp_path, str(number), [(f"file:///in/{name}.csv", number)])
     write_plan(tmp_path, 0, 0)
@@ -26,14 +26,14 @@ def test_a_batch_reads_all_entries_since_the_batch_before_it(tmp_path: Path) -> 
     assert planned_files(tmp_path, 1) == ("/in/b {.csv", "/in/c.csv")
 
 
-def test_of_a_compacted_log_only_the_batchs_own_entries_count(tmp_path: Path) -> None:
+def test_only_the_batchs_own_entries_of_a_compacted_log_are_read(tmp_path: Path) -> None:
     write_entries(tmp_path, "9.compact", [(f"file:///in/{number}.csv", number) for number in range(10)])
     write_plan(tmp_path, 8, 8)
     write_plan(tmp_path, 9, 9)
     assert planned_files(tmp_path, 9) == ("/in/9.csv",)
 
 
-def test_glob_characters_and_vanished_files_are_found(tmp_path: Path) -> None:
+def test_glob_characters_and_deleted_files_are_found(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.touch()
     assert vanished([str(here), "/nowhere"]) == ["/nowhere"]

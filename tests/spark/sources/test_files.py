@@ -1,4 +1,4 @@
-"""The formats of the file source, each read once by two tasks; and what bounds a batch."""
+"""The formats of the file source, each read once by two tasks; and the limits of a batch."""
 
 import logging
 from pathlib import Path
@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.end_config import SOURCE, EndConfig
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.positions import commit_empty_batches, write_source_log
-from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
+from coterie.spark.prefixed_config import SOURCE, PrefixedConfig
+from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, TaskInput
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.folder_size import FolderSize
 from tests.spark.conftest import Rig, rows_of
@@ -25,7 +25,7 @@ ROWS = 60
 
 
 def write_files(spark: SparkSession, folder: Path, format_: str) -> None:
-    """Six files, written aside and renamed in."""
+    """Six files, written elsewhere and renamed into the folder."""
     aside, here = folder / "aside", folder / "in"
     rows = spark.range(ROWS).selectExpr("id AS row", "named_struct('half', id / 2) AS nested").repartition(6)
     if format_ == "text":
@@ -43,7 +43,7 @@ def write_files(spark: SparkSession, folder: Path, format_: str) -> None:
 async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
     rig: Rig, tmp_path: Path, spark_jars: Path, format_: str
 ) -> None:
-    write_files(rig.spark_runtime._living().spark.newSession(), tmp_path, format_)
+    write_files(rig.spark_runtime._driver_or_raise().spark.newSession(), tmp_path, format_)
     config = rig.config(tmp_path, tasks__max="2", source__format=format_)
     del config["source.option.header"]
     config["source.schema"] = "row BIGINT, nested STRUCT<half: DOUBLE>"
@@ -73,10 +73,10 @@ async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
         ("parquet", "row BIGINT,name STRING"),
     ],
 )
-async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_when_the_connector_is_split_anew(
+async def test_columns_are_inferred_from_the_first_files_and_kept_when_the_connector_is_split_again(
     rig: Rig, tmp_path: Path, format_: str, columns: str
 ) -> None:
-    spark = rig.spark_runtime._living().spark.newSession()
+    spark = rig.spark_runtime._driver_or_raise().spark.newSession()
     config = rig.config(tmp_path, source__format=format_, source__option__header="true")
     del config["source.schema"]
     if format_ != "csv":
@@ -102,8 +102,8 @@ async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_w
     assert start.config["source.schema"] == columns
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1, 2])
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    # Another column is in the files that come later.
-    if format_ != "csv":  # The header of a CSV file has to name the columns.
+    # Later files have another column.
+    if format_ != "csv":  # The header of a CSV file must name the columns.
         put("second", "id + 3 AS row", "concat('n', id) AS name", "true AS late")
     config["tasks.max"] = "2"
     assert await rig.runtime.validate(config, [start.config]) == {}
@@ -112,7 +112,7 @@ async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_w
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(3 if format_ == "csv" else 6)))
     for one in starts:
         await rig.runtime.stop(one.task, grace_ms=10_000)
-    # What the config names counts from then on.
+    # Columns in the config take precedence from then on.
     named = config | {"source.schema": "row INT"}
     start = await rig.start(named, config["name"])
     assert start.config["source.schema"] == "row INT"
@@ -122,7 +122,7 @@ async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_w
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(180)
-async def test_columns_that_cannot_be_inferred_are_told_by_their_key_and_other_wrong_keys_come_first(
+async def test_columns_that_cannot_be_inferred_are_reported_by_key_after_other_wrong_keys(
     rig: Rig, tmp_path: Path
 ) -> None:
     config = rig.config(tmp_path, source__format="parquet")
@@ -147,13 +147,17 @@ async def test_columns_that_cannot_be_inferred_are_told_by_their_key_and_other_w
         assert "\n" not in sentence
 
 
-# -- how large a batch is ---------------------------------------------------------------------------------------------
+# -- the size of a batch ----------------------------------------------------------------------------------------------
 
 
 def source(format_: str, **keys: str) -> FileSource:
     config = {"format": format_, "path": "/in", "schema": "row BIGINT"} | keys
-    end = EndConfig(config={SOURCE + key.replace("__", "."): value for key, value in config.items()}, prefix=SOURCE)
-    return FileSource.of(end, Share(index=0, count=1, parts=("/in",), function=SplitFunction.PATH_HASH_V1))
+    end = PrefixedConfig(
+        config={SOURCE + key.replace("__", "."): value for key, value in config.items()}, prefix=SOURCE
+    )
+    return FileSource.of(
+        end, TaskInput(task_number=0, task_count=1, parts=("/in",), split_function=SplitFunction.PATH_HASH_V1)
+    )
 
 
 def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
@@ -162,19 +166,19 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     write_source_log(checkpoint, entries)
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
-    return source(format_).is_small(without_spark, checkpoint, 0)
+    return source(format_).is_batch_small(without_spark, checkpoint, 0)
 
 
 @pytest.mark.parametrize("format_", ["orc", "parquet"])
-def test_a_batch_of_files_with_footers_is_small_by_its_rows(tmp_path: Path, format_: str) -> None:
-    """Rows that are all alike take hardly a byte in such a file."""
+def test_the_size_of_a_batch_of_files_with_footers_is_its_row_count(tmp_path: Path, format_: str) -> None:
+    """Equal rows take almost no bytes in such a file."""
     for rows in (SMALL_BATCH_ROWS, SMALL_BATCH_ROWS + 1):
         path, table = tmp_path / f"{rows}.{format_}", pa.table({"row": pa.array([7] * rows)})
         (pyarrow.orc.write_table if format_ == "orc" else pyarrow.parquet.write_table)(table, path)
         assert is_small(tmp_path / f"{rows}", format_, path) == (rows == SMALL_BATCH_ROWS)
 
 
-def test_a_batch_of_other_files_is_small_by_its_bytes_and_a_packed_file_counts_for_more(tmp_path: Path) -> None:
+def test_the_size_of_a_batch_of_other_files_is_in_bytes_and_compressed_files_count_more(tmp_path: Path) -> None:
     half = b" " * (SMALL_BATCH_BYTES // 2)
     for name, count, small in (
         ("a.json", 2, True),
@@ -197,7 +201,7 @@ def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:
     assert source("json", max__bytes__per__trigger="70000").bound == {"maxBytesPerTrigger": "70000"}
 
 
-def test_a_folder_of_many_files_is_warned_of_once_and_when_it_has_doubled(
+def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_number_has_doubled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = FolderSize()
@@ -205,8 +209,9 @@ def test_a_folder_of_many_files_is_warned_of_once_and_when_it_has_doubled(
     monkeypatch.setattr("os.listdir", lambda _: range(next(counts)))
     with caplog.at_level(logging.WARNING, "coterie"):
         for _ in range(5):
-            size.look(str(tmp_path))
+            size.check(str(tmp_path))
     assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
-        f"source.path={tmp_path} contains {count} files. Each task lists all of them per trigger, at {cpu_s} s of CPU"
+        f"The folder source.path={tmp_path} contains {count} files. Each task lists all of them whenever it checks for "
+        f"new files, which takes {cpu_s} s of CPU time"
         for count, cpu_s in ((10_000, 0.26), (20_000, 0.52))
     ]

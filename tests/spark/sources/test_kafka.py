@@ -16,10 +16,10 @@ from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import last_batch
-from coterie.spark.plugins import source_end
-from coterie.spark.seams import Share
+from coterie.spark.plugins import configured_source
+from coterie.spark.seams import TaskInput
 from coterie.spark.sources.kafka import KafkaSource
-from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.sources.kafka_positions import TopicIdPartition
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
 from tests.ports import free_port
@@ -30,22 +30,22 @@ from tests.spark.sources.kafka_topics import Kafka
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 
-def starts(config: Mapping[str, str], *, is_first: bool = True) -> list[int]:
-    """Where a connector begins, by partition."""
-    own = source_end(config, {}).config
-    found = KafkaSource.starts(own, KafkaSource.parts(own), is_first=is_first)
-    return [found[name] for name in sorted(found, key=KafkaPart.parse)]
+def initial_positions(config: Mapping[str, str], *, is_new_connector: bool = True) -> list[int]:
+    """The initial position of a connector, by partition."""
+    own = configured_source(config, {}).config
+    found = KafkaSource.initial_positions(own, KafkaSource.parts(own), is_new_connector=is_new_connector)
+    return [found[name] for name in sorted(found, key=TopicIdPartition.parse)]
 
 
 async def refusal(rig: Rig, config: Mapping[str, str], name: str, index: int = 0) -> str:
-    """Why a task does not start."""
+    """The error of a task's start."""
     start = await rig.start(config, name, index)
     died = await rig.end_of(start.task)
     await rig.runtime.stop(start.task, grace_ms=0)
     return died.trace
 
 
-async def test_each_record_is_read_once_over_stops_and_replays_and_new_partitions_come_with_the_next_split(
+async def test_each_record_is_read_once_over_stops_and_replays_and_a_re_split_adds_new_partitions(
     rig: Rig, kafka: Kafka
 ) -> None:
     kafka.create("once", 3)
@@ -57,13 +57,13 @@ async def test_each_record_is_read_once_over_stops_and_replays_and_new_partition
         await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
         kafka.produce_rows("once", 3)
         await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
-        held = [rig.spark_runtime.held(start.task) for start in begun]
+        held = [rig.spark_runtime.held_checkpoint(start.task) for start in begun]
         for start in begun:
             await rig.runtime.stop(start.task, grace_ms=20_000 if graceful else 0)
         for one in held:
             assert one is not None
             if not graceful and (last := last_batch(one.path / "commits")) is not None:
-                # The last batch had its effect and was not committed, as after a kill at that point.
+                # The last batch was written and not committed, as after a kill at that point.
                 (one.path / "commits" / str(last)).unlink()
         kafka.produce_rows("once", 3)
     begun = [await rig.start(config, "once", index) for index in range(2)]
@@ -106,7 +106,7 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({f"{override}auto.offset.reset": "first"}, f"{override}auto.offset.reset", "earliest, latest, none"),
         ({"value.schema": "row BIGINTT"}, "value.schema", "BIGINTT"),
         ({"value.schema": None}, "value.schema", "There is no record whose value is a JSON object"),
-        # Without the key that is wrong there would be columns to infer, or a better reason why not.
+        # Without the wrong key the columns could be inferred, or the error would be another one.
         ({"value.schema": None, f"{override}key.deserializer": "x"}, f"{override}key.deserializer", "cannot be set"),
         ({"value.schema": None, f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
@@ -123,7 +123,7 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         assert set(errors) == {key}, changes
         assert sentence in errors[key][0], changes
         assert time.monotonic() - started < 30
-    # With a prefix, and an expression that matches.
+    # With a prefix, and a matching regular expression.
     prefixed = {
         f"source.{name}" if name.startswith(("topics", "value", "consumer")) else name: value
         for name, value in kafka.config("wrong").items()
@@ -134,36 +134,41 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
     assert set(await rig.runtime.validate({**prefixed, "source.topic": "x"}, ())) == {"source.topic"}
 
 
-async def test_a_connector_begins_where_its_config_says(rig: Rig, kafka: Kafka) -> None:
+async def test_a_connector_begins_at_the_position_in_its_config(rig: Rig, kafka: Kafka) -> None:
     kafka.create("begin", 2)
     kafka.produce("begin", 0, [b"a", b"b"], timestamp_ms=1_000_000)
     kafka.produce("begin", 0, [b"c"], timestamp_ms=2_000_000)
     kafka.delete_before("begin", 0, 1)
     config = kafka.config("begin")
     reset = "consumer.override.auto.offset.reset"
-    assert starts(config) == [1, 0]
-    assert starts({**config, reset: "latest"}) == [3, 0]
-    assert starts({**config, reset: "latest"}, is_first=False) == [1, 0]
-    assert starts({**config, "start.timestamp.ms": "1500000"}) == [2, 0]
-    assert starts({**config, "start.timestamp.ms": "1500000", "start.offsets": '{"begin": {"0": 3}}'}) == [3, 0]
+    assert initial_positions(config) == [1, 0]
+    assert initial_positions({**config, reset: "latest"}) == [3, 0]
+    assert initial_positions({**config, reset: "latest"}, is_new_connector=False) == [1, 0]
+    assert initial_positions({**config, "start.timestamp.ms": "1500000"}) == [2, 0]
+    assert initial_positions({**config, "start.timestamp.ms": "1500000", "start.offsets": '{"begin": {"0": 3}}'}) == [
+        3,
+        0,
+    ]
     with pytest.raises(ConfigError, match="no position in begin-0, begin-1"):
-        starts({**config, reset: "none"})
-    assert starts({**config, reset: "none", "start.offsets": '{"begin": {"0": 3, "1": 0}}'}) == [3, 0]
-    with pytest.raises(ConfigError, match="begin-0 has no offset 0: its records are 1 to 3"):
-        starts({**config, "start.offsets": '{"begin": {"0": 0}}'})
+        initial_positions({**config, reset: "none"})
+    assert initial_positions({**config, reset: "none", "start.offsets": '{"begin": {"0": 3, "1": 0}}'}) == [3, 0]
+    with pytest.raises(ConfigError, match="begin-0 has no offset 0: a start offset must be 1 to 3"):
+        initial_positions({**config, "start.offsets": '{"begin": {"0": 0}}'})
 
 
-async def test_partitions_are_spread_over_at_most_so_many_tasks_with_one_each(rig: Rig, kafka: Kafka) -> None:
+async def test_partitions_are_distributed_over_at_most_tasks_max_tasks_with_at_least_one_each(
+    rig: Rig, kafka: Kafka
+) -> None:
     kafka.create("spread", 5)
     for tasks_max, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
         config = kafka.config("spread", tasks__max=str(tasks_max))
         tasks = await rig.runtime.split(ConnectorName(f"spread-{tasks_max}"), Incarnation("i"), config, ())
         parts = [json.loads(task["task.parts"]) for task in tasks]
         assert [len(one) for one in parts] == sizes
-        assert {KafkaPart.parse(part).partition for one in parts for part in one} == set(range(5))
+        assert {TopicIdPartition.parse(part).partition for one in parts for part in one} == set(range(5))
 
 
-async def test_records_that_retention_took_away_are_counted_and_the_config_says_what_follows(
+async def test_records_deleted_by_retention_are_counted_and_handled_as_the_config_states(
     rig: Rig, kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.create("gone", 1)
@@ -184,15 +189,15 @@ async def test_records_that_retention_took_away_are_counted_and_the_config_says_
         await rig.runtime.stop(start.task, grace_ms=20_000)
         kafka.produce_rows("gone", 1)
         kafka.delete_before("gone", 0, kafka.next_row - 15)
-    said = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
-    assert said == [
-        "gone-0 continues at the earliest offset: records were deleted before they were read: 7 in gone-0",
-        "gone-0 continues at the latest offset: records were deleted before they were read: 5 in gone-0",
+    messages = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
+    assert messages == [
+        "Task gone-0 continues at the earliest offset: records were deleted before they were read: 7 in gone-0",
+        "Task gone-0 continues at the latest offset: records were deleted before they were read: 5 in gone-0",
     ]
     assert kafka.rows("gone") == [*range(20), *range(27, 60), *range(80, 100)]
 
 
-async def test_a_topic_that_was_made_again_is_not_read_at_the_old_positions(rig: Rig, kafka: Kafka) -> None:
+async def test_a_recreated_topic_is_not_read_at_the_old_positions(rig: Rig, kafka: Kafka) -> None:
     kafka.create("again", 1)
     kafka.produce_rows("again", 1)
     config = kafka.config("again")
@@ -207,7 +212,7 @@ async def test_a_topic_that_was_made_again_is_not_read_at_the_old_positions(rig:
     await rig.runtime.stop(start.task, grace_ms=0)
 
 
-async def test_a_record_that_does_not_parse_fails_the_task_by_its_place(rig: Rig, kafka: Kafka) -> None:
+async def test_a_record_that_cannot_be_parsed_fails_the_task_by_its_offset(rig: Rig, kafka: Kafka) -> None:
     kafka.create("bad", 1)
     kafka.produce("bad", 0, [b'{"row": 1}', None, b'{"row": "many"}'])
     config = kafka.config("bad", max__offsets__per__trigger="2")
@@ -222,7 +227,7 @@ async def test_a_record_that_does_not_parse_fails_the_task_by_its_place(rig: Rig
     assert [json.loads(line) for line in lines] == [{"row": 1}, {}]
 
 
-async def test_batches_wait_for_the_rows_that_a_sink_of_files_asks_for(rig: Rig, kafka: Kafka) -> None:
+async def test_batches_wait_for_the_minimum_of_rows_of_a_file_sink(rig: Rig, kafka: Kafka) -> None:
     kafka.create("rotated", 2)
     kafka.produce_rows("rotated", 2, each=10)
     config = kafka.config("rotated", rotate__interval__ms="600000", flush__size="50")
@@ -230,14 +235,14 @@ async def test_batches_wait_for_the_rows_that_a_sink_of_files_asks_for(rig: Rig,
     start = await rig.start(config, "rotated")
     await rig.wait_until(lambda: len(kafka.rows("rotated")) == 20)
     kafka.produce_rows("rotated", 2, each=10)
-    await asyncio.sleep(1.5)  # The task looks all the while.
+    await asyncio.sleep(1.5)  # The task reads the end offsets meanwhile.
     kafka.produce_rows("rotated", 2, each=20)
     await rig.wait_until(lambda: len(kafka.rows("rotated")) == 80)
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert {batch_of(path)[1] for path in visible_files(kafka.out / "rotated")} == {0, 1}
 
 
-async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> None:
+async def test_rows_have_the_configured_columns(rig: Rig, kafka: Kafka) -> None:
     kafka.create("columns", 1)
     kafka.produce("columns", 0, ["grün".encode()], timestamp_ms=1_700_000_000_000)
     config = kafka.config(
@@ -263,7 +268,7 @@ async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> 
     }
 
 
-async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Rig, kafka: Kafka) -> None:
+async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kafka) -> None:
     kafka.create("inferred", 2)
     config = kafka.config("inferred")
     del config["value.schema"]
@@ -271,7 +276,7 @@ async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Ri
     assert await rig.runtime.validate(config, ()) == {}
     (task,) = await rig.runtime.split(ConnectorName("inferred"), Incarnation("i"), config, ())
     assert task["value.schema"] == "more STRUCT<at: ARRAY<DOUBLE>>,name STRING,row BIGINT"
-    # Inside an envelope the payload counts; the key has columns of its own, here under the prefix that the config uses.
+    # With an envelope the payload is used; the key has its own columns, here under the prefix that the config uses.
     kafka.create("enveloped", 1)
     kafka.produce(
         "enveloped", 0, [b'{"schema": null, "payload": {"row": 1}}'], key=b'{"schema": {}, "payload": {"id": "x"}}'
@@ -291,7 +296,7 @@ async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Ri
     assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
 
 
-async def test_a_config_is_validated_with_the_columns_that_its_tasks_will_have(
+async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
     rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.spark.splitting.RELEASE_GRACE_MS", 0)  # No task was ever started.
@@ -302,18 +307,18 @@ async def test_a_config_is_validated_with_the_columns_that_its_tasks_will_have(
     open_ = {key: value for key, value in stated.items() if key != "value.schema"}
     named = {"transforms": "n", "transforms.n.type": "Filter", "transforms.n.condition": "name IS NOT NULL"}
     tasks = await rig.runtime.split(name, incarnation, stated, ())
-    # What was stated is not kept: no record has this column.
+    # A schema in the config is not kept: no record has this column.
     assert await rig.runtime.validate(stated | named, tasks) == {}
     assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
     assert await rig.runtime.validate(open_, tasks) == {}
     tasks = await rig.runtime.split(name, incarnation, open_, tasks)
     assert [task["value.schema"] for task in tasks] == ["row BIGINT"]
-    # What was inferred is kept though another schema was stated meanwhile.
+    # The inferred schema is kept although the config had another one meanwhile.
     tasks = await rig.runtime.split(name, incarnation, stated, tasks)
     assert [task["value.schema"] for task in tasks] == ["row BIGINT, name STRING"]
     kafka.produce("removed", 0, [b'{"row": 2, "name": "x"}'])
     assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
-    # Only what is missing is inferred: these values tell nothing.
+    # Only missing schemas are inferred: these values do not matter.
     kafka.delete_before("removed", 0, 2)
     kafka.produce("removed", 0, [b"no JSON"], key=b'{"id": "x"}')
     keyed = {
@@ -332,7 +337,7 @@ async def test_a_config_is_validated_with_the_columns_that_its_tasks_will_have(
     assert await rig.runtime.validate(other, tasks) == {}
 
 
-async def test_records_that_may_not_be_read_are_told_by_the_key_of_the_columns(
+async def test_an_error_in_reading_records_for_their_columns_names_the_key_of_the_columns(
     rig: Rig, kafka: Kafka, tmp_path: Path
 ) -> None:
     rules = f"allow User:{USER} create,describe,write topic:unreadable\n"
@@ -355,7 +360,7 @@ async def test_records_that_may_not_be_read_are_told_by_the_key_of_the_columns(
         assert "\n" not in sentence
 
 
-async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_also_the_last_of_a_stopped_one(
+async def test_a_connectors_group_has_the_offsets_that_its_tasks_have_read_also_after_a_stop(
     rig: Rig, kafka: Kafka
 ) -> None:
     kafka.create("lag", 3)
@@ -369,7 +374,7 @@ async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_al
         await rig.runtime.stop(start.task, grace_ms=20_000)
     read = {("lag", 0): 40, ("lag", 1): 40, ("lag", 2): 20}
     await rig.wait_until(lambda: kafka.group_offsets("connect-lag") == read)
-    # A task goes on from its checkpoint, whatever the group says.
+    # A task continues from its checkpoint, whatever the group's offsets are.
     kafka.set_group_offsets("connect-lag", dict.fromkeys(read, 0))
     begun = [await rig.start(config, "lag", index) for index in range(2)]
     kafka.produce_rows("lag", 3)
@@ -380,7 +385,7 @@ async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_al
     assert kafka.rows("lag") == list(range(kafka.next_row))
 
 
-async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_show_lag_and_shows_no_password(
+async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_and_logs_no_password(
     rig: Rig, kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path / "certificates")
@@ -405,12 +410,14 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_sh
             await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
             await rig.wait_until(lambda: "Connector secured: committing offsets to group" in caplog.text)
             await rig.runtime.stop(start.task, grace_ms=20_000)
-        own = source_end({**config, **overrides, "name": "secured"}, {}).config
+        own = configured_source({**config, **overrides, "name": "secured"}, {}).config
         parts = tuple(KafkaSource.parts(own))
-        share = Share(index=0, count=1, parts=parts, function=KafkaSource.split_function)
+        share = TaskInput(task_number=0, task_count=1, parts=parts, split_function=KafkaSource.split_function)
         source = KafkaSource.of(own, share)
-        KafkaSource.store.seed(tmp_path / "checkpoint", KafkaSource.starts(own, parts, is_first=True))
-        rows = source.read(rig.spark_runtime._living().spark, tmp_path / "checkpoint", None)
+        KafkaSource.position_store.initialize(
+            tmp_path / "checkpoint", KafkaSource.initial_positions(own, parts, is_new_connector=True)
+        )
+        rows = source.read(rig.spark_runtime._driver_or_raise().spark, tmp_path / "checkpoint", None)
         plan = rows._jdf.queryExecution().toString()
         wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()
@@ -421,7 +428,7 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_sh
     assert PASSWORD not in caplog.text + plan + str(error) + repr(source)
 
 
-async def test_a_batch_in_flight_whose_records_are_gone_is_finished_without_them_unless_the_config_forbids_it(
+async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_them_if_allowed(
     rig: Rig, kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.create("flight", 1)
@@ -429,10 +436,10 @@ async def test_a_batch_in_flight_whose_records_are_gone_is_finished_without_them
     config = kafka.config("flight")
     start = await rig.start(config, "flight")
     await rig.wait_until(lambda: len(kafka.rows("flight")) == 20)
-    held = rig.spark_runtime.held(start.task)
+    held = rig.spark_runtime.held_checkpoint(start.task)
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert held is not None
-    # The batch as a start that died before its effect has left it.
+    # The batch as after a kill before its effect.
     last = last_batch(held.path / "commits")
     assert last is not None
     (held.path / "commits" / str(last)).unlink()
@@ -445,11 +452,14 @@ async def test_a_batch_in_flight_whose_records_are_gone_is_finished_without_them
     await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("flight"))
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert kafka.rows("flight") == list(range(5, 40))
-    said = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
-    assert said == ["flight-0: batch 0 continues: records were deleted before they were read: 5 in flight-0"]
+    messages = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
+    assert messages == [
+        "Task flight-0: batch 0 continues with the existing records: records were deleted before they were read: "
+        "5 in flight-0"
+    ]
 
 
-async def test_a_running_task_that_retention_overtakes_goes_on_after_one_restart_of_its_query(
+async def test_a_running_task_overtaken_by_retention_continues_after_one_restart_of_its_query(
     rig: Rig, kafka: Kafka
 ) -> None:
     kafka.create("behind", 1)

@@ -1,4 +1,4 @@
-"""Workers that read from Kafka are killed in the midst of a backlog; each record is written once."""
+"""Workers that read from Kafka are killed during a backlog; each record is written once."""
 
 import contextlib
 import json
@@ -7,41 +7,41 @@ from pathlib import Path
 import pytest
 
 from coterie.spark.checkpoint import batch_in_flight, last_batch
-from coterie.spark.plugins import source_end
+from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
-from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, wait_until
 from tests.spark.sources.kafka_topics import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 BATCHES = 40
 ROWS = 50
-"""Of a batch."""
+"""Records of a batch."""
 
 
-def test_each_record_is_written_once_though_its_workers_are_killed(
+def test_each_record_is_written_once_although_workers_are_killed(
     spark_jars: Path, kafka: Kafka, tmp_path: Path
 ) -> None:
     kafka.create("killed", 2)
     kafka.produce_rows("killed", 2, each=BATCHES * ROWS // 2)
     config = kafka.config("killed", max__offsets__per__trigger=str(ROWS), format="parquet")
-    parts = KafkaSource.parts(source_end(config, {}).config)
+    parts = KafkaSource.parts(configured_source(config, {}).config)
     task = {"name": "fight", "task.class": "FileSink", "task.index": "0", "task.count": "1"}
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     in_flight: list[str] = []
 
-    def committed(holder: Holder) -> int:
+    def committed(holder: TaskProcess) -> int:
         return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
 
-    def is_in_batch(holder: Holder) -> bool:
+    def is_in_batch(holder: TaskProcess) -> bool:
         return any(batch_in_flight(path) is not None for path in directories(holder, tmp_path))
 
     with contextlib.ExitStack() as stack:
         for number in range(3):
-            holder = Holder(tmp_path, f"worker-{number}", stack, spark_jars)
-            holder.hear("ready")
+            holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
+            holder.wait_for_line("ready")
             holder.tell(start)
-            in_flight.append(holder.hear("holds").split()[2])
+            in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == 2:
                 break
             before = committed(holder)

@@ -1,4 +1,4 @@
-"""Where Kafka partitions stand in a checkpoint, read and written as Spark does; without Spark."""
+"""Positions of Kafka partitions in a checkpoint, read and written as Spark does, without Spark."""
 
 import resource
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ import pytest
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.sources.kafka_positions import (
-    KafkaPart,
+    TopicIdPartition,
     committed_offsets,
-    move_on,
     next_offsets,
     partitions_of,
     planned_ranges,
-    seed_offsets,
+    skip_to,
     spark_offsets,
+    write_initial_offsets,
 )
 
-PARTS = tuple(KafkaPart(topic="a.b-c", partition=number, topic_id="x_-1") for number in range(2))
+PARTS = tuple(TopicIdPartition(topic="a.b-c", partition=number, topic_id="x_-1") for number in range(2))
 ZERO, ONE = map(str, PARTS)
 
 
@@ -31,7 +31,7 @@ def plan(checkpoint: Path, batch_id: int, positions: dict[str, int], *, commit: 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """As on a full disk, a file of this process takes no byte more."""
+    """As on a full disk, no file of this process can grow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -40,25 +40,25 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_part_is_written_and_parsed_again() -> None:
+def test_a_part_is_parsed_back_as_it_was_written() -> None:
     assert ZERO == "a.b-c:0@x_-1"
-    assert tuple(map(KafkaPart.parse, (ZERO, ONE))) == PARTS
+    assert tuple(map(TopicIdPartition.parse, (ZERO, ONE))) == PARTS
     for text in ("", "a", "a:x@y", "a:²@y", ":1@x"):
         with pytest.raises(ValueError, match="is not <topic>:<partition>@<topic id>"):
-            KafkaPart.parse(text)
+            TopicIdPartition.parse(text)
 
 
-def test_a_seed_has_a_zero_byte_first_and_is_never_written_over(tmp_path: Path) -> None:
+def test_a_seed_begins_with_a_zero_byte_and_is_never_overwritten(tmp_path: Path) -> None:
     assert committed_offsets(tmp_path, PARTS) == {}
-    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
     assert (tmp_path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"a.b-c": {"0": 3, "1": 0}}'
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 3, ONE: 0}
     with pytest.raises(FileExistsError):
-        seed_offsets(tmp_path, {ZERO: 4})
+        write_initial_offsets(tmp_path, {ZERO: 4})
 
 
 def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> None:
-    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
     plan(tmp_path, 0, {ZERO: 5, ONE: 4}, commit=True)
     plan(tmp_path, 1, {ZERO: 6, ONE: 4}, commit=False)
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
@@ -68,25 +68,25 @@ def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> 
     assert partitions_of(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
 
 
-def test_moving_on_that_fails_on_a_full_disk_leaves_a_checkpoint_on_which_it_can_be_done_again(tmp_path: Path) -> None:
-    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
-    move_on(tmp_path, {ZERO: 9, ONE: 0})
+def test_advancing_a_checkpoint_can_be_repeated_after_a_failure_on_a_full_disk(tmp_path: Path) -> None:
+    write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    skip_to(tmp_path, {ZERO: 9, ONE: 0})
     with pytest.raises(OSError, match="File too large"), full_disk():
-        move_on(tmp_path, {ZERO: 11, ONE: 0})
+        skip_to(tmp_path, {ZERO: 11, ONE: 0})
     assert next_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
-    move_on(tmp_path, {ZERO: 11, ONE: 0})
+    skip_to(tmp_path, {ZERO: 11, ONE: 0})
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
 
 
-def test_moving_on_commits_a_batch_after_the_last_one_also_before_the_first(tmp_path: Path) -> None:
-    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+def test_advancing_a_checkpoint_commits_a_batch_after_the_last_one_even_before_the_first(tmp_path: Path) -> None:
+    write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
     for batch_id, offset in enumerate((9, 11)):
-        move_on(tmp_path, {ZERO: offset, ONE: 0})
+        skip_to(tmp_path, {ZERO: offset, ONE: 0})
         assert committed_offsets(tmp_path, PARTS) == next_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
         assert (tmp_path / "commits" / str(batch_id)).exists()
     assert (tmp_path / "metadata").exists()
 
 
-def test_positions_of_a_topic_and_of_its_next_life_are_not_written_together(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match=r"Topic a\.b-c has two ids"):
+def test_positions_of_a_topic_and_of_its_recreation_are_not_written_together(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=r"contain topic a\.b-c with two topic ids"):
         spark_offsets({ZERO: 3, ZERO + "2": 4})

@@ -1,4 +1,4 @@
-"""How large the records of a batch are is estimated from a few of them; and how Spark's consumers are set for it."""
+"""The size of a batch's records is estimated from a sample; and the settings of Spark's consumers for that."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pytest
 
 from coterie.nouns.errors import UnreachableError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS, consumer_options
-from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.sources.kafka_positions import TopicIdPartition
 from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS, mean_bytes
 from tests.spark.conftest import Rig
 from tests.spark.sources.kafka_topics import Kafka
@@ -16,7 +16,7 @@ SMALL, LARGE = b"x" * 9, b"x" * 49_999
 """Values; keys have one byte."""
 
 
-def test_the_size_of_records_is_the_larger_mean_of_the_first_and_the_last_ones(rig: Rig, kafka: Kafka) -> None:
+def test_the_estimated_record_size_is_the_larger_mean_of_the_first_and_the_last_records(rig: Rig, kafka: Kafka) -> None:
     def size_in(topic: str, *partitions: Sequence[bytes]) -> int:
         kafka.create(topic, len(partitions))
         for number, values in enumerate(partitions):
@@ -31,7 +31,7 @@ def test_the_size_of_records_is_the_larger_mean_of_the_first_and_the_last_ones(r
     assert size_in("sizes-empty", [], []) == 0
 
 
-def test_one_partition_of_each_topic_is_looked_at_before_others(rig: Rig, kafka: Kafka) -> None:
+def test_one_partition_of_each_topic_is_sampled_before_further_ones(rig: Rig, kafka: Kafka) -> None:
     kafka.create("sizes-many", SAMPLED_PARTITIONS)
     kafka.create("sizes-one", 1)
     for number in range(SAMPLED_PARTITIONS):
@@ -43,7 +43,7 @@ def test_one_partition_of_each_topic_is_looked_at_before_others(rig: Rig, kafka:
     assert found > 10_000
 
 
-def test_records_that_retention_took_away_have_no_size(rig: Rig, kafka: Kafka) -> None:
+def test_records_deleted_by_retention_have_no_size(rig: Rig, kafka: Kafka) -> None:
     kafka.create("sizes-gone", 1)
     kafka.produce("sizes-gone", 0, [SMALL] * 30)
     kafka.delete_before("sizes-gone", 0, 30)
@@ -53,16 +53,14 @@ def test_records_that_retention_took_away_have_no_size(rig: Rig, kafka: Kafka) -
     assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, "records after the batch do not count"
 
 
-def test_a_topic_that_is_gone_is_not_created_by_looking_at_it(
-    rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_topic_is_not_created_by_sampling_it(rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.spark.sources.kafka_sizes.LIMIT_MS", 1_000)
     with pytest.raises(UnreachableError):
         mean_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
     assert "sizes-absent" not in kafka.admin.list_topics(timeout=30).topics
 
 
-def test_a_fetch_at_the_end_of_a_partition_is_answered_soon_unless_the_user_says_otherwise() -> None:
+def test_the_maximum_wait_of_a_fetch_is_short_unless_the_user_sets_it() -> None:
     assert consumer_options({"fetch.min.bytes": "1"}) == {
         "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
         "kafka.fetch.min.bytes": "1",
@@ -70,5 +68,5 @@ def test_a_fetch_at_the_end_of_a_partition_is_answered_soon_unless_the_user_says
     assert consumer_options({"fetch.max.wait.ms": "500"}) == {"kafka.fetch.max.wait.ms": "500"}
 
 
-def _part(topic: str, partition: int) -> KafkaPart:
-    return KafkaPart(topic=topic, partition=partition, topic_id="any")
+def _part(topic: str, partition: int) -> TopicIdPartition:
+    return TopicIdPartition(topic=topic, partition=partition, topic_id="any")

@@ -35,9 +35,7 @@ def config_of(folder: Path, function: str = f"{MODULE}:build", **changes: str) -
     } | changes
 
 
-async def test_rows_of_a_functions_stream_arrive_once_also_from_a_batch_that_is_replayed(
-    rig: Rig, tmp_path: Path
-) -> None:
+async def test_rows_of_a_functions_stream_are_written_once_also_after_a_replay(rig: Rig, tmp_path: Path) -> None:
     config = config_of(tmp_path)
     assert await rig.runtime.validate(config, ()) == {}
     assert len(await rig.runtime.split(ConnectorName("build"), Incarnation("i"), config, ())) == 1
@@ -45,19 +43,19 @@ async def test_rows_of_a_functions_stream_arrive_once_also_from_a_batch_that_is_
         rows = [(row, 1.0 if row % 2 else None, row) for row in range(number * 10, number * 10 + 10)]
         write_file(tmp_path / "in", f"{number}.csv", rows)
         start = await rig.start(config, "build")
-        await rig.wait_until(lambda wanted=(number + 1) * 5: len(rows_of(tmp_path / "out")) >= wanted)  # type: ignore[misc]
-        held = rig.spark_runtime.held(start.task)
+        await rig.wait_until(lambda expected=(number + 1) * 5: len(rows_of(tmp_path / "out")) >= expected)  # type: ignore[misc]
+        held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.runtime.stop(start.task, grace_ms=0)
         if (last := last_batch(held.path / "commits")) is not None:
-            # The last batch had its effect and was not committed, as after a kill at that point.
+            # The last batch was written and not committed, as after a kill at that point.
             (held.path / "commits" / str(last)).unlink()
     start = await rig.start(config, "build")
     write_file(tmp_path / "in", "last.csv", [(51, 1.0, 1)])
-    wanted = [100 + row for row in (*range(1, 20, 2), 51)]
-    await rig.wait_until(lambda: rows_of(tmp_path / "out") == wanted)
+    expected = [100 + row for row in (*range(1, 20, 2), 51)]
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == expected)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    assert rows_of(tmp_path / "out") == wanted
+    assert rows_of(tmp_path / "out") == expected
 
 
 @pytest.mark.parametrize(
@@ -65,10 +63,10 @@ async def test_rows_of_a_functions_stream_arrive_once_also_from_a_batch_that_is_
     [
         ("shutil:rmtree", "its pipeline.modules allows tests.spark.user_functions"),
         (f"{MODULE}:no", "has no no"),
-        (f"{MODULE}:build_nothing", "it returned a NoneType, not a DataFrame"),
+        (f"{MODULE}:build_nothing", "the function returned a NoneType, not a DataFrame"),
         (f"{MODULE}:build_batch", "that is not a stream: build it from spark.readStream"),
-        (f"{MODULE}:build_raises", "it raised KeyError: 'folder' ("),
-        (f"{MODULE}:build_leaves", "it raised SystemExit: enough ("),
+        (f"{MODULE}:build_raises", "the function raised KeyError: 'folder' ("),
+        (f"{MODULE}:build_leaves", "the function raised SystemExit: enough ("),
         (f"{MODULE}:build_counts", "keeps state between batches (Aggregate)"),
     ],
 )
@@ -80,12 +78,12 @@ async def test_a_function_that_builds_no_stream_is_refused_with_the_reason(
     assert words in errors["pipeline.function"][0]
 
 
-async def test_a_function_that_does_not_return_is_not_waited_for() -> None:
-    with pytest.raises(ValueError, match="it did not return within 0 s"):
+async def test_a_function_that_does_not_return_is_refused_at_the_time_limit() -> None:
+    with pytest.raises(ValueError, match="the function did not return within 0 s"):
         call_within(0.05, user_functions.build_never, None, {})
 
 
-async def test_the_sink_of_a_connector_with_checkpoints_stays(rig: Rig, tmp_path: Path) -> None:
+async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(rig: Rig, tmp_path: Path) -> None:
     config = config_of(tmp_path)
     name, incarnation = ConnectorName("stays"), Incarnation("i")
     tasks = await rig.runtime.split(name, incarnation, config, ())

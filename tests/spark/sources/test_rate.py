@@ -10,7 +10,7 @@ from tests.spark.conftest import Rig, rows_of
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 
 
-async def test_each_value_comes_once_over_all_tasks_also_when_a_batch_is_replayed(rig: Rig, tmp_path: Path) -> None:
+async def test_each_value_is_written_once_over_all_tasks_also_after_a_replay(rig: Rig, tmp_path: Path) -> None:
     config = {
         "connector.class": "RateSource",
         "tasks.max": "2",
@@ -27,12 +27,12 @@ async def test_each_value_comes_once_over_all_tasks_also_when_a_batch_is_replaye
     for least in (40, 120):
         starts = [await rig.start(config, "rate", index) for index in range(2)]
         await rig.wait_until(lambda: all(len(values(index)) >= least for index in range(2)))  # noqa: B023
-        held = [rig.spark_runtime.held(start.task) for start in starts]
+        held = [rig.spark_runtime.held_checkpoint(start.task) for start in starts]
         for start in starts:
             await rig.runtime.stop(start.task, grace_ms=0)
         for one in held:
             assert one is not None
-            # The last batch had its effect and was not committed, as after a kill at that point.
+            # The last batch was written and not committed, as after a kill at that point.
             (one.path / "commits" / str(last_batch(one.path / "commits"))).unlink()
     for index in range(2):
         found = values(index)

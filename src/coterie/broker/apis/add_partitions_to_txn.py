@@ -1,66 +1,82 @@
-"""AddPartitionsToTxn: adds partitions to one transaction (v0-3) or to several transactions, or only verifies that they
-were added (v4-5: in Kafka for brokers only; here any authorized client may send it). All partitions of a transaction
-are added, or none."""
+"""AddPartitionsToTxn: adds partitions to one transaction (v0-3), or to several transactions (v4-5). A request of v4-5
+may instead only verify that partitions were added before. In Kafka only brokers may send v4-5; here each client that
+has the operation CLUSTER_ACTION on the cluster may. For each transaction, all its partitions are added, or none."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import (
+from coterie.broker.apis.authorization import (
     AccessCheck,
+    ApiAuthorization,
     Operation,
-    Permission,
+    cluster_check,
     each_partition,
-    in_cluster,
-    in_transaction,
-    on_topic,
+    topic_check,
+    transactional_id_check,
 )
 from coterie.broker.apis.transactional import coordinator_reply
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.topics.names import is_internal
-from coterie.groups.transaction_messages import AddPartitions, Event, Identity, TopicPartition, VerifyPartitions
+from coterie.groups.transaction_messages import (
+    AddPartitions,
+    Event,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    VerifyPartitions,
+)
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _BATCHED_SINCE = 4
+"""The first version with several transactions in one request."""
 _FENCED_SINCE = 2
+"""The first version in which the response may have the error code PRODUCER_FENCED (KIP-588)."""
 
 _ErrorOf = Callable[[TopicPartition], ErrorCode]
+"""Returns the error code of one requested partition; NONE for success."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     body = request.body
     if request.header.api_version < _BATCHED_SINCE:
-        error_of = await _added(
-            node,
+        error_of = await _add_partitions(
+            broker,
             body.v3_and_below_transactional_id,
-            Identity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
+            ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
             body.v3_and_below_topics,
-            knows_fenced=request.header.api_version >= _FENCED_SINCE,
+            supports_producer_fenced=request.header.api_version >= _FENCED_SINCE,
         )
         return {
             "results_by_topic_v3_and_below": _results(body.v3_and_below_topics, error_of),
         }
     results: list[Values] = []
     for asked in body.transactions:
-        producer = Identity(asked.producer_id, asked.producer_epoch)
-        error_of = await _added(node, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only)
+        producer = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
+        error_of = await _add_partitions(
+            broker, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only
+        )
         results.append({"transactional_id": asked.transactional_id, "topic_results": _results(asked.topics, error_of)})
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
-async def _added(
-    node: Node,
+async def _add_partitions(
+    broker: BrokerContext,
     transactional_id: str,
-    producer: Identity,
+    producer: ProducerIdAndEpoch,
     topics: Sequence[Any],
     *,
     only_verifies: bool = False,
-    knows_fenced: bool = True,
+    supports_producer_fenced: bool = True,
 ) -> _ErrorOf:
-    """The error code of each partition."""
+    """Add the partitions of ``topics`` to the transaction or, if ``only_verifies``, check that they were added. Returns
+    a function from a requested partition to its error code.
+
+    If one of the partitions does not exist or belongs to an internal topic, no partition is added, and the others get
+    OPERATION_NOT_ATTEMPTED.
+    """
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
-    errors = {of: error for of in asked if (error := _topic_error(node, of))}
+    errors = {of: error for of in asked if (error := _topic_error(broker, of))}
     if errors:
         return lambda of: errors.get(of, ErrorCode.operation_not_attempted)
     if not transactional_id:
@@ -68,17 +84,21 @@ async def _added(
     if not asked:
         return lambda _: ErrorCode.none
     event: Event = (VerifyPartitions if only_verifies else AddPartitions)(producer=producer, partitions=asked)
-    reply = await coordinator_reply(node, transactional_id, lambda _: event, knows_fenced=knows_fenced)
+    reply = await coordinator_reply(
+        broker, transactional_id, lambda _: event, supports_producer_fenced=supports_producer_fenced
+    )
     return lambda of: ErrorCode.transaction_abortable if of in reply.missing else reply.error
 
 
-def _topic_error(node: Node, of: TopicPartition) -> ErrorCode | None:
-    if is_internal(of.topic):
+def _topic_error(broker: BrokerContext, topic_partition: TopicPartition) -> ErrorCode | None:
+    """The error code if the partition does not exist or belongs to an internal topic, else None."""
+    if is_internal(topic_partition.topic):
         return ErrorCode.topic_authorization_failed
-    return ErrorCode.unknown_topic_or_partition if node.log.partition(*of) is None else None
+    return ErrorCode.unknown_topic_or_partition if broker.log.partition(*topic_partition) is None else None
 
 
 def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
+    """The response entries of the requested ``topics``, with an error code for each partition."""
     return [
         {
             "name": topic.name,
@@ -94,34 +114,38 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _added_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """Authorize all topics or none: if one topic is refused, the others are not attempted."""
-    error = in_transaction("v3_and_below_transactional_id")(access)
+def _add_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+    """The error code of one topic of a request of v0-3, None if the topic is allowed. All topics are allowed, or none:
+    if another topic of the request is refused, the code is OPERATION_NOT_ATTEMPTED."""
+    error = transactional_id_check("v3_and_below_transactional_id")(access)
     if error is not None:
         return error
-    write = on_topic(Operation.WRITE)
+    write = topic_check(Operation.WRITE)
     if (error := write(access, asked)) is not None:
         return error
     others = access.request.body.v3_and_below_topics
     return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _added_by_a_broker(access: AccessCheck) -> ErrorCode | None:
-    """Since v4 the API is for brokers only."""
-    return None if hasattr(access.request.body, "v3_and_below_topics") else in_cluster(Operation.CLUSTER_ACTION)(access)
+def _broker_only_error(access: AccessCheck) -> ErrorCode | None:
+    """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
+    allows to brokers only; else None."""
+    return (
+        None if hasattr(access.request.body, "v3_and_below_topics") else cluster_check(Operation.CLUSTER_ACTION)(access)
+    )
 
 
-_NEEDS = Permission(
-    whole=_added_by_a_broker,
-    each=[
+_AUTHORIZATION = ApiAuthorization(
+    check_request=_broker_only_error,
+    items=[
         each_partition(
-            _added_topic,
-            asked="v3_and_below_topics",
-            answers="results_by_topic_v3_and_below",
-            parts=("partitions", "results_by_partition"),
-            number=(None, "partition_index"),
+            _add_topic_error,
+            request_field="v3_and_below_topics",
+            response_field="results_by_topic_v3_and_below",
+            partition_fields=("partitions", "results_by_partition"),
+            index_fields=(None, "partition_index"),
             error_field="partition_error_code",
         )
     ],
 )
-API = KafkaApi(key=24, versions=range(6), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=24, versions=range(6), handle=handle, authorization=_AUTHORIZATION)

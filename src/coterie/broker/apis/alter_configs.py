@@ -1,26 +1,30 @@
-"""AlterConfigs: replaces all configs set on a topic or a group; used by older tools. Not supported, as in
-IncrementalAlterConfigs: brokers, loggers and client metrics."""
+"""AlterConfigs: replaces all configs that are set on a topic or a group by those of the request; used by older tools.
+Not supported, as in IncrementalAlterConfigs: the configs of brokers, loggers and client metrics."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.incremental_alter_configs import answered
-from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.topics.config_changes import check_names, given
-from coterie.config.definition import Definition
-from coterie.wire.shapes import Values
+from coterie.broker.apis.authorization import Operation, resources_authorization
+from coterie.broker.apis.incremental_alter_configs import alter_resources
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.topics.config_changes import check_unique_names, require_value
+from coterie.config.definition import ConfigDef
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    return await answered(node, request, _replaced)
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return await alter_resources(broker, request, _replace_configs)
 
 
-def _replaced(asked: Any, _definition: Definition, _own: Mapping[str, str]) -> dict[str, str]:
-    check_names(one.name for one in asked.configs)
-    return {one.name: given(one.name, one.value) for one in asked.configs}
+def _replace_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
+    """The configs in the request's entry ``asked``; the former configs are dropped.
+
+    :raises KafkaRefusal: when a config name occurs twice, or a value is null.
+    """
+    check_unique_names(one.name for one in asked.configs)
+    return {one.name: require_value(one.name, one.value) for one in asked.configs}
 
 
-_NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
-API = KafkaApi(key=33, versions=range(3), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
+API = KafkaApi(key=33, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

@@ -3,29 +3,33 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from coterie.broker.apis.needs import AccessCheck, Permission
-from coterie.broker.apis.permissions import answered
-from coterie.broker.node import ApiRequest, Node
-from coterie.wire.shapes import Values
+from coterie.broker.apis.authorization import AccessCheck, ApiAuthorization
+from coterie.broker.apis.authorized_response import authorized_response
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.wire.kio_entities import Values
 
-Handler = Callable[[Node, ApiRequest], Values | Awaitable[Values | None]]
-"""Returns, at once or later, values that are valid for every version; None if the request has no response."""
+Handler = Callable[[BrokerContext, ApiRequest], Values | Awaitable[Values | None]]
+"""Handles one request. Returns the values of the response by field name, valid for every version, or an awaitable for
+them; the awaitable's result is None if the request has no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaApi:
-    """One API of the broker. ``needs`` has no default, so that no API is open to all clients by omission."""
+    """The declaration of one API. ``authorization`` has no default, so that no API is open to all clients by
+    omission."""
 
     key: int
     versions: range
+    """The versions that work; a request of another version is not decoded."""
     handle: Handler
-    needs: Permission
+    authorization: ApiAuthorization
     advertised_min: int | None = None
-    """The lowest advertised version, if it differs from the lowest version that works."""
+    """The lowest version in ApiVersions responses; None: the lowest of ``versions``."""
 
-    def answer(self, node: Node, request: ApiRequest) -> Values | Awaitable[Values | None]:
-        """The response to ``request``; if the broker has access rules, only what they allow."""
-        rules = node.admission.rules
+    def respond(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
+        """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, the
+        request is handled only as far as they allow (`authorized_response`)."""
+        rules = broker.security.acls
         if rules is None:
-            return self.handle(node, request)
-        return answered(self.needs, AccessCheck(node, request, rules), self.handle)
+            return self.handle(broker, request)
+        return authorized_response(self.authorization, AccessCheck(broker, request, rules), self.handle)

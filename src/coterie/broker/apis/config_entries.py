@@ -1,18 +1,20 @@
-"""Configs in the responses of DescribeConfigs and CreateTopics: value, source, synonyms, type."""
+"""Builds the entries for configs in the responses of DescribeConfigs and CreateTopics: each has a config's name, value,
+the source of the value, synonyms, type and documentation. A synonym is a place where the value may be set, with the
+value that is set there."""
 
 from collections.abc import Mapping
 from enum import IntEnum
 
-from coterie.broker.groups.configs import GROUP, broker_name
-from coterie.broker.node import NODE_ID, Node
+from coterie.broker.context import NODE_ID, BrokerContext
+from coterie.broker.groups.configs import GROUP_CONFIGS, broker_config_name
 from coterie.broker.topics.broker_configs import broker_values
-from coterie.broker.topics.configs import BROKER_NAMES, TOPIC, batch_size_max
-from coterie.config.definition import Key, Type
-from coterie.wire.shapes import Values
+from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS, batch_size_max
+from coterie.config.definition import ConfigKey, Type
+from coterie.wire.kio_entities import Values
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, with Kafka's numbers."""
+    """Where a config's value is set, with Kafka's numbers."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -31,33 +33,36 @@ _TYPES = {
     Type.CLASS: 8,
     Type.PASSWORD: 9,
 }
-"""Kafka's numbers of the types (KIP-569)."""
+"""Kafka's number of each config type (KIP-569)."""
 
 
-def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
-    """All configs of a topic; ``configs`` are those set on the topic."""
-    batch_size = str(batch_size_max({}, node.settings))
+def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
+    """An entry for each config that a topic can have; ``configs`` are those set on the topic."""
+    batch_size = str(batch_size_max({}, broker.settings))
     return [
         _entry(
             key,
             configs.get(key.name),
             ConfigSource.TOPIC,
-            BROKER_NAMES.get(key.name),
+            BROKER_CONFIG_NAMES.get(key.name),
             set_on_broker=batch_size if key.name == "max.message.bytes" and batch_size != key.default else None,
         )
-        for key in TOPIC.keys
+        for key in TOPIC_CONFIGS.keys
     ]
 
 
 def group_entries(configs: Mapping[str, str]) -> list[Values]:
-    """All configs of a group; ``configs`` are those set on the group."""
-    return [_entry(key, configs.get(key.name), ConfigSource.GROUP, broker_name(key.name)) for key in GROUP.keys]
+    """An entry for each config that a group can have; ``configs`` are those set on the group."""
+    return [
+        _entry(key, configs.get(key.name), ConfigSource.GROUP, broker_config_name(key.name))
+        for key in GROUP_CONFIGS.keys
+    ]
 
 
-def broker_entries(node: Node) -> list[Values]:
-    """All configs of this broker; they cannot be changed while it runs."""
+def broker_entries(broker: BrokerContext) -> list[Values]:
+    """An entry for each config of this broker. All are read-only: they cannot be changed while the broker runs."""
     entries: list[Values] = []
-    for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
+    for key, value in broker_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):
         set_here = None if value == key.default else value
         synonym = None if key.default is None else key.name
         entries.append({**_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})
@@ -65,10 +70,14 @@ def broker_entries(node: Node) -> list[Values]:
 
 
 def _entry(
-    key: Key, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
+    key: ConfigKey, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
 ) -> Values:
-    """``own`` is the value that was set, by ``source``; ``synonym`` is the broker config with the default:
-    ``set_on_broker``, or Kafka's default."""
+    """The entry of the config ``key``.
+
+    ``own`` is the value that is set at ``source``, None if none is. ``synonym`` is the name of the broker config from
+    which the default is taken, None if there is none; ``set_on_broker`` is this broker config's value, None if it is
+    Kafka's default.
+    """
     default = key.default or "", ConfigSource.DEFAULT
     if set_on_broker is not None:
         default = set_on_broker, ConfigSource.STATIC_BROKER

@@ -1,39 +1,48 @@
-"""CreatePartitions: increases the number of partitions of a topic; with validate-only. Not supported: replicas, because
-there is one broker."""
+"""CreatePartitions: increases the number of partitions of topics, or only checks whether that is allowed
+(validate-only). Not supported: replicas, because there is one broker."""
 
 from collections import Counter
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.create_topics import assignment_error, check_room
-from coterie.broker.apis.needs import Operation, Permission, each_topic, on_topic
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.outcome import outcome
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_topic, topic_check
+from coterie.broker.apis.create_topics import assignment_error, check_partition_limit
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.error_reply import error_and_message
+from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import is_internal
-from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     often = Counter(asked.name for asked in request.body.topics)
     answers: list[Values] = []
-    async for asked in in_turns({asked.name: asked for asked in request.body.topics}.values()):
-        error, sentence = await outcome(_grow(node, asked, often, validate_only=request.body.validate_only))
-        answers.append({"name": asked.name, "error_code": error, "error_message": sentence})
+    async for asked in yielding({asked.name: asked for asked in request.body.topics}.values()):
+        error, error_message = await error_and_message(
+            _grow(broker, asked, often, validate_only=request.body.validate_only)
+        )
+        answers.append({"name": asked.name, "error_code": error, "error_message": error_message})
     return {"results": answers}
 
 
-async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
-    """:raises KafkaRefusal, WorldError: the topic is unchanged."""
+async def _grow(broker: BrokerContext, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
+    """Increase the number of partitions of the topic in the request's entry ``asked``; if ``validate_only``, only check
+    the entry. ``often`` counts how often the request contains each topic name.
+
+    :raises KafkaRefusal: when the request is invalid, or a limit of partitions would be exceeded.
+    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error the topic
+        is unchanged.
+    """
     if often[asked.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic name.")
-    topic = node.log.topics.get(asked.name)
+    topic = broker.log.topics.get(asked.name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     if is_internal(asked.name):
         raise KafkaRefusal(
-            ErrorCode.invalid_topic_exception, f"The number of partitions of {asked.name} cannot be changed."
+            ErrorCode.invalid_topic_exception,
+            f"{asked.name} is an internal topic; the number of its partitions cannot be changed.",
         )
     before, after = len(topic.partitions), asked.count
     if after == before:
@@ -43,7 +52,7 @@ async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: b
             ErrorCode.invalid_partitions,
             f"The topic {asked.name} currently has {before} partition(s); {after} would not be an increase.",
         )
-    check_room(node, partitions=after, more=after - before)
+    check_partition_limit(broker, partitions=after, added_partitions=after - before)
     if asked.assignments is not None:
         if len(asked.assignments) != after - before:
             raise KafkaRefusal(
@@ -52,11 +61,11 @@ async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: b
                 " assignment(s) were specified.",
             )
         for assignment in asked.assignments:
-            if sentence := assignment_error(assignment.broker_ids):
-                raise KafkaRefusal(ErrorCode.invalid_replica_assignment, sentence)
+            if error_message := assignment_error(assignment.broker_ids):
+                raise KafkaRefusal(ErrorCode.invalid_replica_assignment, error_message)
     if not validate_only:
-        await node.log.create_partitions(topic, after, partitions_max=node.settings.partitions_max)
+        await broker.log.create_partitions(topic, after, partitions_max=broker.settings.partitions_max)
 
 
-_NEEDS = Permission(each=[each_topic(on_topic(Operation.ALTER), answers="results")])
-API = KafkaApi(key=37, versions=range(4), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(items=[each_topic(topic_check(Operation.ALTER), response_field="results")])
+API = KafkaApi(key=37, versions=range(4), handle=handle, authorization=_AUTHORIZATION)

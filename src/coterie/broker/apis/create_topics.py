@@ -1,96 +1,129 @@
-"""CreateTopics: validates as Kafka does, returns all configs; with validate-only. Not supported: replication, because
-there is one broker; create policies and quotas."""
+"""CreateTopics: creates topics, or only checks whether they could be created (validate-only). Validates like Kafka. The
+response contains all configs of each topic. Not supported: replication, because there is one broker; create policies
+and quotas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import (
+    TOPIC,
+    UNAUTHORIZED,
+    AccessCheck,
+    ApiAuthorization,
+    ItemAuthorization,
+    Operation,
+    create_topic_error,
+)
 from coterie.broker.apis.config_entries import topic_entries
-from coterie.broker.apis.needs import TOPIC, UNAUTHORIZED, AccessCheck, Each, Operation, Permission, creation
-from coterie.broker.node import NODE_ID, ApiRequest, Node
-from coterie.broker.outcome import outcome
-from coterie.broker.storage.store import NoRoomError
+from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
+from coterie.broker.error_reply import error_and_message
+from coterie.broker.loop_yield import yielding
+from coterie.broker.storage.store import TooManyPartitionsError
 from coterie.broker.topics.configs import config_error
-from coterie.broker.topics.names import collision, is_internal, name_error
-from coterie.broker.turns import in_turns
+from coterie.broker.topics.names import colliding_name, is_internal, name_error
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    often = Counter(topic.name for topic in request.body.topics)
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    name_counts = Counter(topic.name for topic in request.body.topics)
     # One after the other: each new topic counts in the limit of the next. A duplicate name is refused anyway.
     asked = {topic.name: topic for topic in request.body.topics}.values()
     return {
         "topics": [
-            await _answer(node, one, often, validate_only=request.body.validate_only) async for one in in_turns(asked)
+            await _topic_values(broker, one, name_counts, validate_only=request.body.validate_only)
+            async for one in yielding(asked)
         ],
     }
 
 
-async def _answer(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> Values:
-    configs = {config.name: config.value for config in asked.configs}
-    error, sentence = await outcome(_create(node, asked, configs, often, validate_only=validate_only))
-    answer: dict[str, Any] = {"name": asked.name, "topic_id": None, "error_code": error, "error_message": sentence}
+async def _topic_values(
+    broker: BrokerContext, new_topic: Any, name_counts: Counter[str], *, validate_only: bool
+) -> Values:
+    """Create or validate the topic in the request's entry ``new_topic``; return the response entry."""
+    configs = {config.name: config.value for config in new_topic.configs}
+    error, error_message = await error_and_message(
+        _create(broker, new_topic, configs, name_counts, validate_only=validate_only)
+    )
+    answer: dict[str, Any] = {
+        "name": new_topic.name,
+        "topic_id": None,
+        "error_code": error,
+        "error_message": error_message,
+    }
     if error is not ErrorCode.none:
         return answer | {"num_partitions": -1, "replication_factor": -1, "configs": ()}
     if not validate_only:
-        answer["topic_id"] = node.log.topics[asked.name].topic_id
+        answer["topic_id"] = broker.log.topics[new_topic.name].topic_id
     return answer | {
-        "num_partitions": len(asked.assignments) or _counted(node, asked),
+        "num_partitions": len(new_topic.assignments) or _partition_count(broker, new_topic),
         "replication_factor": 1,
-        "configs": topic_entries(node, configs),
+        "configs": topic_entries(broker, configs),
     }
 
 
 async def _create(
-    node: Node, asked: Any, configs: Mapping[str, Any], often: Counter[str], *, validate_only: bool
+    broker: BrokerContext, new_topic: Any, configs: Mapping[str, Any], name_counts: Counter[str], *, validate_only: bool
 ) -> None:
-    """:raises KafkaRefusal, WorldError: the topic was not created."""
-    if often[asked.name] > 1:
+    """Check the request's entry ``new_topic`` and create the topic, unless ``validate_only``. ``configs`` are its
+    configs; ``name_counts`` counts how often the request contains each topic name.
+
+    :raises KafkaRefusal: when the entry is invalid, or a limit of partitions would be exceeded.
+    :raises WorldError: when the log cannot be written. After each error the topic was not created.
+    """
+    if name_counts[new_topic.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
-    check_name(node, asked.name)
-    partitions = _assigned_partitions(asked) if asked.assignments else _counted_partitions(node, asked)
-    check_room(node, partitions=partitions, more=partitions)
-    if sentence := config_error(configs):
-        raise KafkaRefusal(ErrorCode.invalid_config, sentence)
+    check_new_topic_name(broker, new_topic.name)
+    partitions = _check_assignments(new_topic) if new_topic.assignments else _check_partition_count(broker, new_topic)
+    check_partition_limit(broker, partitions=partitions, added_partitions=partitions)
+    if error_message := config_error(configs):
+        raise KafkaRefusal(ErrorCode.invalid_config, error_message)
     if not validate_only:
-        await node.log.create_topic(asked.name, partitions, configs, partitions_max=node.settings.partitions_max)
+        await broker.log.create_topic(
+            new_topic.name, partitions, configs, partitions_max=broker.settings.partitions_max
+        )
 
 
 # -- validation of new topics and partitions ------------------------------------------------------------------------
 
 
-def check_name(node: Node, name: str) -> None:
-    """:raises KafkaRefusal: a new topic cannot have this name."""
-    if sentence := name_error(name):
-        raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
-    if name in node.log.topics:
+def check_new_topic_name(broker: BrokerContext, name: str) -> None:
+    """Check that a new topic can have this name.
+
+    :raises KafkaRefusal: when the name is invalid or reserved, a topic with this name exists, or an existing topic's
+        name differs from it only in dots and underscores.
+    """
+    if error_message := name_error(name):
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
+    if name in broker.log.topics:
         raise KafkaRefusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
     if is_internal(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The name {name} is reserved for an internal topic.")
-    if other := collision(name, node.log.topics):
+    if other := colliding_name(name, broker.log.topics):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def check_room(node: Node, *, partitions: int, more: int) -> None:
-    """Check the limits of partitions before the write, also for validate-only requests. The write checks again, with
-    the partitions that concurrent requests create.
+def check_partition_limit(broker: BrokerContext, *, partitions: int, added_partitions: int) -> None:
+    """Check the limits of one topic's and of the broker's partitions before the write, also for validate-only requests.
+    The write checks the broker's limit again, because concurrent requests may have created partitions since.
 
-    :raises KafkaRefusal: the topic cannot have ``partitions`` partitions, of which ``more`` are new.
+    :raises KafkaRefusal: when ``partitions`` are too many for one topic, or ``added_partitions`` more are too many for
+        the broker.
     """
-    if partitions > node.settings.topic_partitions_max:
+    if partitions > broker.settings.topic_partitions_max:
         raise KafkaRefusal(
             ErrorCode.invalid_partitions,
-            f"A topic may have at most {node.settings.topic_partitions_max} partitions; {partitions} were requested.",
+            f"A topic may have at most {broker.settings.topic_partitions_max} partitions; {partitions} were requested.",
         )
-    if node.log.partition_count + more > node.settings.partitions_max:
-        raise NoRoomError(node.settings.partitions_max)
+    if broker.log.partition_count + added_partitions > broker.settings.partitions_max:
+        raise TooManyPartitionsError(broker.settings.partitions_max)
 
 
 def assignment_error(broker_ids: Sequence[int]) -> str | None:
-    """An error message if a partition cannot be on these brokers, else None."""
+    """An error message if ``broker_ids``, the replicas that the request assigns to a partition, are not exactly this
+    broker, else None."""
     if not broker_ids:
         return "The manual partition assignment includes an empty replica list."
     unknown = next((broker_id for broker_id in broker_ids if broker_id != NODE_ID), None)
@@ -101,52 +134,62 @@ def assignment_error(broker_ids: Sequence[int]) -> str | None:
     return None
 
 
-def _counted(node: Node, asked: Any) -> int:
+def _partition_count(broker: BrokerContext, new_topic: Any) -> int:
+    """The number of partitions that the request's entry ``new_topic`` sets, or the broker's default."""
     # -1 means the broker's default (KIP-464).
-    return node.settings.default_partitions if asked.num_partitions == -1 else int(asked.num_partitions)
+    return broker.settings.default_partitions if new_topic.num_partitions == -1 else int(new_topic.num_partitions)
 
 
-def _counted_partitions(node: Node, asked: Any) -> int:
-    partitions = _counted(node, asked)
+def _check_partition_count(broker: BrokerContext, new_topic: Any) -> int:
+    """The number of partitions of a new topic without a manual assignment.
+
+    :raises KafkaRefusal: when the number, or the replication factor, is invalid.
+    """
+    partitions = _partition_count(broker, new_topic)
     if partitions <= 0:
         raise KafkaRefusal(
             ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
         )
-    if asked.replication_factor == 0 or asked.replication_factor < -1:
+    if new_topic.replication_factor == 0 or new_topic.replication_factor < -1:
         raise KafkaRefusal(
             ErrorCode.invalid_replication_factor, "Replication factor must be larger than 0, or -1 to use the default."
         )
-    if asked.replication_factor > 1:
+    if new_topic.replication_factor > 1:
         raise KafkaRefusal(
             ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {asked.replication_factor} time(s):"
+            f"Unable to replicate the partition {new_topic.replication_factor} time(s):"
             " The target replication factor cannot be reached because only 1 broker(s) are registered.",
         )
     return partitions
 
 
-def _assigned_partitions(asked: Any) -> int:
-    if asked.num_partitions != -1 or asked.replication_factor != -1:
+def _check_assignments(new_topic: Any) -> int:
+    """The number of partitions of a new topic with a manual assignment of its replicas to brokers.
+
+    :raises KafkaRefusal: when the assignment is invalid.
+    """
+    if new_topic.num_partitions != -1 or new_topic.replication_factor != -1:
         raise KafkaRefusal(
             ErrorCode.invalid_request,
             "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1.",
         )
-    numbers = sorted(assignment.partition_index for assignment in asked.assignments)
+    numbers = sorted(assignment.partition_index for assignment in new_topic.assignments)
     if numbers != list(range(len(numbers))):
         raise KafkaRefusal(
             ErrorCode.invalid_replica_assignment, "Partitions should be a consecutive 0-based integer sequence."
         )
-    for assignment in asked.assignments:
-        if sentence := assignment_error(assignment.broker_ids):
-            raise KafkaRefusal(ErrorCode.invalid_replica_assignment, sentence)
+    for assignment in new_topic.assignments:
+        if error_message := assignment_error(assignment.broker_ids):
+            raise KafkaRefusal(ErrorCode.invalid_replica_assignment, error_message)
     return len(numbers)
 
 
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _seen_configs(access: AccessCheck, answer: Values) -> Values:
-    """Since v5 the response has a new topic's configs (KIP-525); hide them if the client may not describe them."""
+def _hide_configs(access: AccessCheck, answer: Values) -> Values:
+    """The response without the configs, the number of partitions and the replication factor of each new topic whose
+    configs the client may not describe. Only responses since v5 have these fields (KIP-525)."""
     hidden = {
         "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
         "num_partitions": -1,
@@ -157,20 +200,21 @@ def _seen_configs(access: AccessCheck, answer: Values) -> Values:
         **answer,
         "topics": [
             topic
-            if topic["error_code"] is not ErrorCode.none or access.may(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
+            if topic["error_code"] is not ErrorCode.none
+            or access.is_allowed(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
             else {**topic, **hidden}
             for topic in answer.get("topics", ())
         ],
     }
 
 
-_NEEDS = Permission(
-    each=[
-        Each(
-            asked="topics",
-            answers="topics",
-            needs=creation,
-            refused=lambda topic, error: {
+_AUTHORIZATION = ApiAuthorization(
+    items=[
+        ItemAuthorization(
+            request_field="topics",
+            response_field="topics",
+            check=create_topic_error,
+            refused_item=lambda topic, error: {
                 "name": topic.name,
                 "error_code": error,
                 "error_message": UNAUTHORIZED,
@@ -178,6 +222,6 @@ _NEEDS = Permission(
             },
         )
     ],
-    rewritten=_seen_configs,
+    filter_response=_hide_configs,
 )
-API = KafkaApi(key=19, versions=range(2, 8), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=19, versions=range(2, 8), handle=handle, authorization=_AUTHORIZATION)

@@ -1,31 +1,33 @@
-"""DeleteRecords: raises a partition's start offset; earlier records are not read again. As in Kafka, compacted topics
-refuse it. Waiting for replicas is not supported, because there are none."""
+"""DeleteRecords: raises a partition's start offset, so that the records before it cannot be read any more. As in Kafka,
+the request is refused for a topic whose cleanup.policy does not contain delete. Waiting for replicas is not supported,
+because there are none."""
 
 from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.apis.partition_answers import partition_answers
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.outcome import outcome
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.partition_entries import partition_entries
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.error_reply import error_and_message
 from coterie.broker.storage.log import Partition
-from coterie.broker.topics.configs import items_of
+from coterie.broker.topics.configs import list_config
 from coterie.broker.topics.names import is_internal
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
-_END = -1
-"""Instead of an offset: delete all records."""
-
-
-async def handle(node: Node, request: ApiRequest) -> Values:
-    return {"topics": await partition_answers(request.body.topics, partial(_answer, node))}
+_HIGH_WATERMARK = -1
+"""A request with this value instead of an offset deletes all records of the partition."""
 
 
-async def _answer(node: Node, name: str, asked: Any) -> Values:
-    partition = node.log.partition(name, asked.partition_index)
-    error, _ = await outcome(_delete(node, name, partition, asked.offset))
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return {"topics": await partition_entries(request.body.topics, partial(_partition_values, broker))}
+
+
+async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Values:
+    """Delete records of one partition of the topic ``name``; return the partition's response entry."""
+    partition = broker.log.partition(name, asked.partition_index)
+    error, _ = await error_and_message(_delete(broker, name, partition, asked.offset))
     return {
         "partition_index": asked.partition_index,
         "low_watermark": partition.start_offset if partition and error is ErrorCode.none else -1,
@@ -33,19 +35,27 @@ async def _answer(node: Node, name: str, asked: Any) -> Values:
     }
 
 
-async def _delete(node: Node, name: str, partition: Partition | None, offset: int) -> None:
-    """:raises KafkaRefusal, WorldError: nothing was deleted."""
+async def _delete(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
+    """Raise the start offset of ``partition`` to ``offset``. ``partition`` is None if the requested one does not exist.
+
+    :raises KafkaRefusal: when the topic is internal, does not exist or is only compacted, or ``offset`` is past the
+        end.
+    :raises WorldError: when the log cannot be written. After each error no record was deleted.
+    """
     if is_internal(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception)
     if partition is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
-    if "delete" not in items_of(node.log.topics[name].configs, "cleanup.policy"):
+    if "delete" not in list_config(broker.log.topics[name].configs, "cleanup.policy"):
         raise KafkaRefusal(ErrorCode.policy_violation)
-    if not _END <= offset <= partition.end_offset:
+    if not _HIGH_WATERMARK <= offset <= partition.end_offset:
         raise KafkaRefusal(ErrorCode.offset_out_of_range)
-    await node.log.delete_records(partition, partition.end_offset if offset == _END else offset)
+    await broker.log.delete_records(partition, partition.end_offset if offset == _HIGH_WATERMARK else offset)
 
 
 API = KafkaApi(
-    key=21, versions=range(3), handle=handle, needs=Permission(each=[each_partition(on_topic(Operation.DELETE))])
+    key=21,
+    versions=range(3),
+    handle=handle,
+    authorization=ApiAuthorization(items=[each_partition(topic_check(Operation.DELETE))]),
 )

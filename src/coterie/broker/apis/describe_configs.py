@@ -1,76 +1,83 @@
-"""DescribeConfigs: the configs of topics, groups and this broker: value, source, synonyms, type and documentation
-(KIP-569). Not supported: loggers and client metrics (KIP-714), because this broker has none with configs."""
+"""DescribeConfigs: returns the configs of topics, groups and this broker, each with value, source, synonyms, type and
+documentation (KIP-569). Not supported: the configs of loggers and of client metrics (KIP-714): this broker has none."""
 
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import Operation, resources_authorization
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
-from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.apis.resources import ConfigResourceType, broker_error
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.config_resources import ConfigResourceType, broker_error
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import name_error
-from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
-        "results": [_described(node, request, asked) async for asked in in_turns(request.body.resources)],
+        "results": [_resource_values(broker, request, asked) async for asked in yielding(request.body.resources)],
     }
 
 
-def _described(node: Node, request: ApiRequest, asked: Any) -> Values:
-    error, sentence, configs = ErrorCode.none, "", list[Values]()
+def _resource_values(broker: BrokerContext, request: ApiRequest, asked: Any) -> Values:
+    """The response entry of one config resource: its requested configs, or an error. ``asked`` is the request's entry;
+    if it contains no config names, all configs are requested."""
+    error, error_message, configs = ErrorCode.none, "", list[Values]()
     try:
-        entries = _entries(node, asked.resource_type, asked.resource_name)
+        entries = _config_entries(broker, asked.resource_type, asked.resource_name)
     except KafkaRefusal as refused:
-        error, sentence = refused.error, refused.sentence or ""
+        error, error_message = refused.error, refused.message or ""
     else:
         # Without keys the request is for every key, as in Kafka.
         wanted = asked.configuration_keys or [entry["name"] for entry in entries]
-        configs = [_shown(request, entry) for entry in entries if entry["name"] in wanted]
+        configs = [_requested_fields(request, entry) for entry in entries if entry["name"] in wanted]
     return {
         "error_code": error,
-        "error_message": sentence,
+        "error_message": error_message,
         "resource_type": asked.resource_type,
         "resource_name": asked.resource_name,
         "configs": configs,
     }
 
 
-def _entries(node: Node, type_: int, name: str) -> list[Values]:
-    """:raises KafkaRefusal: there is no such resource."""
+def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values]:
+    """The entries of all configs of the resource ``name``; ``type_`` is the number of its `ConfigResourceType`.
+
+    For the broker type, an empty name requests the configs that are set for all brokers of the cluster: there are none.
+
+    :raises KafkaRefusal: when there is no such topic or broker, the name is invalid, or the type has no configs.
+    """
     match type_:
         case ConfigResourceType.TOPIC:
-            if sentence := name_error(name):
-                raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
-            if name not in node.log.topics:
+            if error_message := name_error(name):
+                raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
+            if name not in broker.log.topics:
                 raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
-            return topic_entries(node, node.log.topics[name].configs)
+            return topic_entries(broker, broker.log.topics[name].configs)
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-            return group_entries(node.log.group_configs.get(name, {}))
+            return group_entries(broker.log.group_configs.get(name, {}))
         case ConfigResourceType.BROKER:
             if not name:
                 # Dynamic configs of all brokers: there are none.
                 return []
-            if sentence := broker_error(name):
-                raise KafkaRefusal(ErrorCode.invalid_request, sentence)
-            return broker_entries(node)
+            if error_message := broker_error(name):
+                raise KafkaRefusal(ErrorCode.invalid_request, error_message)
+            return broker_entries(broker)
         case _:
             raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs on this broker.")
 
 
-def _shown(request: ApiRequest, entry: Values) -> Values:
-    """The fields of a config that the request includes."""
+def _requested_fields(request: ApiRequest, entry: Values) -> Values:
+    """``entry``, the entry of one config, without synonyms and documentation unless the request includes them."""
     return {
         **entry,
         "synonyms": entry["synonyms"] if request.body.include_synonyms else (),
-        "documentation": entry["documentation"] if request.told("include_documentation", False) else None,
+        "documentation": entry["documentation"] if request.field_or_default("include_documentation", False) else None,
     }
 
 
-_NEEDS = on_resources(Operation.DESCRIBE_CONFIGS, answers="results")
-API = KafkaApi(key=32, versions=range(1, 5), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = resources_authorization(Operation.DESCRIBE_CONFIGS, response_field="results")
+API = KafkaApi(key=32, versions=range(1, 5), handle=handle, authorization=_AUTHORIZATION)

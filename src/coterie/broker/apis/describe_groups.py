@@ -1,36 +1,38 @@
-"""DescribeGroups: a group's state and members, with their metadata and assignments."""
+"""DescribeGroups: returns the state and the members of classic groups, with the members' metadata and assignments."""
 
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import GROUP, Operation, on_groups
+from coterie.broker.apis.authorization import GROUP, Operation, groups_authorization
 from coterie.broker.apis.operations import allowed_operations
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.turns import in_turns
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _NOT_FOUND_SINCE = 6
-"""In earlier versions the response for a missing group is state Dead without an error (KIP-1043)."""
+"""The first version in which a group that does not exist has the error code GROUP_ID_NOT_FOUND. Before, the response
+contains such a group with the state Dead and no error (KIP-1043)."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
-        "groups": [await _described(node, request, GroupId(one)) async for one in in_turns(request.body.groups)],
+        "groups": [await _group_values(broker, request, GroupId(one)) async for one in yielding(request.body.groups)],
     }
 
 
-async def _described(node: Node, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
-    response = await node.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
+async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
+    """The response entry of one group."""
+    response = await broker.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
     error, message = response.error, None
     if error is ErrorCode.group_id_not_found and request.header.api_version < _NOT_FOUND_SINCE:
         error = ErrorCode.none
     elif error is ErrorCode.group_id_not_found:
         message = f"Group {group_id} not found."
-    is_wanted = error is ErrorCode.none and request.told("include_authorized_operations", False)
+    is_wanted = error is ErrorCode.none and request.field_or_default("include_authorized_operations", False)
     return {
         "error_code": error,
         "error_message": message,
@@ -49,14 +51,14 @@ async def _described(node: Node, request: ApiRequest, group_id: GroupId) -> dict
             }
             for member in response.members
         ],
-        "authorized_operations": allowed_operations(node, request, GROUP, group_id, wanted=is_wanted),
+        "authorized_operations": allowed_operations(broker, request, GROUP, group_id, is_included=is_wanted),
     }
 
 
 def state_name(phase: str) -> str:
-    """The state's name in Kafka, such as ``PreparingRebalance``."""
+    """Kafka's name of a group state for responses: ``PreparingRebalance`` for the phase ``PREPARING_REBALANCE``."""
     return phase.title().replace("_", "")
 
 
-_NEEDS = on_groups(Operation.DESCRIBE, asked="groups", answers="groups")
-API = KafkaApi(key=15, versions=range(7), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = groups_authorization(Operation.DESCRIBE, request_field="groups", response_field="groups")
+API = KafkaApi(key=15, versions=range(7), handle=handle, authorization=_AUTHORIZATION)

@@ -1,5 +1,6 @@
-"""DescribeLogDirs: the data directory: the size of each partition, and the size and free space of its disk. Not
-supported: moves between directories, because there is one; v5 (KIP-1066), because kio does not support it yet."""
+"""DescribeLogDirs: returns the data directory with the size of each partition in it, and the total and free bytes of
+its disk. Not supported: moves between directories, because there is one; v5 (KIP-1066), because kio does not support it
+yet."""
 
 import asyncio
 import shutil
@@ -7,28 +8,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, in_cluster
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, cluster_check
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    path = node.settings.data_path
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    path = broker.settings.data_path
     answer = {"error_code": ErrorCode.none}
     try:
-        sizes = await node.log.sizes()
-        total, free = await asyncio.to_thread(_room, path)
+        sizes = await broker.log.sizes()
+        total, free = await asyncio.to_thread(_disk_space, path)
     except (WorldError, OSError):
         return answer | {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": str(path), "topics": ()}]}
     result = {
         "error_code": ErrorCode.none,
         "log_dir": str(path.absolute()),
         "topics": [
-            {"name": topic.name, "partitions": [_described(partition, sizes) for partition in partitions]}
-            for topic, partitions in _wanted(node, request)
+            {"name": topic.name, "partitions": [_partition_values(partition, sizes) for partition in partitions]}
+            for topic, partitions in _requested_partitions(broker, request)
             if partitions
         ],
         "total_bytes": total,
@@ -37,32 +38,42 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     return answer | {"results": [result]}
 
 
-def _wanted(node: Node, request: ApiRequest) -> Iterator[tuple[Topic, list[Partition]]]:
-    """The existing partitions among the requested ones; null requests all."""
+def _requested_partitions(broker: BrokerContext, request: ApiRequest) -> Iterator[tuple[Topic, list[Partition]]]:
+    """Yield each requested topic that exists, with those of its requested partitions that exist. A request whose topics
+    are null requests all partitions of all topics."""
     if request.body.topics is None:
-        for topic in node.log.topics.values():
+        for topic in broker.log.topics.values():
             yield topic, list(topic.partitions)
         return
     for asked in request.body.topics:
-        found = node.log.topics.get(asked.topic)
+        found = broker.log.topics.get(asked.topic)
         if found is not None:
             partitions = (found.partition(number) for number in asked.partitions)
             yield found, [partition for partition in partitions if partition is not None]
 
 
-def _described(partition: Partition, sizes: Mapping[int, int]) -> Values:
+def _partition_values(partition: Partition, sizes: Mapping[int, int]) -> Values:
+    """The response entry of one partition; ``sizes`` are bytes, by the partitions' row ids."""
     return {
         "partition_index": partition.number,
-        "partition_size": sizes.get(partition.id, 0),
+        "partition_size": sizes.get(partition.row_id, 0),
         "offset_lag": 0,
         "is_future_key": False,
     }
 
 
-def _room(path: Path) -> tuple[int, int]:
-    """The total and the free bytes of the disk."""
+def _disk_space(path: Path) -> tuple[int, int]:
+    """The total and the free bytes of the disk that contains ``path``.
+
+    :raises OSError: when the disk cannot be examined.
+    """
     usage = shutil.disk_usage(path)
     return usage.total, usage.free
 
 
-API = KafkaApi(key=35, versions=range(1, 5), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE)))
+API = KafkaApi(
+    key=35,
+    versions=range(1, 5),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=cluster_check(Operation.DESCRIBE)),
+)

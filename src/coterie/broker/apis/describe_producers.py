@@ -1,51 +1,55 @@
-"""DescribeProducers: the idempotent producers of a partition, and the start of each one's open transaction (KIP-664).
-The coordinator's epoch is always 0, because the coordinator never changes."""
+"""DescribeProducers: returns the state of the idempotent producers that have written to a partition, with the first
+offset of each producer's open transaction there (KIP-664). The coordinator's epoch is always 0, because the coordinator
+never changes."""
 
 from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.apis.partition_answers import partition_answers
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.partition_entries import partition_entries
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.storage.transaction_store import ProducerRow
 from coterie.broker.topics.names import unknown_topic_error
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
-        "topics": await partition_answers(
-            request.body.topics, partial(_described, node), partitions="partition_indexes"
+        "topics": await partition_entries(
+            request.body.topics, partial(_describe_partition, broker), partitions_field="partition_indexes"
         )
     }
 
 
-async def _described(node: Node, topic_name: str, number: int) -> Values:
-    partition = node.log.partition(topic_name, number)
+async def _describe_partition(broker: BrokerContext, topic_name: str, number: int) -> Values:
+    """The response entry of one partition: its producers, or an error."""
+    partition = broker.log.partition(topic_name, number)
     if partition is None:
-        return _answer(number, unknown_topic_error(topic_name))
+        return _partition_values(number, unknown_topic_error(topic_name))
     try:
-        producers = await node.transactions.producers(partition)
+        producers = await broker.transactions.producers(partition)
     except WorldError as failure:
-        return _answer(number, ErrorCode.kafka_storage_error, sentence=str(failure))
-    return _answer(number, ErrorCode.none, producers=[_producer(row) for row in producers])
+        return _partition_values(number, ErrorCode.kafka_storage_error, error_message=str(failure))
+    return _partition_values(number, ErrorCode.none, producers=[_producer_values(row) for row in producers])
 
 
-def _answer(
-    number: int, error: ErrorCode, *, sentence: str | None = None, producers: list[Any] | None = None
+def _partition_values(
+    number: int, error: ErrorCode, *, error_message: str | None = None, producers: list[Any] | None = None
 ) -> Values:
     return {
         "partition_index": number,
         "error_code": error,
-        "error_message": sentence,
+        "error_message": error_message,
         "active_producers": producers or (),
     }
 
 
-def _producer(row: ProducerRow) -> Values:
+def _producer_values(row: ProducerRow) -> Values:
+    """The response entry of one producer; -1 as first offset: the producer has no open transaction in this
+    partition."""
     producer = row.producer
     return {
         "producer_id": row.producer_id,
@@ -53,15 +57,19 @@ def _producer(row: ProducerRow) -> Values:
         "last_sequence": producer.batches[-1].last_sequence if producer.batches else -1,
         "last_timestamp": row.written_at_ms,
         "coordinator_epoch": 0,
-        "current_txn_start_offset": -1 if producer.open_offset is None else producer.open_offset,
+        "current_txn_start_offset": -1
+        if producer.current_transaction_first_offset is None
+        else producer.current_transaction_first_offset,
     }
 
 
-_NEEDS = Permission(
-    each=[
+_AUTHORIZATION = ApiAuthorization(
+    items=[
         each_partition(
-            on_topic(Operation.READ), parts=("partition_indexes", "partitions"), number=(None, "partition_index")
+            topic_check(Operation.READ),
+            partition_fields=("partition_indexes", "partitions"),
+            index_fields=(None, "partition_index"),
         )
     ]
 )
-API = KafkaApi(key=61, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=61, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

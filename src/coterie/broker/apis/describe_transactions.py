@@ -1,37 +1,48 @@
-"""DescribeTransactions: the coordinator's state of transactional ids (KIP-664). Kafka's states for a transaction whose
-markers are not all written never occur: here the markers are written together with the decision."""
+"""DescribeTransactions: returns the state that the transaction coordinator has for each requested transactional id
+(KIP-664). Kafka's states for a decided transaction whose markers are not all written never occur: here the markers are
+written in one step with the decision to commit or abort."""
 
 from collections.abc import Iterable
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import TOPIC, TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_name
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.turns import in_turns
+from coterie.broker.apis.authorization import (
+    TOPIC,
+    TRANSACTIONAL_ID,
+    AccessCheck,
+    ApiAuthorization,
+    Operation,
+    each_name,
+)
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import yielding
 from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
-        "transaction_states": [await _described(node, name) async for name in in_turns(request.body.transactional_ids)],
+        "transaction_states": [
+            await _describe_transaction(broker, name) async for name in yielding(request.body.transactional_ids)
+        ],
     }
 
 
-async def _described(node: Node, transactional_id: str) -> Values:
+async def _describe_transaction(broker: BrokerContext, transactional_id: str) -> Values:
+    """The response entry of one transactional id: its transaction, or an error."""
     if not transactional_id:
-        return _unknown(transactional_id, ErrorCode.invalid_request)
+        return _error_values(transactional_id, ErrorCode.invalid_request)
     try:
-        written = await node.transactions.read(transactional_id)
+        written = await broker.transactions.read(transactional_id)
     except WorldError:
-        return _unknown(transactional_id, ErrorCode.kafka_storage_error)
+        return _error_values(transactional_id, ErrorCode.kafka_storage_error)
     if written is None:
-        return _unknown(transactional_id, ErrorCode.transactional_id_not_found)
-    return _known(transactional_id, written)
+        return _error_values(transactional_id, ErrorCode.transactional_id_not_found)
+    return _transaction_values(transactional_id, written)
 
 
-def _known(transactional_id: str, written: TransactionWritten) -> Values:
+def _transaction_values(transactional_id: str, written: TransactionWritten) -> Values:
     return {
         "error_code": ErrorCode.none,
         "transactional_id": transactional_id,
@@ -40,18 +51,19 @@ def _known(transactional_id: str, written: TransactionWritten) -> Values:
         "transaction_start_time": written.started_at_ms,
         "producer_id": written.producer.producer_id,
         "producer_epoch": written.producer.epoch,
-        "topics": _topics(written.partitions),
+        "topics": _topics_values(written.partitions),
     }
 
 
-def _topics(partitions: Iterable[TopicPartition]) -> list[Values]:
+def _topics_values(partitions: Iterable[TopicPartition]) -> list[Values]:
+    """The partitions of a transaction, grouped by topic and sorted."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)
     return [{"topic": topic, "partitions": numbers[topic]} for topic in numbers]
 
 
-def _unknown(transactional_id: str, error: ErrorCode) -> Values:
+def _error_values(transactional_id: str, error: ErrorCode) -> Values:
     return {
         "error_code": error,
         "transactional_id": transactional_id,
@@ -67,29 +79,31 @@ def _unknown(transactional_id: str, error: ErrorCode) -> Values:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _seen_transactions(access: AccessCheck, answer: Values) -> Values:
-    """Remove the topics that the client may not describe, without a hint that they exist."""
+def _hide_topics(access: AccessCheck, answer: Values) -> Values:
+    """The response without those topics in its transactions that the client may not describe."""
     return {
         **answer,
         "transaction_states": [
             {
                 **one,
-                "topics": [topic for topic in one["topics"] if access.may(Operation.DESCRIBE, TOPIC, topic["topic"])],
+                "topics": [
+                    topic for topic in one["topics"] if access.is_allowed(Operation.DESCRIBE, TOPIC, topic["topic"])
+                ],
             }
             for one in answer.get("transaction_states", ())
         ],
     }
 
 
-_NEEDS = Permission(
-    each=[
+_AUTHORIZATION = ApiAuthorization(
+    items=[
         each_name(
-            lambda access, name: access.refusal(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
-            asked="transactional_ids",
-            answers="transaction_states",
-            name="transactional_id",
+            lambda access, name: access.error_code(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
+            request_field="transactional_ids",
+            response_field="transaction_states",
+            name_field="transactional_id",
         )
     ],
-    rewritten=_seen_transactions,
+    filter_response=_hide_topics,
 )
-API = KafkaApi(key=65, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=65, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

@@ -1,20 +1,23 @@
-"""EndTxn: commits or aborts a transaction. The response is sent when the markers in all partitions are durable, so
-later requests of any client find the transaction completed; v5 returns the producer's next epoch (KIP-890)."""
+"""EndTxn: commits or aborts a transaction. The response is sent when the transaction's markers in all of its partitions
+are durable, so the transaction is complete for every request that a client sends after the response. In v5 the response
+has the producer id and epoch that the producer must use next (KIP-890)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Permission, in_transaction
+from coterie.broker.apis.authorization import ApiAuthorization, transactional_id_check
 from coterie.broker.apis.transactional import coordinator_reply
-from coterie.broker.node import ApiRequest, Node
-from coterie.groups.transaction_messages import EndTransaction, Identity, Reply
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.groups.transaction_messages import EndTransaction, ProducerIdAndEpoch, Reply
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _FENCED_SINCE = 2
+"""The first version in which the response may have the error code PRODUCER_FENCED (KIP-588)."""
 _BUMPS_SINCE = 5
+"""The first version with which each end of a transaction increments the producer's epoch (KIP-890)."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    reply = await _ended(node, request)
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    reply = await _end_transaction(broker, request)
     return {
         "error_code": reply.error,
         "producer_id": reply.producer.producer_id,
@@ -22,21 +25,24 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     }
 
 
-async def _ended(node: Node, request: ApiRequest) -> Reply:
+async def _end_transaction(broker: BrokerContext, request: ApiRequest) -> Reply:
+    """The transaction coordinator's reply to the request."""
     body = request.body
     if not body.transactional_id:
         return Reply(error=ErrorCode.invalid_request)
     return await coordinator_reply(
-        node,
+        broker,
         body.transactional_id,
         lambda fresh_producer_id: EndTransaction(
-            producer=Identity(body.producer_id, body.producer_epoch),
+            producer=ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
             is_commit=body.committed,
             bumps_epoch=request.header.api_version >= _BUMPS_SINCE,
             fresh_producer_id=fresh_producer_id,
         ),
-        knows_fenced=request.header.api_version >= _FENCED_SINCE,
+        supports_producer_fenced=request.header.api_version >= _FENCED_SINCE,
     )
 
 
-API = KafkaApi(key=26, versions=range(6), handle=handle, needs=Permission(whole=in_transaction()))
+API = KafkaApi(
+    key=26, versions=range(6), handle=handle, authorization=ApiAuthorization(check_request=transactional_id_check())
+)

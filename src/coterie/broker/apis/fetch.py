@@ -1,6 +1,7 @@
-"""Fetch: waits for min bytes or max wait, then returns whole batches as they were produced; with isolation level
-read_committed only up to the last stable offset, with the aborted transactions among them. Not supported: fetch
-sessions (KIP-227; every response has session id 0, and every fetch is a full fetch), followers and tiered storage."""
+"""Fetch: returns whole batches as they are stored. Waits until the request's min bytes are readable, at most the
+request's max wait. With isolation level read_committed, the response contains only batches before the last stable
+offset, and the list of the aborted transactions among them. Not supported: fetch sessions (KIP-227; every response has
+session id 0, and every fetch is a full fetch), followers and tiered storage."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,50 +9,57 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node, topic_of
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext, topic_of
+from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Partition
-from coterie.broker.storage.reader import Counted
-from coterie.broker.storage.transaction_store import Aborted
-from coterie.broker.turns import in_turns
+from coterie.broker.storage.reader import ReadableSize
+from coterie.broker.storage.transaction_store import AbortedTransaction
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import iter_heads
+from coterie.wire.batches import iter_batch_headers
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values, milliseconds
+from coterie.wire.kio_entities import Values, milliseconds
 
 READ_COMMITTED = 1
-"""The isolation level; with any other value all records are returned."""
+"""Kafka's number of this isolation level. With any other value all records are returned."""
 _NO_SESSION = 0
+"""The session id of a request or a response without a fetch session."""
 _EPOCHS_WITHOUT_SESSION = (-1, 0)
-"""No session, or a new session: both are full fetches."""
+"""The session epochs that this broker accepts: -1 requests no session, 0 a new session. Both are full fetches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """One partition of a fetch request: the offset to read from, or the partition's error code."""
+class _PartitionFetch:
+    """One partition of a fetch request: what to read, or the error code why it cannot be read."""
 
     number: int
+    """The partition's index."""
     error: ErrorCode
     partition: Partition | None = None
+    """None: the partition does not exist."""
     offset: int = -1
+    """The offset from which to read."""
     size_max: int = 0
+    """The request's limit for this partition, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """The result of one partition."""
+class _PartitionData:
+    """What a fetch has read from one partition."""
 
     error: ErrorCode
     data: bytes = b""
-    aborted: Sequence[Aborted] = ()
+    """Whole batches."""
+    aborted_transactions: Sequence[AbortedTransaction] = ()
+    """The aborted transactions with records in ``data``; empty unless the request reads committed records."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    if refusal := _session_refusal(request):
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    if refusal := _session_error(request):
         return {"error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
-    wanted = [(topic, await _wanted(node, topic)) async for topic in in_turns(request.body.topics)]
+    wanted = [(topic, await _partition_fetches(broker, topic)) async for topic in yielding(request.body.topics)]
     every = [one for _, partitions in wanted for one in partitions]
-    found = await _long_poll(node, request, every)
+    found = await _long_poll(broker, request, every)
     answers = iter(found)
     return {
         "error_code": ErrorCode.none,
@@ -61,32 +69,35 @@ async def handle(node: Node, request: ApiRequest) -> Values:
                 "topic": getattr(topic, "topic", None),
                 "topic_id": getattr(topic, "topic_id", None),
                 "partitions": [
-                    _described(one, next(answers), reads_committed=reads_committed(request))
-                    async for one in in_turns(partitions)
+                    _partition_values(one, next(answers), reads_committed=reads_committed(request))
+                    async for one in yielding(partitions)
                 ],
             }
-            async for topic, partitions in in_turns(wanted)
+            async for topic, partitions in yielding(wanted)
         ],
     }
 
 
 def reads_committed(request: ApiRequest) -> bool:
-    return bool(request.told("isolation_level", 0) == READ_COMMITTED)
+    """Whether a Fetch or ListOffsets request has the isolation level read_committed."""
+    return bool(request.field_or_default("isolation_level", 0) == READ_COMMITTED)
 
 
-def _session_refusal(request: ApiRequest) -> ErrorCode | None:
-    if request.told("session_id", _NO_SESSION) != _NO_SESSION:
+def _session_error(request: ApiRequest) -> ErrorCode | None:
+    """The error code of a request that continues a fetch session, else None."""
+    if request.field_or_default("session_id", _NO_SESSION) != _NO_SESSION:
         return ErrorCode.fetch_session_id_not_found
-    if request.told("session_epoch", -1) not in _EPOCHS_WITHOUT_SESSION:
+    if request.field_or_default("session_epoch", -1) not in _EPOCHS_WITHOUT_SESSION:
         return ErrorCode.invalid_fetch_session_epoch
     return None
 
 
-async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
-    topic = topic_of(node, asked, "topic")
+async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_PartitionFetch]:
+    """The partitions of the request's topic ``asked``, in the order of the request."""
+    topic = topic_of(broker, asked, "topic")
     unknown = ErrorCode.unknown_topic_or_partition if hasattr(asked, "topic") else ErrorCode.unknown_topic_id
-    wanted: list[_Wanted] = []
-    async for entity in in_turns(asked.partitions):
+    wanted: list[_PartitionFetch] = []
+    async for entity in yielding(asked.partitions):
         partition = topic.partition(entity.partition) if topic else None
         if partition is None:
             error = unknown if topic is None else ErrorCode.unknown_topic_or_partition
@@ -97,7 +108,7 @@ async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
         else:
             error = ErrorCode.none
         wanted.append(
-            _Wanted(
+            _PartitionFetch(
                 number=entity.partition,
                 error=error,
                 partition=partition,
@@ -108,126 +119,157 @@ async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
     return wanted
 
 
-async def _long_poll(node: Node, request: ApiRequest, wanted: list[_Wanted]) -> list[_Found]:
-    """The data of each partition, once there is enough or the client's max wait has passed."""
+async def _long_poll(
+    broker: BrokerContext, request: ApiRequest, fetches: list[_PartitionFetch]
+) -> list[_PartitionData]:
+    """Read the partitions as soon as the request's min bytes are readable, a partition has an error, or the request's
+    max wait has passed since this call. Returns the result of each partition, in the order of ``fetches``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, milliseconds(request.body.max_wait)) / 1000
     grew = asyncio.Event()
-    watched = [one.partition for one in wanted if one.partition is not None]
+    watched = [one.partition for one in fetches if one.partition is not None]
     for partition in watched:
         partition.watch(grew)
-    gathered = _Gathered(node, request)
+    gathered = _FetchReader(broker, request)
     try:
         while True:
             grew.clear()
-            is_enough = await gathered.count(wanted)
-            if not is_enough and wanted:
+            is_enough = await gathered.count(fetches)
+            if not is_enough and fetches:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await grew.wait()
                 except TimeoutError:
                     is_enough = True
-            if is_enough or not wanted:
-                return await gathered.read(wanted)
+            if is_enough or not fetches:
+                return await gathered.read(fetches)
             # The event is also set when a topic is deleted.
-            wanted = [one for topic in request.body.topics for one in await _wanted(node, topic)]
+            fetches = [one for topic in request.body.topics for one in await _partition_fetches(broker, topic)]
     finally:
         for partition in watched:
             partition.unwatch(grew)
 
 
-class _Gathered:
-    """Reads the partitions of one fetch request: counts the readable bytes until there are enough, then reads them."""
+class _FetchReader:
+    """Reads the partitions of one fetch request: `count` counts the readable bytes, as often as needed; when they are
+    enough, `read` reads them."""
 
-    def __init__(self, node: Node, request: ApiRequest) -> None:
-        self._node = node
-        self._reserve = request.reserve
+    def __init__(self, broker: BrokerContext, request: ApiRequest) -> None:
+        self._broker = broker
+        self._reserve_response_bytes = request.reserve_response_bytes
         self._reads_committed = reads_committed(request)
-        self._size_max = min(request.told("max_bytes", node.settings.fetch_size_max), node.settings.fetch_size_max)
+        self._size_max = min(
+            request.field_or_default("max_bytes", broker.settings.fetch_size_max), broker.settings.fetch_size_max
+        )
         self._min_bytes = min(request.body.min_bytes, self._size_max)
-        self._counted: dict[tuple[int, int], Counted] = {}
-        """By index in the request and the partition's row id: a deleted topic's name may belong to a new topic."""
+        self._readable_sizes: dict[tuple[int, int], ReadableSize] = {}
+        """The bytes counted so far, by the partition's index in the request and its row id. The row id is needed
+        because a topic may be deleted and created again while the fetch waits."""
 
-    async def count(self, wanted: list[_Wanted]) -> bool:
-        """Count new bytes; return whether there are enough, or any partition has an error."""
+    async def count(self, fetches: list[_PartitionFetch]) -> bool:
+        """Count the bytes that became readable since the last call. Returns whether the request's min bytes are
+        readable, or any partition has an error or cannot be read."""
         size = 0
         has_failed = False
-        async for place, one in in_turns(enumerate(wanted)):
+        async for place, one in yielding(enumerate(fetches)):
             has_failed = has_failed or one.error is not ErrorCode.none
             if one.error is not ErrorCode.none or one.partition is None or size >= self._size_max:
                 continue
             size_max = max(0, min(one.size_max, self._size_max))
-            before = self._counted.get((place, one.partition.id), Counted(size=0, end_offset=one.offset, is_full=False))
+            before = self._readable_sizes.get(
+                (place, one.partition.row_id), ReadableSize(size=0, end_offset=one.offset, is_full=False)
+            )
             if not before.is_full:
                 try:
-                    before = await self._node.log.count(
+                    before = await self._broker.log.readable_size(
                         one.partition,
                         before.end_offset,
                         size_max,
-                        end_offset=one.partition.stable_offset if self._reads_committed else one.partition.end_offset,
-                        before=before.size,
+                        end_offset=one.partition.last_stable_offset
+                        if self._reads_committed
+                        else one.partition.end_offset,
+                        counted_bytes=before.size,
                     )
                 except WorldError:
                     # The read will fail, too, and set the error code.
                     has_failed = True
-                    before = Counted(size=before.size, end_offset=one.partition.end_offset, is_full=False)
-                self._counted[place, one.partition.id] = before
+                    before = ReadableSize(size=before.size, end_offset=one.partition.end_offset, is_full=False)
+                self._readable_sizes[place, one.partition.row_id] = before
             size += before.size
         return has_failed or size >= self._min_bytes
 
-    async def read(self, wanted: list[_Wanted]) -> list[_Found]:
-        """Read in the order of the request; at the size limit the other partitions stay empty. The first batch is
-        always returned."""
-        sizes = [counted.size for counted in self._counted.values() if counted.size]
+    async def read(self, fetches: list[_PartitionFetch]) -> list[_PartitionData]:
+        """Read the counted batches, in the order of the request. Waits first until the response fits into the byte
+        budgets of the connection and its principal.
+
+        When the size limit of the response is reached, the remaining partitions stay empty. The first batch of the
+        response is returned even if it exceeds the limits. A partition that cannot be read has the error code
+        KAFKA_STORAGE_ERROR.
+        """
+        sizes = [counted.size for counted in self._readable_sizes.values() if counted.size]
         if sizes:
-            await self._reserve(min(sum(sizes), max(self._size_max, sizes[0])))
-        found: list[_Found] = []
+            await self._reserve_response_bytes(min(sum(sizes), max(self._size_max, sizes[0])))
+        found: list[_PartitionData] = []
         left = self._size_max
-        async for place, one in in_turns(enumerate(wanted)):
-            answer = _Found(error=one.error)
-            counted = None if one.partition is None else self._counted.get((place, one.partition.id))
+        async for place, one in yielding(enumerate(fetches)):
+            answer = _PartitionData(error=one.error)
+            counted = None if one.partition is None else self._readable_sizes.get((place, one.partition.row_id))
             if one.error is ErrorCode.none and left > 0 and one.partition is not None and counted is not None:
                 try:
                     answer = await self._read_one(
                         one.partition, one.offset, max(0, min(left, one.size_max)), counted.end_offset
                     )
                 except WorldError:
-                    answer = _Found(error=ErrorCode.kafka_storage_error)
+                    answer = _PartitionData(error=ErrorCode.kafka_storage_error)
                 if len(answer.data) > left and left < self._size_max:
-                    answer = _Found(error=one.error)
+                    answer = _PartitionData(error=one.error)
                 left -= len(answer.data)
             found.append(answer)
         return found
 
-    async def _read_one(self, partition: Partition, offset: int, size_max: int, end_offset: int) -> _Found:
-        """:raises WorldError: the log cannot be read."""
-        log = self._node.log
+    async def _read_one(self, partition: Partition, offset: int, size_max: int, end_offset: int) -> _PartitionData:
+        """Read about ``size_max`` bytes of whole batches from ``offset`` to before ``end_offset``, and the aborted
+        transactions among them if the request reads committed records.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        log = self._broker.log
         data = await log.read(partition, offset, size_max, end_offset=end_offset)
         if not self._reads_committed or not data:
-            return _Found(error=ErrorCode.none, data=data)
-        last_offset = max(head.last_offset for _, head in iter_heads(data))
-        return _Found(error=ErrorCode.none, data=data, aborted=await log.aborted(partition, offset, last_offset + 1))
+            return _PartitionData(error=ErrorCode.none, data=data)
+        last_offset = max(head.last_offset for _, head in iter_batch_headers(data))
+        return _PartitionData(
+            error=ErrorCode.none,
+            data=data,
+            aborted_transactions=await log.aborted_transactions(partition, offset, last_offset + 1),
+        )
 
 
-def _described(one: _Wanted, found: _Found, *, reads_committed: bool) -> Values:
-    partition = one.partition if found.error is ErrorCode.none else None
+def _partition_values(fetch: _PartitionFetch, result: _PartitionData, *, reads_committed: bool) -> Values:
+    """The response entry of one partition."""
+    partition = fetch.partition if result.error is ErrorCode.none else None
     return {
-        "partition_index": one.number,
-        "error_code": found.error,
+        "partition_index": fetch.number,
+        "error_code": result.error,
         "high_watermark": partition.end_offset if partition else -1,
-        "last_stable_offset": partition.stable_offset if partition else -1,
+        "last_stable_offset": partition.last_stable_offset if partition else -1,
         "log_start_offset": partition.start_offset if partition else -1,
         "aborted_transactions": [
-            {"producer_id": aborted.producer_id, "first_offset": aborted.first_offset} for aborted in found.aborted
+            {"producer_id": aborted.producer_id, "first_offset": aborted.first_offset}
+            for aborted in result.aborted_transactions
         ]
         if reads_committed and partition
         else None,
         "preferred_read_replica": -1,
-        "records": found.data,
+        "records": result.data,
     }
 
 
-_NEEDS = Permission(
-    each=[each_partition(on_topic(Operation.READ), answers="responses", number=("partition", "partition_index"))]
+_AUTHORIZATION = ApiAuthorization(
+    items=[
+        each_partition(
+            topic_check(Operation.READ), response_field="responses", index_fields=("partition", "partition_index")
+        )
+    ]
 )
-API = KafkaApi(key=1, versions=range(4, 19), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=1, versions=range(4, 19), handle=handle, authorization=_AUTHORIZATION)

@@ -1,29 +1,38 @@
-"""FindCoordinator: this broker, for every group and every transactional id. Not supported: share groups (KIP-932); a
-request for their coordinator is refused, as for an unknown key type."""
+"""FindCoordinator: returns this broker's address for every group id and every transactional id. Not supported: share
+groups (KIP-932); a request for the coordinator of a share group is refused like a request with an unknown key type."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import GROUP, TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_name
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.turns import in_turns
+from coterie.broker.apis.authorization import (
+    GROUP,
+    TRANSACTIONAL_ID,
+    AccessCheck,
+    ApiAuthorization,
+    Operation,
+    each_name,
+)
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import yielding
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _GROUP, _TRANSACTION = 0, 1
-_MANY_SINCE = 4
-"""Several keys in one request: KIP-699."""
+"""Kafka's numbers of the key types: the key is a group id, or a transactional id."""
+_BATCHED_SINCE = 4
+"""The first version with several keys in one request (KIP-699)."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    key_type = request.told("key_type", _GROUP)
-    if request.header.api_version < _MANY_SINCE:
-        return _answer(node, key_type, request.body.key)
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    key_type = request.field_or_default("key_type", _GROUP)
+    if request.header.api_version < _BATCHED_SINCE:
+        return _coordinator_values(broker, key_type, request.body.key)
     keys = request.body.coordinator_keys
-    return {"coordinators": [_answer(node, key_type, key) async for key in in_turns(keys)]}
+    return {"coordinators": [_coordinator_values(broker, key_type, key) async for key in yielding(keys)]}
 
 
-def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
+def _coordinator_values(broker: BrokerContext, key_type: int, key: str) -> dict[str, object]:
+    """The response entry of one key: this broker's address, or an error for an unsupported key type."""
     if key_type in (_GROUP, _TRANSACTION):
-        return node.address | {"key": key, "error_code": ErrorCode.none, "error_message": None}
+        return broker.address | {"key": key, "error_code": ErrorCode.none, "error_message": None}
     return {
         "key": key,
         "node_id": -1,
@@ -37,19 +46,23 @@ def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _coordinator(access: AccessCheck, key: str) -> ErrorCode | None:
-    type_ = TRANSACTIONAL_ID if access.request.told("key_type", 0) == _TRANSACTION else GROUP
-    return access.refusal(Operation.DESCRIBE, type_, key)
+def _coordinator_error(access: AccessCheck, key: str) -> ErrorCode | None:
+    """The error code if the client may not describe the group or the transactional id ``key``, else None."""
+    type_ = TRANSACTIONAL_ID if access.request.field_or_default("key_type", 0) == _TRANSACTION else GROUP
+    return access.error_code(Operation.DESCRIBE, type_, key)
 
 
-def _one_coordinator(access: AccessCheck) -> ErrorCode | None:
-    """Before v4 a request has one key."""
-    key = access.request.told("key", None)
-    return None if key is None else _coordinator(access, key)
+def _single_coordinator_error(access: AccessCheck) -> ErrorCode | None:
+    """The error code if the client may not describe the only key of a request before v4; None for later versions, whose
+    keys are authorized one by one."""
+    key = access.request.field_or_default("key", None)
+    return None if key is None else _coordinator_error(access, key)
 
 
-_NEEDS = Permission(
-    whole=_one_coordinator,
-    each=[each_name(_coordinator, asked="coordinator_keys", answers="coordinators", name="key")],
+_AUTHORIZATION = ApiAuthorization(
+    check_request=_single_coordinator_error,
+    items=[
+        each_name(_coordinator_error, request_field="coordinator_keys", response_field="coordinators", name_field="key")
+    ],
 )
-API = KafkaApi(key=10, versions=range(7), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=10, versions=range(7), handle=handle, authorization=_AUTHORIZATION)

@@ -1,18 +1,20 @@
-"""Heartbeat: extends a member's session and reports a rebalance."""
+"""Heartbeat: extends a member's session, and reports a rebalance of the group with an error code in the response."""
 
 from collections.abc import Awaitable
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-def handle(node: Node, request: ApiRequest) -> Values | Awaitable[Values]:
+def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values]:
+    """The response values at once if the group is loaded and its earlier records are durable, which needs no asyncio
+    task; else an awaitable for them."""
     body = request.body
-    answer = node.groups.ask_now(
+    answer = broker.groups.ask_nowait(
         GroupId(body.group_id),
         lambda reply_to: Heartbeat(
             reply_to=reply_to,
@@ -21,16 +23,18 @@ def handle(node: Node, request: ApiRequest) -> Values | Awaitable[Values]:
             instance_id=request.instance_id,
         ),
     )
-    return _told(answer) if isinstance(answer, HeartbeatResponse) else _told_later(answer)
+    return _values(answer) if isinstance(answer, HeartbeatResponse) else _await_values(answer)
 
 
-async def _told_later(answer: Response | Awaitable[Response]) -> Values:
+async def _await_values(answer: Response | Awaitable[Response]) -> Values:
     assert isinstance(answer, Awaitable)
-    return _told(await answer)
+    return _values(await answer)
 
 
-def _told(response: Response) -> Values:
+def _values(response: Response) -> Values:
     return {"error_code": response.error}
 
 
-API = KafkaApi(key=12, versions=range(5), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(
+    key=12, versions=range(5), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+)

@@ -1,5 +1,7 @@
-"""IncrementalAlterConfigs: set, delete, append, subtract for topics and groups; with validate-only (KIP-339). Not
-supported: brokers, whose settings are fixed at start; loggers and client metrics, because there are none."""
+"""IncrementalAlterConfigs: sets and deletes single configs of topics and groups, and appends items to or subtracts
+items from configs that are lists; or only checks the changes (validate-only; KIP-339). Not supported: the configs of
+brokers, because a broker's settings are fixed at its start; of loggers and of client metrics, because there are
+none."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -7,46 +9,52 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.apis.resources import ConfigResourceType, broker_error
-from coterie.broker.groups.configs import GROUP, group_config_error
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.outcome import outcome
-from coterie.broker.topics.config_changes import ConfigChange, altered
-from coterie.broker.topics.configs import TOPIC, config_error
+from coterie.broker.apis.authorization import Operation, resources_authorization
+from coterie.broker.apis.config_resources import ConfigResourceType, broker_error
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.error_reply import error_and_message
+from coterie.broker.groups.configs import GROUP_CONFIGS, group_config_error
+from coterie.broker.loop_yield import yielding
+from coterie.broker.topics.config_changes import ConfigChange, apply_changes
+from coterie.broker.topics.configs import TOPIC_CONFIGS, config_error
 from coterie.broker.topics.names import is_internal, name_error
-from coterie.broker.turns import in_turns
-from coterie.config.definition import Definition
+from coterie.config.definition import ConfigDef
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
-Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
-"""Returns a resource's new configs, given its definition and old configs; may raise a `KafkaRefusal`."""
-AlterAsked = Callable[[Any, Definition, Mapping[str, str]], dict[str, str]]
-"""The same with the request's entry for the resource as first argument."""
-
-
-async def handle(node: Node, request: ApiRequest) -> Values:
-    return await answered(node, request, _changed)
+Alter = Callable[[ConfigDef, Mapping[str, str]], dict[str, str]]
+"""Returns the new configs of a resource, given the definition of the possible configs and the configs that are set on
+the resource now. May raise a `KafkaRefusal`."""
+AlterRequested = Callable[[Any, ConfigDef, Mapping[str, str]], dict[str, str]]
+"""Like `Alter`, with the request's entry for the resource as an additional first argument."""
 
 
-def _changed(asked: Any, definition: Definition, own: Mapping[str, str]) -> dict[str, str]:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return await alter_resources(broker, request, _apply_changes)
+
+
+def _apply_changes(asked: Any, definition: ConfigDef, own: Mapping[str, str]) -> dict[str, str]:
+    """The configs ``own`` with the changes of the request's entry ``asked`` applied.
+
+    :raises KafkaRefusal: when a change is invalid.
+    """
     changes = [ConfigChange(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs]
-    return altered(definition, own, changes)
+    return apply_changes(definition, own, changes)
 
 
-async def answered(node: Node, request: ApiRequest, alter: AlterAsked) -> Values:
-    """The response to a request that alters resources: each is altered by ``alter``, one after the other."""
-    often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
+async def alter_resources(broker: BrokerContext, request: ApiRequest, alter: AlterRequested) -> Values:
+    """Alter the request's resources, one after the other: the new configs of each resource are those that ``alter``
+    returns. Returns the response, with an error code for each resource."""
+    resource_counts = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
-    async for asked in in_turns(request.body.resources):
-        error, sentence = await outcome(
-            _alter(node, asked, partial(alter, asked), often, validate_only=request.body.validate_only)
+    async for asked in yielding(request.body.resources):
+        error, error_message = await error_and_message(
+            _alter(broker, asked, partial(alter, asked), resource_counts, validate_only=request.body.validate_only)
         )
         answers.append(
             {
                 "error_code": error,
-                "error_message": sentence,
+                "error_message": error_message,
                 "resource_type": asked.resource_type,
                 "resource_name": asked.resource_name,
             }
@@ -54,62 +62,86 @@ async def answered(node: Node, request: ApiRequest, alter: AlterAsked) -> Values
     return {"responses": answers}
 
 
-async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, validate_only: bool) -> None:
-    """:raises KafkaRefusal, WorldError: nothing was changed."""
+async def _alter(
+    broker: BrokerContext, asked: Any, alter: Alter, resource_counts: Counter[Any], *, validate_only: bool
+) -> None:
+    """Alter the configs of the resource in the request's entry ``asked``; if ``validate_only``, only check the new
+    configs. ``resource_counts`` counts how often the request contains each resource, by type and name.
+
+    :raises KafkaRefusal: when there is no such resource, or its configs cannot be changed so.
+    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error nothing was
+        changed.
+    """
     name = asked.resource_name
-    if often[asked.resource_type, name] > 1:
+    if resource_counts[asked.resource_type, name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
     # Locked, because configs are read, changed and written back.
-    async with node.log.altering:
+    async with broker.log.configs_lock:
         match asked.resource_type:
             case ConfigResourceType.TOPIC:
-                await _alter_topic(node, name, alter, validate_only=validate_only)
+                await _alter_topic(broker, name, alter, validate_only=validate_only)
             case ConfigResourceType.GROUP:
-                await _alter_group(node, name, alter, validate_only=validate_only)
+                await _alter_group(broker, name, alter, validate_only=validate_only)
             case ConfigResourceType.BROKER:
                 _alter_broker(name, alter)
             case type_:
                 raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown resource type {type_}")
 
 
-async def _alter_topic(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
-    if sentence := name_error(name):
-        raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
-    topic = node.log.topics.get(name)
+async def _alter_topic(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
+    """Alter the configs of the topic ``name``; if ``validate_only``, only check the new configs.
+
+    :raises KafkaRefusal, WorldError: as `_alter`.
+    """
+    if error_message := name_error(name):
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
+    topic = broker.log.topics.get(name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    configs = alter(TOPIC, topic.configs)
-    _refuse(config_error(configs))
+    configs = alter(TOPIC_CONFIGS, topic.configs)
+    _raise_invalid_config(config_error(configs))
     if is_internal(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
-        await node.log.set_topic_configs(topic, configs)
+        await broker.log.set_topic_configs(topic, configs)
 
 
-async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
+async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
+    """Alter the configs of the group ``name``, which need not exist; if ``validate_only``, only check the new configs.
+
+    :raises KafkaRefusal, WorldError: as `_alter`.
+    """
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    configs = alter(GROUP, node.log.group_configs.get(name, {}))
-    _refuse(group_config_error(configs))
+    configs = alter(GROUP_CONFIGS, broker.log.group_configs.get(name, {}))
+    _raise_invalid_config(group_config_error(configs))
     if not validate_only:
-        await node.log.set_group_configs(name, configs)
+        await broker.log.set_group_configs(name, configs)
 
 
 def _alter_broker(name: str, alter: Alter) -> None:
+    """Check a request to alter a broker's configs: it succeeds only if it sets none.
+
+    :raises KafkaRefusal: when ``name`` is not this broker's id, or the request sets a config.
+    """
     # An empty name means all brokers of the cluster.
-    if name and (sentence := broker_error(name)):
-        raise KafkaRefusal(ErrorCode.invalid_request, sentence)
-    if alter(Definition(()), {}):
+    if name and (error_message := broker_error(name)):
+        raise KafkaRefusal(ErrorCode.invalid_request, error_message)
+    if alter(ConfigDef(()), {}):
         raise KafkaRefusal(
             ErrorCode.invalid_request,
             "This broker's settings cannot be changed while it runs: restart it with other settings.",
         )
 
 
-def _refuse(sentence: str | None) -> None:
-    if sentence is not None:
-        raise KafkaRefusal(ErrorCode.invalid_config, sentence)
+def _raise_invalid_config(error_message: str | None) -> None:
+    """Refuse the request with INVALID_CONFIG if there is an error message.
+
+    :raises KafkaRefusal: when ``error_message`` is not None.
+    """
+    if error_message is not None:
+        raise KafkaRefusal(ErrorCode.invalid_config, error_message)
 
 
-_NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
-API = KafkaApi(key=44, versions=range(2), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
+API = KafkaApi(key=44, versions=range(2), handle=handle, authorization=_AUTHORIZATION)

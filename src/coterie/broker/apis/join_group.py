@@ -1,31 +1,36 @@
-"""JoinGroup: joins a classic group and waits for the end of its join phase; a static member (KIP-345) that rejoins need
-not wait. The reason (v8, KIP-800) is ignored: Kafka only logs it. Client and instance ids of more than 1,000 characters
-are refused, because every member id contains one and is stored (Kafka fails at 32,731 characters)."""
+"""JoinGroup: joins a classic group. The response is sent at the end of the group's join phase; a static member
+(KIP-345) that rejoins may get it at once. The reason for the join (v8, KIP-800) is ignored: Kafka only logs it. A
+client id or instance id of more than 1,000 characters is refused, because each member id contains one of them and is
+stored (Kafka fails at 32,731 characters)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, in_group
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.classic import fresh_member_id
-from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values, milliseconds
+from coterie.wire.kio_entities import Values, milliseconds
 
 _MEMBER_ID_REQUIRED_SINCE = 4
+"""The first version in which a new dynamic member first receives its member id and then joins with it (KIP-394)."""
 _NULLABLE_PROTOCOL_SINCE = 7
+"""The first version in which the response's protocol name may be null."""
 _SKIP_ASSIGNMENT_SINCE = 9
+"""The first version in which the response can tell the leader to compute no assignments (KIP-814)."""
 _ID_LENGTH_MAX = 1_000
+"""The maximum number of characters of a client id and of an instance id."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     body = request.body
     client_id = request.header.client_id or ""
     instance_id = request.instance_id
     if max(len(client_id), len(instance_id or "")) > _ID_LENGTH_MAX:
-        return _answer(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
+        return _response_values(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
     session_timeout_ms = milliseconds(body.session_timeout)
-    rebalance_timeout = request.told("rebalance_timeout", None)
-    response = await node.groups.ask(
+    rebalance_timeout = request.field_or_default("rebalance_timeout", None)
+    response = await broker.groups.ask(
         GroupId(body.group_id),
         lambda reply_to: JoinGroup(
             reply_to=reply_to,
@@ -43,10 +48,10 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         ),
     )
     assert isinstance(response, JoinGroupResponse)
-    return _answer(request, response)
+    return _response_values(request, response)
 
 
-def _answer(request: ApiRequest, response: JoinGroupResponse) -> Values:
+def _response_values(request: ApiRequest, response: JoinGroupResponse) -> Values:
     protocol = response.protocol
     if protocol is None and request.header.api_version < _NULLABLE_PROTOCOL_SINCE:
         protocol = ""
@@ -65,4 +70,6 @@ def _answer(request: ApiRequest, response: JoinGroupResponse) -> Values:
     }
 
 
-API = KafkaApi(key=11, versions=range(10), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(
+    key=11, versions=range(10), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+)

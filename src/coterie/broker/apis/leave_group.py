@@ -1,26 +1,27 @@
-"""LeaveGroup: removes one member, or several (v3 and later), by member id or instance id (KIP-345). The reason (v5,
-KIP-800) is ignored: Kafka only logs it."""
+"""LeaveGroup: removes one member by its member id, or, since v3, several members by member id or instance id (KIP-345).
+The reason (v5, KIP-800) is ignored: Kafka only logs it."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
-_MANY_SINCE = 3
+_BATCHED_SINCE = 3
+"""The first version with several members in one request (KIP-345)."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     body = request.body
-    is_one = request.header.api_version < _MANY_SINCE
+    is_one = request.header.api_version < _BATCHED_SINCE
     leaving = (
-        (_leaving(body.member_id, None),)
+        (_leaving_member(body.member_id, None),)
         if is_one
-        else tuple(_leaving(one.member_id, one.group_instance_id) for one in body.members)
+        else tuple(_leaving_member(one.member_id, one.group_instance_id) for one in body.members)
     )
-    response = await node.groups.ask(
+    response = await broker.groups.ask(
         GroupId(body.group_id), lambda reply_to: LeaveGroup(reply_to=reply_to, members=leaving)
     )
     assert isinstance(response, LeaveGroupResponse)
@@ -36,10 +37,12 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     }
 
 
-def _leaving(member_id: str, instance_id: str | None) -> LeavingMember:
+def _leaving_member(member_id: str, instance_id: str | None) -> LeavingMember:
     return LeavingMember(
         member_id=MemberId(member_id), instance_id=None if instance_id is None else InstanceId(instance_id)
     )
 
 
-API = KafkaApi(key=13, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(
+    key=13, versions=range(6), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+)

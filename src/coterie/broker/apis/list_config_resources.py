@@ -1,31 +1,33 @@
-"""ListConfigResources: topics, this broker, and the groups with configs (KIP-1142). Not supported: client metrics, the
-only type in v0; there are none."""
+"""ListConfigResources: returns the names of all topics, this broker's id, and the ids of the groups on which configs
+are set (KIP-1142); or only those of the requested types. Not supported: client metrics, of which there are none; v0 can
+only request these, so its response is empty."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, in_cluster
-from coterie.broker.apis.resources import ConfigResourceType
-from coterie.broker.node import NODE_ID, ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, cluster_check
+from coterie.broker.apis.config_resources import ConfigResourceType
+from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _LOGGER, _CLIENT_METRICS = 8, 16
-"""Types that are valid in Kafka; this broker has no such resources."""
+"""Kafka's numbers of resource types that a request may contain, but of which this broker has no resources."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     names = {
-        ConfigResourceType.TOPIC: sorted(node.log.topics),
+        ConfigResourceType.TOPIC: sorted(broker.log.topics),
         ConfigResourceType.BROKER: [str(NODE_ID)],
-        ConfigResourceType.GROUP: sorted(node.log.group_configs),
+        ConfigResourceType.GROUP: sorted(broker.log.group_configs),
     }
     # Requests of v0 are for client metrics only.
-    wanted = request.told("resource_types", (_CLIENT_METRICS,)) or tuple(names)
+    wanted = request.field_or_default("resource_types", (_CLIENT_METRICS,)) or tuple(names)
     if {*wanted} - {*ConfigResourceType, _LOGGER, _CLIENT_METRICS}:
-        return _answer(ErrorCode.unsupported_version, {})
-    return _answer(ErrorCode.none, {type_: names for type_, names in names.items() if type_ in wanted})
+        return _response_values(ErrorCode.unsupported_version, {})
+    return _response_values(ErrorCode.none, {type_: names for type_, names in names.items() if type_ in wanted})
 
 
-def _answer(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Values:
+def _response_values(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Values:
+    """The response, with the resources' ``names`` by type."""
     return {
         "error_code": error,
         "config_resources": [
@@ -34,4 +36,9 @@ def _answer(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Val
     }
 
 
-API = KafkaApi(key=74, versions=range(2), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE_CONFIGS)))
+API = KafkaApi(
+    key=74,
+    versions=range(2),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=cluster_check(Operation.DESCRIBE_CONFIGS)),
+)

@@ -1,5 +1,7 @@
-"""ListOffsets: earliest, latest (with isolation level read_committed the last stable offset), the record with the
-greatest timestamp (KIP-734), the first record since a timestamp. Not supported: tiered storage (KIP-405)."""
+"""ListOffsets: returns one offset of each requested partition. A negative timestamp in the request selects the start
+offset, the end offset (with isolation level read_committed the last stable offset), or the record with the greatest
+timestamp (KIP-734). Any other timestamp selects the first record with this timestamp or a later one. Not supported:
+tiered storage (KIP-405)."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,37 +9,44 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
 from coterie.broker.apis.fetch import reads_committed
-from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.apis.partition_answers import partition_answers
-from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
+from coterie.broker.apis.partition_entries import partition_entries
+from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext
 from coterie.broker.storage.log import Partition
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import read_head
+from coterie.wire.batch_filter import split_records
+from coterie.wire.batches import read_batch_header
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
-from coterie.wire.sifting import slices
+from coterie.wire.kio_entities import Values
 
 LATEST = -1
+"""Requests the end offset."""
 EARLIEST = -2
+"""Requests the start offset."""
 MAX_TIMESTAMP = -3
+"""Requests the first record with the greatest timestamp."""
 EARLIEST_LOCAL = -4
+"""Requests the start offset, because there is no tiered storage."""
 LATEST_TIERED = -5
+"""Requests an offset in tiered storage: there is none."""
 EARLIEST_PENDING_UPLOAD = -6
+"""Requests the first offset that is not in tiered storage yet: here there is none."""
 
 _SINCE: Mapping[int, int] = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""The first version in which a negative timestamp has its meaning."""
-_NOWHERE = (-1, -1)
-"""No timestamp and no offset."""
+"""The first version in which a request may contain each of these timestamps."""
+_UNKNOWN_OFFSET = (-1, -1)
+"""The timestamp and the offset in a response if no record was found."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    return {"topics": await partition_answers(request.body.topics, partial(_answer, node, request))}
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return {"topics": await partition_entries(request.body.topics, partial(_partition_values, broker, request))}
 
 
-async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) -> Values:
-    partition = node.log.partition(topic_name, asked.partition_index)
-    error, (timestamp_ms, offset) = ErrorCode.none, _NOWHERE
+async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_name: str, asked: Any) -> Values:
+    """The response entry of one partition: the found timestamp and offset, or an error."""
+    partition = broker.log.partition(topic_name, asked.partition_index)
+    error, (timestamp_ms, offset) = ErrorCode.none, _UNKNOWN_OFFSET
     if partition is None:
         error = ErrorCode.unknown_topic_or_partition
     elif getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
@@ -45,9 +54,9 @@ async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) 
     elif asked.timestamp < EARLIEST and request.header.api_version < _SINCE.get(asked.timestamp, 2**15):
         error = ErrorCode.unsupported_version
     else:
-        end_offset = partition.stable_offset if reads_committed(request) else partition.end_offset
+        end_offset = partition.last_stable_offset if reads_committed(request) else partition.end_offset
         try:
-            timestamp_ms, offset = await _find(node, partition, asked.timestamp, end_offset)
+            timestamp_ms, offset = await _find(broker, partition, asked.timestamp, end_offset)
         except WorldError:
             error = ErrorCode.kafka_storage_error
     return {
@@ -59,32 +68,38 @@ async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) 
     }
 
 
-async def _find(node: Node, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
-    """Timestamp and offset; the timestamp is -1 for an offset that is not the one of a record. A record at
-    ``end_offset`` or later is not returned."""
+async def _find(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
+    """The timestamp and the offset that the request's timestamp ``wanted`` selects; both are -1 if no record is found.
+    The timestamp is -1 for the start and the end offset, which are no record's. A record at ``end_offset`` or later is
+    not returned.
+
+    :raises WorldError: when the log cannot be read.
+    """
     if wanted == LATEST:
         return -1, end_offset
     if wanted in (EARLIEST, EARLIEST_LOCAL):
         return -1, partition.start_offset
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOWHERE
+        return _UNKNOWN_OFFSET
     if wanted == MAX_TIMESTAMP:
-        batch = await node.log.latest_batch(partition)
-        since_ms = read_head(batch).max_timestamp_ms if batch is not None else 0
+        batch = await broker.log.max_timestamp_batch(partition)
+        since_ms = read_batch_header(batch).max_timestamp_ms if batch is not None else 0
     else:
-        batch, since_ms = await node.log.batch_since(partition, wanted), wanted
+        batch, since_ms = await broker.log.first_batch_since(partition, wanted), wanted
     if batch is None:
-        return _NOWHERE
+        return _UNKNOWN_OFFSET
     # On a thread: decompression may take long, depending on the producer's batch.
-    found = await asyncio.to_thread(_first_since, batch, since_ms)
-    return found if found[1] < end_offset else _NOWHERE
+    found = await asyncio.to_thread(_first_record_since, batch, since_ms)
+    return found if found[1] < end_offset else _UNKNOWN_OFFSET
 
 
-def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
-    """Timestamp and offset of the batch's first record of ``timestamp_ms`` or later."""
-    head = read_head(batch)
+def _first_record_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
+    """The timestamp and the offset of the first record in ``batch`` with ``timestamp_ms`` or a later timestamp. If the
+    records are malformed, or none has such a timestamp: the greatest timestamp and the first offset of the batch, as
+    its header states them."""
+    head = read_batch_header(batch)
     try:
-        for record in slices(batch, head):
+        for record in split_records(batch, head):
             if record.timestamp_ms >= timestamp_ms:
                 return record.timestamp_ms, record.offset
     except WireError:
@@ -93,5 +108,5 @@ def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
     return head.max_timestamp_ms, head.base_offset
 
 
-_NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE))])
-API = KafkaApi(key=2, versions=range(1, 12), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.DESCRIBE))])
+API = KafkaApi(key=2, versions=range(1, 12), handle=handle, authorization=_AUTHORIZATION)

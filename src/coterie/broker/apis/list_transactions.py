@@ -1,38 +1,40 @@
-"""ListTransactions: transactional ids, filtered by state, producer id, duration of the open transaction, and pattern
-(KIP-664, KIP-994, KIP-1152). The client's pattern is matched by RE2, which is part of pyarrow: its time is linear in
-the text, while some patterns keep Python's `re` busy without end."""
+"""ListTransactions: returns the transactional ids that match all of the request's filters: by state, by producer id, by
+the duration of the open transaction, and by a pattern of the transactional id (KIP-664, KIP-994, KIP-1152). The
+client's pattern is matched by RE2, which is part of pyarrow: it takes time linear in the text, while Python's `re`
+takes exponential time for some patterns."""
 
 import asyncio
 from collections.abc import Sequence
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import TRANSACTIONAL_ID, AccessCheck, Operation, Permission
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import TRANSACTIONAL_ID, AccessCheck, ApiAuthorization, Operation
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import TransactionState, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _STATES = {"Dead", "PrepareAbort", "PrepareCommit", "PrepareEpochFence", *TransactionState}
-"""The valid states of Kafka; some never occur in this broker."""
+"""The states that a request may contain; some of Kafka's states never occur in this broker."""
 
-_Named = tuple[str, TransactionWritten]
+_IdAndTransaction = tuple[str, TransactionWritten]
+"""A transactional id and its last record."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     asked = [*dict.fromkeys(request.body.state_filters)]
     known = [state for state in asked if state in _STATES]
-    pattern = request.told("transactional_id_pattern", None)
+    pattern = request.field_or_default("transactional_id_pattern", None)
     try:
         # If all requested states are unknown, no transaction matches.
-        transactions = await node.transactions.read_all() if known or not asked else []
+        transactions = await broker.transactions.read_all() if known or not asked else []
         if pattern:
             # On a thread: importing pyarrow takes a moment.
             transactions = await asyncio.to_thread(_matching, transactions, pattern)
     except WorldError:
-        return _failed(ErrorCode.kafka_storage_error)
+        return _error_values(ErrorCode.kafka_storage_error)
     except ValueError:
-        return _failed(ErrorCode.invalid_regular_expression)
+        return _error_values(ErrorCode.invalid_regular_expression)
     return {
         "error_code": ErrorCode.none,
         "unknown_state_filters": [state for state in asked if state not in _STATES],
@@ -43,17 +45,21 @@ async def handle(node: Node, request: ApiRequest) -> Values:
                 "transaction_state": str(written.state),
             }
             for transactional_id, written in transactions
-            if (not asked or written.state in known) and _is_wanted(request, written, node.transactions.now_ms())
+            if (not asked or written.state in known)
+            and _matches_filters(request, written, broker.transactions.now_ms())
         ],
     }
 
 
-def _failed(error: ErrorCode) -> Values:
+def _error_values(error: ErrorCode) -> Values:
     return {"error_code": error, "transaction_states": ()}
 
 
-def _matching(transactions: Sequence[_Named], pattern: str) -> list[_Named]:
-    """:raises ValueError: the pattern is not a valid regular expression."""
+def _matching(transactions: Sequence[_IdAndTransaction], pattern: str) -> list[_IdAndTransaction]:
+    """The transactions whose whole transactional id matches ``pattern``.
+
+    :raises ValueError: when the pattern is not a valid regular expression.
+    """
     import pyarrow
     import pyarrow.compute
 
@@ -64,18 +70,20 @@ def _matching(transactions: Sequence[_Named], pattern: str) -> list[_Named]:
     return [one for one, is_matched in zip(transactions, matched, strict=True) if is_matched]
 
 
-def _is_wanted(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
+def _matches_filters(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
+    """Whether the transaction matches the request's filters of producer id and duration. A transaction matches a
+    duration if it is open and has lasted longer at ``now_ms``."""
     producer_ids = request.body.producer_id_filters
-    longer_than_ms = request.told("duration_filter", -1)
+    longer_than_ms = request.field_or_default("duration_filter", -1)
     return (not producer_ids or written.producer.producer_id in producer_ids) and (
         longer_than_ms < 0
         or (written.state is TransactionState.ONGOING and now_ms - written.started_at_ms > longer_than_ms)
     )
 
 
-def _is_shown(access: AccessCheck, transaction: Values) -> bool:
-    return access.may(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
+def _is_visible(access: AccessCheck, transaction: Values) -> bool:
+    return access.is_allowed(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
 
 
-_NEEDS = Permission(shown={"transaction_states": _is_shown})
-API = KafkaApi(key=66, versions=range(3), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(is_visible_by_field={"transaction_states": _is_visible})
+API = KafkaApi(key=66, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

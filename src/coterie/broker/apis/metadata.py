@@ -1,77 +1,107 @@
-"""Metadata: this broker, and all topics or the requested ones, by id since v12; creates a missing topic if the request
-and the settings allow that; the client's authorized operations (KIP-430). Not supported: racks; there is one broker."""
+"""Metadata: returns this broker, and all topics or the requested topics, which since v12 may be requested by id.
+Creates a requested topic that does not exist, if both the request and the broker's settings allow it. Returns the
+client's authorized operations if the request asks for them (KIP-430). Not supported: racks, because there is one
+broker."""
 
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.create_topics import check_name, check_room
-from coterie.broker.apis.needs import CLUSTER, TOPIC, AccessCheck, Each, Operation, Permission, creation, is_topic_shown
+from coterie.broker.apis.authorization import (
+    CLUSTER,
+    TOPIC,
+    AccessCheck,
+    ApiAuthorization,
+    ItemAuthorization,
+    Operation,
+    create_topic_error,
+    is_topic_visible,
+)
+from coterie.broker.apis.create_topics import check_new_topic_name, check_partition_limit
 from coterie.broker.apis.operations import allowed_operations
-from coterie.broker.node import LEADER_EPOCH, NODE_ID, ApiRequest, Node
-from coterie.broker.outcome import outcome
+from coterie.broker.context import LEADER_EPOCH, NODE_ID, ApiRequest, BrokerContext
+from coterie.broker.error_reply import error_and_message
+from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal, name_error
-from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 _BY_ID_SINCE = 12
+"""The first version in which a topic may be requested by its topic id."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     asked = request.body.topics
     # In v0 an empty list requests all topics; since v1 null does, and an empty list requests none.
     if asked is None or (not asked and request.header.api_version == 0):
-        topics = [described(topic) async for _, topic in in_turns(sorted(node.log.topics.items()))]
+        topics = [topic_values(topic) async for _, topic in yielding(sorted(broker.log.topics.items()))]
     else:
         # A topic that is requested twice has one entry in the response.
-        topics = [await _answer(node, request, one) async for one in in_turns(dict.fromkeys(asked))]
-    wanted = request.told("include_topic_authorized_operations", False)
-    async for topic in in_turns(topics):
+        topics = [await _find_or_create_topic(broker, request, one) async for one in yielding(dict.fromkeys(asked))]
+    wanted = request.field_or_default("include_topic_authorized_operations", False)
+    async for topic in yielding(topics):
         topic["topic_authorized_operations"] = allowed_operations(
-            node, request, TOPIC, topic["name"] or "", wanted=wanted
+            broker, request, TOPIC, topic["name"] or "", is_included=wanted
         )
     return {
-        "brokers": [node.address | {"rack": None}],
-        "cluster_id": node.log.cluster_id,
+        "brokers": [broker.address | {"rack": None}],
+        "cluster_id": broker.log.cluster_id,
         "controller_id": NODE_ID,
         "topics": topics,
         "cluster_authorized_operations": allowed_operations(
-            node, request, CLUSTER, wanted=request.told("include_cluster_authorized_operations", False)
+            broker,
+            request,
+            CLUSTER,
+            is_included=request.field_or_default("include_cluster_authorized_operations", False),
         ),
         "error_code": ErrorCode.none,
     }
 
 
-async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]:
+async def _find_or_create_topic(broker: BrokerContext, request: ApiRequest, asked: Any) -> dict[str, Any]:
+    """The response entry of one requested topic. The topic is created if it does not exist and may be created."""
     topic_id = getattr(asked, "topic_id", None)
     if topic_id is not None and request.header.api_version >= _BY_ID_SINCE:
-        topic = node.log.topics_by_id.get(topic_id)
-        return described(topic) if topic else missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
+        topic = broker.log.topics_by_id.get(topic_id)
+        return (
+            topic_values(topic)
+            if topic
+            else missing_topic_values(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
+        )
     if topic_id is not None or asked.name is None:
         # Neither id nor name, which is invalid; or an id in v10 or v11, which have the field but do not support it.
-        return missing(asked.name or "", ErrorCode.invalid_request)
-    topic = node.log.topics.get(asked.name)
+        return missing_topic_values(asked.name or "", ErrorCode.invalid_request)
+    topic = broker.log.topics.get(asked.name)
     if topic is not None:
-        return described(topic)
+        return topic_values(topic)
     if name_error(asked.name):
-        return missing(asked.name, ErrorCode.invalid_topic_exception)
-    if not (request.told("allow_auto_topic_creation", True) and node.settings.auto_create_topics):
-        return missing(asked.name, ErrorCode.unknown_topic_or_partition)
-    error, _ = await outcome(_create(node, asked.name))
+        return missing_topic_values(asked.name, ErrorCode.invalid_topic_exception)
+    if not (request.field_or_default("allow_auto_topic_creation", True) and broker.settings.auto_create_topics):
+        return missing_topic_values(asked.name, ErrorCode.unknown_topic_or_partition)
+    error, _ = await error_and_message(_create(broker, asked.name))
     # The topic may exist now because of this request or of a concurrent request.
-    topic = node.log.topics.get(asked.name)
-    return described(topic) if topic else missing(asked.name, error)
+    topic = broker.log.topics.get(asked.name)
+    return topic_values(topic) if topic else missing_topic_values(asked.name, error)
 
 
-async def _create(node: Node, name: str) -> None:
-    """:raises KafkaRefusal, WorldError: the topic was not created, or a concurrent request created it."""
-    check_name(node, name)
-    check_room(node, partitions=node.settings.default_partitions, more=node.settings.default_partitions)
-    await node.log.create_topic(name, node.settings.default_partitions, {}, partitions_max=node.settings.partitions_max)
+async def _create(broker: BrokerContext, name: str) -> None:
+    """Create the topic ``name`` with the broker's default number of partitions.
+
+    :raises KafkaRefusal: when there cannot be such a topic, a limit of partitions would be exceeded, or a concurrent
+        request has created the topic.
+    :raises WorldError: when the log cannot be written.
+    """
+    check_new_topic_name(broker, name)
+    check_partition_limit(
+        broker, partitions=broker.settings.default_partitions, added_partitions=broker.settings.default_partitions
+    )
+    await broker.log.create_topic(
+        name, broker.settings.default_partitions, {}, partitions_max=broker.settings.partitions_max
+    )
 
 
-def described(topic: Topic) -> dict[str, Any]:
+def topic_values(topic: Topic) -> dict[str, Any]:
+    """The fields of a topic in responses, without the client's authorized operations."""
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -92,30 +122,32 @@ def described(topic: Topic) -> dict[str, Any]:
     }
 
 
-def missing(name: str | None, error: ErrorCode) -> dict[str, Any]:
+def missing_topic_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
+    """The fields of a requested topic in responses, if it cannot be returned because of ``error``."""
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
 
 
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _metadata_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """Authorize describing the topic, and creating it if the request would create it."""
-    error = access.topic(Operation.DESCRIBE, asked)
-    if error is not None or asked.name is None or asked.name in access.node.log.topics:
+def _metadata_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+    """The error code if the client may not describe the topic ``asked``, or if the request would create the topic and
+    the client may not create it; else None."""
+    error = access.topic_error_code(Operation.DESCRIBE, asked)
+    if error is not None or asked.name is None or asked.name in access.broker.log.topics:
         return error
-    settings = access.node.settings
-    would_create = access.request.told("allow_auto_topic_creation", True) and settings.auto_create_topics
-    return creation(access, asked) if would_create else None
+    settings = access.broker.settings
+    would_create = access.request.field_or_default("allow_auto_topic_creation", True) and settings.auto_create_topics
+    return create_topic_error(access, asked) if would_create else None
 
 
-_NEEDS = Permission(
-    each=[
-        Each(
-            asked="topics",
-            answers="topics",
-            needs=_metadata_topic,
-            refused=lambda topic, error: {
+_AUTHORIZATION = ApiAuthorization(
+    items=[
+        ItemAuthorization(
+            request_field="topics",
+            response_field="topics",
+            check=_metadata_topic_error,
+            refused_item=lambda topic, error: {
                 "error_code": error,
                 "name": topic.name,
                 "topic_id": getattr(topic, "topic_id", None) if topic.name is None else None,
@@ -123,7 +155,7 @@ _NEEDS = Permission(
             },
         )
     ],
-    shown={"topics": is_topic_shown},
-    is_asked_anyway=True,
+    is_visible_by_field={"topics": is_topic_visible},
+    handles_empty_request=True,
 )
-API = KafkaApi(key=3, versions=range(14), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=3, versions=range(14), handle=handle, authorization=_AUTHORIZATION)

@@ -1,13 +1,14 @@
-"""OffsetCommit: stores the offsets that a group has consumed, for members and for consumers that are not members; the
-response waits until they are durable. Not supported: member epochs (KIP-848); classic groups only have generations."""
+"""OffsetCommit: stores offsets of a group, sent by members or by clients that are not members, such as tools. The
+response is sent when the offsets are durable. Not supported: member epochs (KIP-848), because classic groups only have
+generations."""
 
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.broker.node import ApiRequest, Node, topic_of
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, group_check, topic_check
+from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Topic
-from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
     NewOffset,
@@ -17,26 +18,28 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.nouns.ids import Generation, GroupId, MemberId, TopicPartition
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values, milliseconds
+from coterie.wire.kio_entities import Values, milliseconds
 
 _UNKNOWN_GROUP_SINCE = 9
+"""The first version in which the response may have the error code GROUP_ID_NOT_FOUND; before: ILLEGAL_GENERATION."""
 _BY_ID_SINCE = 10
+"""The first version in which topics are given by topic id instead of name."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
         (
             asked,
             [
-                _checked(request, topic_of(node, asked), partition)
-                async for partition in in_turns(asked.partitions, at_once=ELEMENTS_AT_ONCE)
+                _new_offset_or_error(request, topic_of(broker, asked), partition)
+                async for partition in yielding(asked.partitions, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
             ],
         )
-        async for asked in in_turns(request.body.topics, at_once=ELEMENTS_AT_ONCE)
+        async for asked in yielding(request.body.topics, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
     ]
     new = tuple(one for _, partitions in checked for one in partitions if isinstance(one, NewOffset))
-    errors = iter(await _commit(node, request, new) if new else ())
+    errors = iter(await _commit(broker, request, new) if new else ())
     return {
         "topics": [
             {
@@ -56,10 +59,11 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     }
 
 
-async def _commit(node: Node, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
-    """An error code for each of the offsets."""
+async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+    """Commit the offsets ``new``; wait until they are durable. Returns the error code of each offset, in the same
+    order."""
     body = request.body
-    response = await node.groups.ask(
+    response = await broker.groups.ask(
         GroupId(body.group_id),
         lambda reply_to: OffsetCommit(
             reply_to=reply_to,
@@ -77,7 +81,9 @@ async def _commit(node: Node, request: ApiRequest, new: tuple[NewOffset, ...]) -
     return response.errors if error is ErrorCode.none else (error,) * len(new)
 
 
-def _checked(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
+def _new_offset_or_error(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
+    """The offset in the request's entry ``partition``, or the error code if its topic or its partition does not
+    exist."""
     if topic is None and request.header.api_version >= _BY_ID_SINCE:
         return ErrorCode.unknown_topic_id
     if topic is None or topic.partition(partition.partition_index) is None:
@@ -92,11 +98,12 @@ def _checked(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOff
 
 
 def _retention_ms(request: ApiRequest) -> int | None:
-    """The retention time is set in v2-4 only, where -1 means the broker's setting."""
-    told = request.told("retention_time", None)
+    """How long the offsets are to be kept after the commit; None: as long as the broker's setting. Only v2-4 can set
+    it."""
+    told = request.field_or_default("retention_time", None)
     retention_ms = -1 if told is None else milliseconds(told)
     return None if retention_ms == -1 else retention_ms
 
 
-_NEEDS = Permission(each=[each_partition(on_topic(Operation.READ, in_group(Operation.READ)))])
-API = KafkaApi(key=8, versions=range(2, 11), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.READ, group_check(Operation.READ)))])
+API = KafkaApi(key=8, versions=range(2, 11), handle=handle, authorization=_AUTHORIZATION)

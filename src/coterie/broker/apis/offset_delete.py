@@ -1,19 +1,20 @@
-"""OffsetDelete: deletes offsets of a group, unless a member of the group subscribes to their topic (KIP-496)."""
+"""OffsetDelete: deletes committed offsets of a group. An offset is kept, with an error code, while a member of the
+group subscribes to its topic (KIP-496)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, group_check, topic_check
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     body = request.body
     # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
-        (asked, [node.log.partition(asked.name, one.partition_index) is not None for one in asked.partitions])
+        (asked, [broker.log.partition(asked.name, one.partition_index) is not None for one in asked.partitions])
         for asked in body.topics
     ]
     there = tuple(
@@ -22,7 +23,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         for partition, is_there in zip(asked.partitions, found, strict=True)
         if is_there
     )
-    response = await node.groups.ask(
+    response = await broker.groups.ask(
         GroupId(body.group_id), lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=there)
     )
     assert isinstance(response, OffsetDeleteResponse)
@@ -48,5 +49,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     }
 
 
-_NEEDS = Permission(whole=in_group(Operation.DELETE), each=[each_partition(on_topic(Operation.READ))])
-API = KafkaApi(key=47, versions=range(1), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(
+    check_request=group_check(Operation.DELETE), items=[each_partition(topic_check(Operation.READ))]
+)
+API = KafkaApi(key=47, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

@@ -1,13 +1,14 @@
-"""OffsetFetch: the committed offsets of one group, or of several (v8 and later), for some or all partitions. Not
-supported: offsets in transactions, so all offsets are stable; member epochs (KIP-848), which classic groups lack."""
+"""OffsetFetch: returns the committed offsets of one group, or since v8 of several groups, for the requested partitions
+or for all. Not supported: offsets that are committed in a transaction, so all offsets are stable; member epochs
+(KIP-848), because classic groups have none."""
 
 from itertools import groupby
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import GROUP, TOPIC, AccessCheck, Each, Operation, Permission
-from coterie.broker.node import ApiRequest, Node, topic_of
-from coterie.broker.turns import in_turns
+from coterie.broker.apis.authorization import GROUP, TOPIC, AccessCheck, ApiAuthorization, ItemAuthorization, Operation
+from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
@@ -17,24 +18,28 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
-_ERROR_OF_GROUP_SINCE = 2
-_MANY_SINCE = 8
+_GROUP_ERROR_SINCE = 2
+"""The first version whose response has an error code for the group, and not only for each partition."""
+_BATCHED_SINCE = 8
+"""The first version with several groups in one request."""
 _NO_OFFSET = -1
+"""The offset in the response for a partition without a committed offset."""
 
 
-async def handle(node: Node, request: ApiRequest) -> Values:
-    if request.header.api_version >= _MANY_SINCE:
-        groups = [await _answer(node, request, asked) async for asked in in_turns(request.body.groups)]
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    if request.header.api_version >= _BATCHED_SINCE:
+        groups = [await _group_values(broker, request, asked) async for asked in yielding(request.body.groups)]
         return {"groups": groups}
-    return await _answer(node, request, request.body)
+    return await _group_values(broker, request, request.body)
 
 
-async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]:
-    named = None if asked.topics is None else _named(node, asked.topics)
-    response = await node.groups.ask(
-        GroupId(asked.group_id),
+async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
+    """The response entry of the group in the request's entry ``group``."""
+    named = None if group.topics is None else _with_names(broker, group.topics)
+    response = await broker.groups.ask(
+        GroupId(group.group_id),
         lambda reply_to: OffsetFetch(
             reply_to=reply_to,
             partitions=None
@@ -45,34 +50,35 @@ async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]
         ),
     )
     assert isinstance(response, OffsetFetchResponse)
-    answer: dict[str, Any] = {"group_id": asked.group_id, "error_code": response.error, "topics": []}
-    if response.error is ErrorCode.none or request.header.api_version < _ERROR_OF_GROUP_SINCE:
-        answer["topics"] = _everything(node, response) if named is None else _asked_for(named, response)
+    answer: dict[str, Any] = {"group_id": group.group_id, "error_code": response.error, "topics": []}
+    if response.error is ErrorCode.none or request.header.api_version < _GROUP_ERROR_SINCE:
+        answer["topics"] = _all_topics(broker, response) if named is None else _requested_topics(named, response)
     return answer
 
 
-def _named(node: Node, topics: Any) -> list[tuple[str | None, Any]]:
-    """Each requested topic with its name; None if its id (v10 and later) is unknown. A topic requested by name need not
-    exist."""
+def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, Any]]:
+    """Each of the request's ``topics`` with its name before it; the name is None if the topic is requested by a topic
+    id (since v10) that does not exist. A topic that is requested by name need not exist."""
     named: list[tuple[str | None, Any]] = []
     for asked in topics:
         name = getattr(asked, "name", None)
         if name is None:
-            topic = topic_of(node, asked)
+            topic = topic_of(broker, asked)
             name = None if topic is None else topic.name
         named.append((name, asked))
     return named
 
 
-def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
+def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
+    """The response entries of the requested topics ``named``, each with its name before it."""
     return [
         {
             "name": name,
             "topic_id": getattr(asked, "topic_id", None),
             "partitions": [
-                _partition(number, None, ErrorCode.unknown_topic_id)
+                _partition_values(number, None, ErrorCode.unknown_topic_id)
                 if name is None
-                else _partition(number, response.offsets.get(TopicPartition(name, number)), response.error)
+                else _partition_values(number, response.offsets.get(TopicPartition(name, number)), response.error)
                 for number in asked.partition_indexes
             ],
         }
@@ -80,18 +86,20 @@ def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchRespons
     ]
 
 
-def _everything(node: Node, response: OffsetFetchResponse) -> list[Values]:
-    """A topic that was deleted since has no id for the response; its offsets are about to be deleted, too."""
+def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Values]:
+    """The response entries of all topics for which the group has committed offsets. A topic that was deleted since is
+    left out: it has no topic id, and its offsets are about to be deleted, too."""
     answers: list[Values] = []
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
-        topic = node.log.topics.get(name)
+        topic = broker.log.topics.get(name)
         if topic is not None:
-            told = [_partition(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
+            told = [_partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
             answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
     return answers
 
 
-def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:
+def _partition_values(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:
+    """The response entry of one partition; ``committed`` is None if there is no committed offset."""
     return {
         "partition_index": number,
         "committed_offset": _NO_OFFSET if committed is None else committed.offset,
@@ -104,40 +112,44 @@ def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode)
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _fetched_group(access: AccessCheck) -> ErrorCode | None:
-    """In v2 to v7 the request has one group, with an error code in the response; before v2 the partitions have the
-    error code; since v8 there are several groups."""
-    group_id = access.request.told("group_id", None)
-    if group_id is None or access.request.header.api_version < _ERROR_OF_GROUP_SINCE:
+def _group_error(access: AccessCheck) -> ErrorCode | None:
+    """The error code if the client may not describe the only group of a request of v2-7, else None. Since v8 each group
+    has its own check, and before v2 `_hide_topics` checks the group, because only the partitions have error codes."""
+    group_id = access.request.field_or_default("group_id", None)
+    if group_id is None or access.request.header.api_version < _GROUP_ERROR_SINCE:
         return None
-    return access.refusal(Operation.DESCRIBE, GROUP, group_id)
+    return access.error_code(Operation.DESCRIBE, GROUP, group_id)
 
 
-def _seen_offsets(access: AccessCheck, answer: Values) -> Values:
-    """Remove topics that the client may not describe; a topic that the request names gets an error code instead."""
+def _hide_topics(access: AccessCheck, answer: Values) -> Values:
+    """The response without the topics that the client may not describe. If the request names such a topic, its
+    partitions have an error code instead of offsets."""
     body = access.request.body
     if not hasattr(body, "groups"):
-        has_code = access.request.header.api_version >= _ERROR_OF_GROUP_SINCE
-        refusal = None if has_code else access.refusal(Operation.DESCRIBE, GROUP, body.group_id)
-        return {**answer, "topics": _seen_topics(access, answer["topics"], body.topics is not None, refusal)}
+        has_code = access.request.header.api_version >= _GROUP_ERROR_SINCE
+        refusal = None if has_code else access.error_code(Operation.DESCRIBE, GROUP, body.group_id)
+        return {**answer, "topics": _visible_topics(access, answer["topics"], body.topics is not None, refusal)}
     by_id = {group.group_id: group for group in body.groups}
     return {
         **answer,
         "groups": [
             {
                 **group,
-                "topics": _seen_topics(access, group["topics"], by_id[group["group_id"]].topics is not None, None),
+                "topics": _visible_topics(access, group["topics"], by_id[group["group_id"]].topics is not None, None),
             }
             for group in answer.get("groups", ())
         ],
     }
 
 
-def _seen_topics(access: AccessCheck, topics: Any, are_named: bool, of_group: ErrorCode | None) -> list[Values]:
+def _visible_topics(access: AccessCheck, topics: Any, are_named: bool, group_error: ErrorCode | None) -> list[Values]:
+    """The response entries ``topics`` as the client may see them. ``are_named``: whether the request names the topics,
+    and does not request all; ``group_error``: the error code of a refused group, which each partition gets (before
+    v2)."""
     seen: list[Values] = []
     for topic in topics:
         name = topic["name"]
-        error = of_group or (None if name is None else access.refusal(Operation.DESCRIBE, TOPIC, name))
+        error = group_error or (None if name is None else access.error_code(Operation.DESCRIBE, TOPIC, name))
         if error is None:
             seen.append(topic)
         elif are_named:
@@ -149,16 +161,16 @@ def _seen_topics(access: AccessCheck, topics: Any, are_named: bool, of_group: Er
     return seen
 
 
-_NEEDS = Permission(
-    whole=_fetched_group,
-    each=[
-        Each(
-            asked="groups",
-            answers="groups",
-            needs=lambda access, group: access.refusal(Operation.DESCRIBE, GROUP, group.group_id),
-            refused=lambda group, error: {"group_id": group.group_id, "error_code": error},
+_AUTHORIZATION = ApiAuthorization(
+    check_request=_group_error,
+    items=[
+        ItemAuthorization(
+            request_field="groups",
+            response_field="groups",
+            check=lambda access, group: access.error_code(Operation.DESCRIBE, GROUP, group.group_id),
+            refused_item=lambda group, error: {"group_id": group.group_id, "error_code": error},
         )
     ],
-    rewritten=_seen_offsets,
+    filter_response=_hide_topics,
 )
-API = KafkaApi(key=9, versions=range(1, 11), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=9, versions=range(1, 11), handle=handle, authorization=_AUTHORIZATION)

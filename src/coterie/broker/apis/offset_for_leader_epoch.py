@@ -1,49 +1,57 @@
-"""OffsetForLeaderEpoch: the end offset of a leader epoch, for clients that check whether a log was truncated (KIP-320).
-Not supported: former leaders and followers; one broker leads all partitions, always in the same epoch."""
+"""OffsetForLeaderEpoch: returns the end offset of a leader epoch, with which a client checks whether a partition was
+truncated (KIP-320). Not supported: former leaders and followers, because one broker leads all partitions, always in the
+same leader epoch."""
 
 from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.apis.partition_answers import partition_answers
-from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.partition_entries import partition_entries
+from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext
 from coterie.broker.storage.log import Partition
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.kio_entities import Values
 
-_NOT_TOLD = -1
-_NOWHERE = (-1, -1)
-"""No epoch and no offset."""
-
-
-async def handle(node: Node, request: ApiRequest) -> Values:
-    return {"topics": await partition_answers(request.body.topics, partial(_answer, node), name="topic")}
+_NO_EPOCH = -1
+"""The leader epoch in a request that has none."""
+_UNKNOWN_OFFSET = (-1, -1)
+"""The leader epoch and the end offset in a response if the requested leader epoch is unknown."""
 
 
-async def _answer(node: Node, name: str, asked: Any) -> Values:
-    partition = node.log.partition(name, asked.partition)
-    error, (epoch, end_offset) = ErrorCode.none, _NOWHERE
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return {
+        "topics": await partition_entries(request.body.topics, partial(_partition_values, broker), name_field="topic")
+    }
+
+
+async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Values:
+    """The response entry of one partition of the topic ``name``."""
+    partition = broker.log.partition(name, asked.partition)
+    error, (epoch, end_offset) = ErrorCode.none, _UNKNOWN_OFFSET
     if partition is None:
         error = ErrorCode.unknown_topic_or_partition
     elif asked.current_leader_epoch > LEADER_EPOCH:
         error = ErrorCode.unknown_leader_epoch
-    elif asked.current_leader_epoch not in (_NOT_TOLD, LEADER_EPOCH):
+    elif asked.current_leader_epoch not in (_NO_EPOCH, LEADER_EPOCH):
         error = ErrorCode.fenced_leader_epoch
     else:
-        epoch, end_offset = _end_of(partition, asked.leader_epoch)
+        epoch, end_offset = _epoch_end(partition, asked.leader_epoch)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
-    """The epoch and its end offset, the offset after its last record."""
+def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
+    """``epoch`` and its end offset, the offset after the last record of this leader epoch. Both are -1 if ``epoch`` is
+    later than the only leader epoch, or -1, for none. An earlier epoch has no records: it ends at the start offset."""
     if epoch == LEADER_EPOCH:
         return LEADER_EPOCH, partition.end_offset
-    if epoch > LEADER_EPOCH or epoch == _NOT_TOLD:
-        return _NOWHERE
+    if epoch > LEADER_EPOCH or epoch == _NO_EPOCH:
+        return _UNKNOWN_OFFSET
     # No record was written in an epoch before the first.
     return epoch, partition.start_offset
 
 
-_NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE), number=("partition", "partition"))])
-API = KafkaApi(key=23, versions=range(2, 5), handle=handle, needs=_NEEDS)
+_AUTHORIZATION = ApiAuthorization(
+    items=[each_partition(topic_check(Operation.DESCRIBE), index_fields=("partition", "partition"))]
+)
+API = KafkaApi(key=23, versions=range(2, 5), handle=handle, authorization=_AUTHORIZATION)

@@ -1,36 +1,45 @@
-"""The authorized operations of a client on a topic, a group or the cluster (KIP-430), by the access rules."""
+"""Finds the operations that the access rules allow a client on a topic, a group or the cluster (KIP-430)."""
 
 from collections.abc import Mapping
 
-from coterie.broker.node import ApiRequest, Node
-from coterie.broker.security.authorizer import THE_CLUSTER, Operation, ResourceType
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 
-NOT_ASKED = -(2**31)
+AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
+"""The value in a response if the request does not ask for the authorized operations."""
 
-_NUMBERS: Mapping[Operation, int] = {operation: number for number, operation in enumerate(Operation, start=2)}
-_NONE_OF_GROUPS = {
+_BIT_BY_OPERATION: Mapping[Operation, int] = {operation: number for number, operation in enumerate(Operation, start=2)}
+"""Kafka's code of each operation, which is its bit in the responses' bit fields."""
+_UNSUPPORTED_BY_GROUPS = {
     Operation.WRITE, Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
 }  # fmt: skip
-_MEANT_FOR: Mapping[ResourceType, frozenset[Operation]] = {
+"""The operations that Kafka does not define for groups."""
+_SUPPORTED_OPERATIONS: Mapping[ResourceType, frozenset[Operation]] = {
     type_: frozenset(Operation) - {Operation.ALL} - others
     for type_, others in (
         (ResourceType.TOPIC, {Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE}),
-        (ResourceType.GROUP, _NONE_OF_GROUPS),
+        (ResourceType.GROUP, _UNSUPPORTED_BY_GROUPS),
         (ResourceType.CLUSTER, {Operation.READ, Operation.WRITE, Operation.DELETE}),
     )
 }
-"""The operations that each resource type supports."""
+"""The operations that Kafka defines for each resource type; only these are in the bit fields."""
 
 
 def allowed_operations(
-    node: Node, request: ApiRequest, type_: ResourceType, name: str = THE_CLUSTER, *, wanted: bool = True
+    broker: BrokerContext,
+    request: ApiRequest,
+    type_: ResourceType,
+    name: str = CLUSTER_NAME,
+    *,
+    is_included: bool = True,
 ) -> int:
-    """A bit field of operations, by Kafka's codes; `NOT_ASKED` if they are not ``wanted``."""
-    if not wanted:
-        return NOT_ASKED
-    rules = node.admission.rules
+    """A bit field of the operations that the client may perform on the resource ``name``; the bit of an operation is
+    Kafka's code for it. `AUTHORIZED_OPERATIONS_OMITTED` if not ``is_included``: the request did not ask for them."""
+    if not is_included:
+        return AUTHORIZED_OPERATIONS_OMITTED
+    rules = broker.security.acls
     return sum(
-        1 << _NUMBERS[operation]
-        for operation in _MEANT_FOR[type_]
-        if rules is None or rules.may(request.principal, operation, type_, name, request.peer_host)
+        1 << _BIT_BY_OPERATION[operation]
+        for operation in _SUPPORTED_OPERATIONS[type_]
+        if rules is None or rules.is_allowed(request.principal, operation, type_, name, request.peer_host)
     )

@@ -41,21 +41,21 @@ from coterie.broker.apis import (
     sync_group,
 )
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import NOTHING
-from coterie.broker.node import ApiRequest, Node
+from coterie.broker.apis.authorization import NO_AUTHORIZATION
+from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.wire.errors import ErrorCode
+from coterie.wire.kio_entities import Values
 from coterie.wire.schemas import API_VERSIONS
-from coterie.wire.shapes import Values
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""Valid names and versions of client software (KIP-511)."""
+"""A valid name or version of a client's software, in ApiVersions requests (KIP-511)."""
 
 
-# ApiVersions: the supported versions; an unsupported version of ApiVersions itself gets a v0 response with
-# UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) only transaction.version, which clients need: with version 2
-# each transaction has its own epoch.
-async def api_versions(node: Node, request: ApiRequest) -> Values:
-    names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
+async def api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
+    """ApiVersions: returns the supported versions of each API. A request of an unsupported version does not come here:
+    it gets a v0 response with UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only
+    transaction.version, which clients need: with version 2 each transaction has its own epoch."""
+    names = [request.field_or_default(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
     return supported_versions(ErrorCode.none)
@@ -64,7 +64,7 @@ async def api_versions(node: Node, request: ApiRequest) -> Values:
 APIS: Mapping[int, KafkaApi] = {
     api.key: api
     for api in (
-        KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, needs=NOTHING),
+        KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, authorization=NO_AUTHORIZATION),
         add_partitions_to_txn.API, alter_configs.API, create_partitions.API, create_topics.API, delete_groups.API,
         delete_records.API, delete_topics.API, describe_cluster.API, describe_configs.API, describe_groups.API,
         describe_log_dirs.API, describe_producers.API, describe_topic_partitions.API, describe_transactions.API,
@@ -75,10 +75,12 @@ APIS: Mapping[int, KafkaApi] = {
         sync_group.API,
     )
 }  # fmt: skip
+"""The APIs of this broker, by Kafka's number of the API."""
 
 
 def supported_versions(error: ErrorCode) -> Values:
-    """The values of an ApiVersions response."""
+    """The values of an ApiVersions response with this error code: the supported versions of each API, and the
+    features."""
     return {
         "error_code": error,
         "api_keys": [

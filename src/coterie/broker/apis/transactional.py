@@ -1,23 +1,27 @@
-"""Requests of transactional producers to the transaction coordinator, shared by several APIs."""
+"""Sends the requests of transactional producers to the transaction coordinator, for several APIs."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from coterie.broker.node import Node
+from coterie.broker.context import BrokerContext
 from coterie.groups.transaction_messages import Event, Reply
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 
 
 async def coordinator_reply(
-    node: Node, transactional_id: str, make: Callable[[int], Event], *, knows_fenced: bool
+    broker: BrokerContext, transactional_id: str, make_event: Callable[[int], Event], *, supports_producer_fenced: bool
 ) -> Reply:
-    """The reply to the event that ``make`` builds with a new producer id. A fenced producer gets
-    INVALID_PRODUCER_EPOCH in versions that do not support PRODUCER_FENCED (KIP-588)."""
+    """The transaction coordinator's reply to the event that ``make_event`` builds; ``make_event`` receives an unused
+    producer id, for events that need one.
+
+    If the log cannot be written, the reply has the error code KAFKA_STORAGE_ERROR. If a newer producer has fenced this
+    one, the error code is PRODUCER_FENCED or, unless ``supports_producer_fenced``, INVALID_PRODUCER_EPOCH (KIP-588).
+    """
     try:
-        reply = await node.transactions.ask(transactional_id, make)
+        reply = await broker.transactions.ask(transactional_id, make_event)
     except WorldError:
         return Reply(error=ErrorCode.kafka_storage_error)
-    if reply.error is ErrorCode.producer_fenced and not knows_fenced:
+    if reply.error is ErrorCode.producer_fenced and not supports_producer_fenced:
         return replace(reply, error=ErrorCode.invalid_producer_epoch)
     return reply

@@ -1,1 +1,2 @@
-"""Groups in the broker: a host for each group's machine, the log of group records, and the groups' configs."""
+"""Groups in the broker: for each group a host that runs its machine; the log of the groups' records; and the groups'
+configs."""

@@ -1,4 +1,4 @@
-"""Groups of the classic protocol in this broker: the machine that the group host runs, and the topic of its records."""
+"""Groups of the classic protocol in this broker: the machine that group hosts run, and the topic with its records."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -8,15 +8,15 @@ from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.log import GroupTopic
 from coterie.broker.groups.registry import Groups
 from coterie.broker.storage.log import Topic
-from coterie.groups.classic import machine, newcomers, state
-from coterie.groups.classic.lines import decode_line, encode_line
+from coterie.groups.classic import machine, new_members, state
+from coterie.groups.classic.log_records import decode_record, encode_record
 from coterie.groups.classic.messages import (
     GroupLoaded,
     Heartbeat,
     JoinGroup,
     JoinGroupResponse,
     LeaveGroup,
-    News,
+    Notification,
     Record,
     Request,
     Response,
@@ -29,39 +29,43 @@ from coterie.groups.classic.summary import summary
 from coterie.nouns.ids import GroupId, MemberId
 
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
-    name="__consumer_offsets", encode_line=encode_line, decode_line=decode_line
+    name="__consumer_offsets", encode_record=encode_record, decode_record=decode_record
 )
-"""Kafka's topic name and record format, so that tools for that topic can read it."""
+"""The topic with the records of classic groups. Name and record format are Kafka's, so that Kafka's tools for this
+topic can read it."""
 
 
 class ClassicMachine:
-    """The machine of classic groups. It records how regularly members send requests, but nothing about other senders:
-    they can send any number of names."""
+    """The machine of classic groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
+    requests, in ``gaps``. Senders that are not members are not recorded, because any client can send any number of
+    names."""
 
     step = staticmethod(machine.step)
-    refused = staticmethod(machine.refused)
+    refusal_response = staticmethod(machine.refusal_response)
     apply = staticmethod(state.apply)
-    founds = staticmethod(newcomers.founds)
+    creates_group = staticmethod(new_members.creates_group)
     summary = staticmethod(summary)
 
     def __init__(self, limits: Limits, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
+        """``topics`` is the log's own mapping of the topics by name, which contains later changes."""
         self._limits = limits
         self._topics = topics
         self._gaps = gaps
 
-    def fresh(self, group_id: GroupId, /) -> Group:
+    def new_group(self, group_id: GroupId, /) -> Group:
         return Group(group_id, self._limits)
 
-    def is_known(self, group: Group, /) -> bool:
-        return not group.is_unheard_of
+    def has_state(self, group: Group, /) -> bool:
+        return not group.is_nonexistent
 
-    def loaded(self, records: Sequence[Record], /) -> Sequence[News]:
-        """GroupLoaded, and TopicDeleted for each topic in ``records`` that was deleted: a crash may have come between
-        the deletion of a topic and the deletion of its offsets."""
-        return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._topics_gone(records))]
+    def load_notifications(self, records: Sequence[Record], /) -> Sequence[Notification]:
+        """GroupLoaded, then TopicDeleted for each topic that was deleted but has committed offsets in ``records``: the
+        broker may have crashed between the deletion of the topic and the deletion of its offsets."""
+        return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_topics(records))]
 
-    def _topics_gone(self, records: Sequence[Record]) -> Sequence[str]:
-        """Names of topics in ``records`` that were deleted, or deleted and created again, since; sorted."""
+    def _deleted_topics(self, records: Sequence[Record]) -> Sequence[str]:
+        """The names of topics that have committed offsets in ``records``, and that do not exist any more, or were
+        deleted and created again since the commit; sorted."""
         gone: set[str] = set()
         for record in records:
             if isinstance(record, OffsetWritten):
@@ -71,21 +75,23 @@ class ClassicMachine:
                     gone.add(name)
         return sorted(gone)
 
-    def on_asked(self, group: Group, request: Request, /) -> None:
+    def observe_request(self, group: Group, request: Request, /) -> None:
+        """Record a member's Heartbeat, JoinGroup, SyncGroup or LeaveGroup request in the statistics."""
         match request:
             case Heartbeat(member_id=member_id):
                 if member_id in group.members:
-                    self._gaps.asked(group.group_id, member_id, is_heartbeat=True)
+                    self._gaps.observe_request(group.group_id, member_id, is_heartbeat=True)
             case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id):
                 if member_id in group.members:
-                    self._gaps.asked(group.group_id, member_id, is_heartbeat=False)
+                    self._gaps.observe_request(group.group_id, member_id, is_heartbeat=False)
             case LeaveGroup(members=leaving):
                 for member in leaving:
-                    self._gaps.left(group.group_id, member.member_id)
+                    self._gaps.observe_leave(group.group_id, member.member_id)
             case _:
                 pass
 
-    def on_answered(self, group: Group, request: Request, response: Response, /) -> None:
+    def observe_response(self, group: Group, request: Request, response: Response, /) -> None:
+        """Record the response to a member's JoinGroup or SyncGroup in the statistics."""
         if isinstance(response, JoinGroupResponse):
             member_id = response.member_id
         elif isinstance(request, SyncGroup):
@@ -93,12 +99,12 @@ class ClassicMachine:
         else:
             return
         if member_id in group.members:
-            self._gaps.answered(group.group_id, member_id)
+            self._gaps.observe_response(group.group_id, member_id)
 
 
-ClassicGroups: TypeAlias = Groups[Group, Request, News, Record, Response, TimerKey]
+ClassicGroups: TypeAlias = Groups[Group, Request, Notification, Record, Response, TimerKey]
 
 
 def fresh_member_id(client_id: str) -> MemberId:
-    """``<client id>-<uuid>``, Kafka's format of a member id."""
+    """A new member id, ``<client id>-<uuid>`` as in Kafka; for a static member, ``client_id`` is its instance id."""
     return MemberId(f"{client_id}-{uuid4()}")

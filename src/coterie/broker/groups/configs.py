@@ -1,30 +1,37 @@
-"""The configs of a group: Kafka 4.3's keys, all of which belong to protocols whose members the broker configures.
+"""The configs that can be set on a group: Kafka 4.3's keys. All belong to protocols in which the broker sets the
+timeouts of the members, and which this broker does not support.
 
-The broker stores and returns them; the classic protocol, whose members send their own timeouts, has no such keys.
+The broker stores and returns these configs and has no other use for them. The classic protocol has no such keys,
+because its members send their own timeouts.
 """
 
 import re
 from collections.abc import Mapping
 
-from coterie.config.definition import Check, Definition, Key, Type, at_least, between, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, one_of
 
 _DURATION = re.compile(r"P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?", re.IGNORECASE)
+"""An ISO-8601 duration, with days as the largest unit."""
 _SECOND_MS = 1_000
 
 
 def _place(value: str) -> str | None:
+    """An error message if ``value`` is not valid for ``share.auto.offset.reset``, else None."""
     kind, _, duration = value.partition(":")
     if value in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
         return None
     return "must be earliest, latest, or by_duration:<PnDTnHnMn.nS>"
 
 
-def _key(name: str, default: str, documentation: str, check: Check | None = None, type_: Type = Type.INT) -> Key:
-    return Key(name=name, type=type_, default=default, documentation=documentation, check=check)
+def _key(
+    name: str, default: str, documentation: str, validator: Validator | None = None, type_: Type = Type.INT
+) -> ConfigKey:
+    return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)
 
 
-def _timers(kind: str, name: str) -> tuple[Key, ...]:
-    """The three keys that each of these protocols has; the bounds are the defaults of Kafka's broker settings."""
+def _timers(kind: str, name: str) -> tuple[ConfigKey, ...]:
+    """The three keys that each of these protocols has; the bounds of the values are the defaults of Kafka's broker
+    settings. ``kind`` is the keys' prefix, ``name`` the kind of group in the documentation."""
     return (
         _key(f"{kind}.assignment.interval.ms", "1000", f"How long {name} waits between two assignments.",
              between(0, 15 * _SECOND_MS)),
@@ -35,7 +42,7 @@ def _timers(kind: str, name: str) -> tuple[Key, ...]:
     )  # fmt: skip
 
 
-GROUP = Definition((
+GROUP_CONFIGS = ConfigDef((
     *_timers("consumer", "a consumer group"),
     *_timers("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.", _place,
@@ -56,19 +63,21 @@ GROUP = Definition((
     _key("streams.num.standby.replicas", "0", "How many warm copies there are of each task's state.", between(0, 2)),
 ))  # fmt: skip
 
-_NAMES = {key.name for key in GROUP.keys}
-_OF_THE_GROUP_ALONE = {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
+_NAMES = {key.name for key in GROUP_CONFIGS.keys}
+_WITHOUT_BROKER_CONFIG = {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
+"""The group configs whose default is not a broker config."""
 
 
-def broker_name(name: str) -> str:
-    """The broker config from which a group config takes its default."""
-    return name if name in _OF_THE_GROUP_ALONE else f"group.{name}"
+def broker_config_name(name: str) -> str:
+    """The name of the broker config from which the group config ``name`` takes its default: ``group.<name>``; for the
+    few group configs without such a broker config, ``name`` itself."""
+    return name if name in _WITHOUT_BROKER_CONFIG else f"group.{name}"
 
 
 def group_config_error(configs: Mapping[str, str]) -> str | None:
-    """An error message if a group cannot have these configs, else None."""
+    """The first error message if a name in ``configs`` is unknown or a value is invalid, else None."""
     unknown = next((name for name in configs if name not in _NAMES), None)
     if unknown is not None:
         return f"Unknown group config name: {unknown}"
-    errors = GROUP.errors(configs)
+    errors = GROUP_CONFIGS.errors(configs)
     return next(iter(errors.values()))[0] if errors else None

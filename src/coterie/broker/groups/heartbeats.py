@@ -1,4 +1,5 @@
-"""The longest time between two requests of each member; a large value means that the worker's event loop stalls."""
+"""Records the longest time between two requests of each member. A large value means that the event loop of the member's
+worker stalls."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,61 +7,72 @@ from dataclasses import dataclass
 from coterie.nouns.ids import GroupId, MemberId
 
 _MEMBERS_MAX = 10_000
-"""Members stay in the statistics after they left; beyond this number, the member that was added first is removed."""
+"""The maximum number of members in the statistics. Members stay there after they have left; at this number, the member
+that was added first is removed for a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Heard:
+class _RequestTimes:
+    """The statistics of one member."""
+
     at_ms: int | None
+    """When the current gap began: at the member's last request, or at the response to its last JoinGroup or SyncGroup.
+    None: the next request begins a gap."""
     heartbeats: int = 0
+    """The number of Heartbeat requests."""
     largest_gap_ms: int = 0
 
 
 class HeartbeatGaps:
-    """The largest time between two requests, for each member. Senders that are no members are not counted: any client
-    can send any number of names of any length.
+    """The longest time between two requests of each member. The caller reports the Heartbeat, JoinGroup and SyncGroup
+    requests of members only: other senders are not counted, because any client can send any number of names of any
+    length.
 
-    All requests of a member count. While its JoinGroup or SyncGroup is parked it cannot send heartbeats, so its time
-    starts at the response. The time after it left does not count.
+    After a JoinGroup or SyncGroup the time is counted from its response: while such a request waits in the broker, a
+    client of Kafka sends no heartbeats. The time after a LeaveGroup request with the member's id does not count.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        """``now_ms`` is the broker's steady clock."""
         self._now_ms = now_ms
-        self._heard: dict[tuple[GroupId, MemberId], _Heard] = {}
+        self._request_times: dict[tuple[GroupId, MemberId], _RequestTimes] = {}
 
-    def asked(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
-        """The member sent a request."""
+    def observe_request(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
+        """Record that the member has sent a request now."""
         now_ms = self._now_ms()
-        heard = self._of(group_id, member_id)
+        heard = self._request_times_of(group_id, member_id)
         if heard.at_ms is not None:
             heard.largest_gap_ms = max(heard.largest_gap_ms, now_ms - heard.at_ms)
         heard.at_ms = now_ms
         heard.heartbeats += is_heartbeat
 
-    def answered(self, group_id: GroupId, member_id: MemberId) -> None:
-        """The member's JoinGroup or SyncGroup got its response."""
-        self._of(group_id, member_id).at_ms = self._now_ms()
+    def observe_response(self, group_id: GroupId, member_id: MemberId) -> None:
+        """Record that the response to the member's JoinGroup or SyncGroup is sent now."""
+        self._request_times_of(group_id, member_id).at_ms = self._now_ms()
 
-    def left(self, group_id: GroupId, member_id: MemberId) -> None:
-        heard = self._heard.get((group_id, member_id))
+    def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
+        """Record that the member leaves: the time until its next request does not count."""
+        heard = self._request_times.get((group_id, member_id))
         if heard is not None:
             heard.at_ms = None
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """``{group: {member: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``."""
+        """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted, since the start
+        of the broker."""
         groups: dict[str, dict[str, Mapping[str, int]]] = {}
-        for (group_id, member_id), heard in sorted(self._heard.items()):
+        for (group_id, member_id), heard in sorted(self._request_times.items()):
             groups.setdefault(group_id, {})[member_id] = {
                 "heartbeats": heard.heartbeats,
                 "largest_gap_ms": heard.largest_gap_ms,
             }
         return groups
 
-    def _of(self, group_id: GroupId, member_id: MemberId) -> _Heard:
+    def _request_times_of(self, group_id: GroupId, member_id: MemberId) -> _RequestTimes:
+        """The member's statistics, which are added if there are none."""
         key = (group_id, member_id)
-        heard = self._heard.get(key)
+        heard = self._request_times.get(key)
         if heard is None:
-            if len(self._heard) >= _MEMBERS_MAX:
-                del self._heard[next(iter(self._heard))]
-            heard = self._heard[key] = _Heard(at_ms=None)
+            if len(self._request_times) >= _MEMBERS_MAX:
+                del self._request_times[next(iter(self._request_times))]
+            heard = self._request_times[key] = _RequestTimes(at_ms=None)
         return heard

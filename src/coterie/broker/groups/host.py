@@ -1,10 +1,12 @@
-"""Runs one group's machine: each request is stepped at once; one asyncio task handles deadlines, failures and the end.
-The host is independent of the protocol: it receives machine, codec and log topic.
+"""Runs one group's machine. The machine steps each request when the request arrives. One asyncio task of the host
+handles deadlines and reloads, and ends when the group has no state left. The host is independent of the group protocol:
+it receives the machine and the log as arguments.
 
 A response is sent only when the records of its step, and of all earlier steps, are durable. Only the sender of the
-request waits for that: the machine continues with the next event, and the outbox holds the effects until the log has
-written. If the log fails, or the machine raises an exception (a bug in Coterie), every pending request gets
-NOT_COORDINATOR, the machine is dropped, and the group is reloaded from its log; new requests wait for the reload.
+request waits until then: the machine continues with the next event, and the outbox holds the effects until the records
+are durable. If a write to the log fails, or the machine raises an exception (a bug in Coterie), every pending request
+is refused with NOT_COORDINATOR, the machine's state is dropped, and the group is reloaded from its log. New requests
+wait for the reload.
 
 Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
 future.
@@ -29,303 +31,347 @@ from coterie.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 _RELOAD_DELAY_S = 0.5
+"""The pause between two attempts to reload a group."""
 _STALL_MS = 200
-"""If a deadline is more than this overdue when it is handled, this process stalled, not its clients."""
+"""If a deadline is handled later than this after its time, this process has stalled: the requests of members may have
+arrived in time without being read."""
 _CATCH_UP_S = 0.1
+"""After a stall, how long requests are handled before deadlines are."""
 _CATCH_UP_TURNS = 5
-"""A request needs a few iterations of the event loop from its socket to its machine."""
+"""The number of pauses in this time: a request needs a few iterations of the event loop from its socket to its
+machine."""
 
 
-class Answerable(Protocol):
-    """A request with the id of its reply."""
+class HasReplyTo(Protocol):
+    """A request of a group machine."""
 
     @property
-    def reply_to(self) -> ReplyTo: ...
+    def reply_to(self) -> ReplyTo:
+        """The id with which the machine's reply to this request is addressed."""
+        ...
 
 
 GroupT = TypeVar("GroupT")
-RequestT = TypeVar("RequestT", bound=Answerable)
-AskedT = TypeVar("AskedT", contravariant=True)
-NewsT = TypeVar("NewsT")
+RequestT = TypeVar("RequestT", bound=HasReplyTo)
+InputRequestT = TypeVar("InputRequestT", contravariant=True)
+NotificationT = TypeVar("NotificationT")
 RecordT = TypeVar("RecordT")
 ResponseT = TypeVar("ResponseT")
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
-    """The coordinator of one kind of groups. Its events are requests, deadlines that passed, and notifications: events
-    that have no response."""
+class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, ResponseT, KeyT]):
+    """The coordinator of one kind of groups, as functions on a group's state. Its events are requests, deadlines that
+    have passed (`TimerFired`), and notifications: events without a response."""
 
-    def fresh(self, group_id: GroupId, /) -> GroupT:
+    def new_group(self, group_id: GroupId, /) -> GroupT:
         """A new group without state."""
         ...
 
-    def apply(self, group: GroupT, record: RecordT, /) -> None: ...
+    def apply(self, group: GroupT, record: RecordT, /) -> None:
+        """Change the group's state by one of its records."""
+        ...
 
     def step(
-        self, group: GroupT, event: AskedT | NewsT | TimerFired[KeyT], /, *, now_ms: int
-    ) -> Output[RecordT, Effect[ResponseT, KeyT]]: ...
-
-    def loaded(self, records: Sequence[RecordT], /) -> Sequence[NewsT]:
-        """The notifications that the machine gets once the group's ``records`` are replayed."""
+        self, group: GroupT, event: InputRequestT | NotificationT | TimerFired[KeyT], /, *, now_ms: int
+    ) -> Output[RecordT, Effect[ResponseT, KeyT]]:
+        """Handle one event: change the group's state, and return the records to write and the effects, which must wait
+        until the records are durable."""
         ...
 
-    def refused(self, request: AskedT, error: ErrorCode, /) -> ResponseT: ...
-
-    def founds(self, request: AskedT, /) -> bool:
-        """Whether this request would create the group if it does not exist."""
+    def load_notifications(self, records: Sequence[RecordT], /) -> Sequence[NotificationT]:
+        """The notifications that the machine must handle after the group's ``records`` have been applied."""
         ...
 
-    def is_known(self, group: GroupT, /) -> bool:
-        """Whether the group has any state to keep."""
+    def refusal_response(self, request: InputRequestT, error: ErrorCode, /) -> ResponseT:
+        """The response that refuses ``request`` with ``error``."""
         ...
 
-    def summary(self, event: AskedT | NewsT | TimerFired[KeyT], /) -> object:
-        """The part of an event that the trace keeps: small, and without data of members."""
+    def creates_group(self, request: InputRequestT, /) -> bool:
+        """Whether a request of this kind creates its group if the group does not exist. Only the request is
+        examined."""
         ...
 
-    def on_asked(self, group: GroupT, request: AskedT, /) -> None:
-        """A request arrived. Called before its step; for statistics, not for the group's state."""
+    def has_state(self, group: GroupT, /) -> bool:
+        """Whether the group exists: whether it has any state that must be kept."""
         ...
 
-    def on_answered(self, group: GroupT, request: AskedT, response: ResponseT, /) -> None:
-        """The response to a request is sent. For statistics, not for the group's state."""
+    def summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
+        """What the trace keeps of an event: small, and without the metadata, assignments and offsets of members."""
+        ...
+
+    def observe_request(self, group: GroupT, request: InputRequestT, /) -> None:
+        """Called before the step of each request, for statistics; may not change the group's state."""
+        ...
+
+    def observe_response(self, group: GroupT, request: InputRequestT, response: ResponseT, /) -> None:
+        """Called before the response to a request is sent, for statistics; may not change the group's state."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingRequest(Generic[RequestT, ResponseT]):
-    """A request that has no response yet; ``answer`` is set while a caller awaits the response."""
+    """A request that the machine has received, and its response once it may be sent."""
 
     request: RequestT
     response: ResponseT | None = None
-    answer: "asyncio.Future[ResponseT] | None" = None
+    """None until the response may be sent."""
+    response_future: "asyncio.Future[ResponseT] | None" = None
+    """Set while a caller awaits the response."""
 
 
-class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
-    """One group's machine with its timers and pending requests."""
+class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]):
+    """Runs the machine of one group: holds the group's state, its timers, and its pending requests."""
 
     def __init__(
         self,
         group_id: GroupId,
-        machine: GroupMachine[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT],
+        machine: GroupMachine[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT],
         records: Sequence[RecordT],
         log: GroupLog[RecordT],
         now_ms: Callable[[], int],
     ) -> None:
+        """``records`` are the group's records in ``log``, empty for a new group. :meth:`run` must be started, unless
+        the host is removable after its first request."""
         self.group_id = group_id
         self._machine = machine
         self._group = self._replayed(records)
         self._log = log
         self._now_ms = now_ms
         self._outbox: Outbox[Effect[ResponseT, KeyT]] = Outbox()
-        self._appending: dict[asyncio.Future[int], int] = {}
-        """How many records each append holds that is not durable yet."""
+        self._pending_appends: dict[asyncio.Future[int], int] = {}
+        """The number of records of each append that is not durable yet."""
         self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
-        self._asked: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
-        self._is_broken = False
+        self._pending_requests: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
+        self._needs_reload = False
+        """Whether the state is invalid after a failure; no event may be handled until the group is reloaded."""
         self._loaded = asyncio.Event()
-        """Not set while the group is reloaded."""
+        """Not set from a failure to the end of the reload."""
         self._loaded.set()
         self._waiting_for_load = 0
+        """The number of requests that wait for the reload."""
         self._wake = asyncio.Event()
-        self._rests_until_ms: float = 0
-        """The deadline that `run` waits for; an earlier deadline wakes it."""
-        self._begin(records)
+        """Set when `run` must not wait for the next deadline, but check the group now."""
+        self._waiting_until_ms: float = 0
+        """The deadline for which `run` waits now; a timer with an earlier deadline sets ``_wake``."""
+        self._notify_loaded(records)
 
     @property
-    def is_known(self) -> bool:
-        return self._machine.is_known(self._group)
+    def has_state(self) -> bool:
+        """Whether the group exists: whether it has any state that must be kept."""
+        return self._machine.has_state(self._group)
 
-    async def ask(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The machine's response to the request that ``make`` builds, once it may be sent."""
-        if self._is_broken:
+    async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
+        """The machine's response to the request that ``make_request`` builds from a new reply id. Returns when the
+        response may be sent. If the group is being reloaded, waits for the end of the reload first."""
+        if self._needs_reload:
             await self._wait_loaded()
-        return await self.answer(self.take(make))
+        return await self.wait_response(self.submit(make_request))
 
-    def ask_now(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
-        """The machine's response if it may be sent at once, else an awaitable for it."""
-        if self._is_broken:
-            return self.ask(make)
-        asked = self.take(make)
-        return asked.response if asked.response is not None else self.answer(asked)
+    def ask_nowait(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
+        """Like :meth:`ask`, but returns the response itself if it may be sent at once, else an awaitable for it."""
+        if self._needs_reload:
+            return self.ask(make_request)
+        pending = self.submit(make_request)
+        return pending.response if pending.response is not None else self.wait_response(pending)
 
-    def take(self, make: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
-        """Give a request to the machine now; the result has the response if it may already be sent."""
+    def submit(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
+        """Let the machine handle the request that ``make_request`` builds from a new reply id, now. The returned object
+        has the response if the response may already be sent. The group must not need a reload."""
         reply_to = ReplyTo(next(self._numbers))
-        request = make(reply_to)
-        asked = self._asked[reply_to] = PendingRequest(request=request)
-        self._machine.on_asked(self._group, request)
-        self._take(request)
-        return asked
+        request = make_request(reply_to)
+        pending = self._pending_requests[reply_to] = PendingRequest(request=request)
+        self._machine.observe_request(self._group, request)
+        self._handle(request)
+        return pending
 
-    async def answer(self, asked: PendingRequest[RequestT, ResponseT]) -> ResponseT:
-        """Wait for the response to a request that :meth:`take` gave to the machine."""
-        if asked.response is not None:
-            return asked.response
-        asked.answer = asyncio.get_running_loop().create_future()
+    async def wait_response(self, pending: PendingRequest[RequestT, ResponseT]) -> ResponseT:
+        """Wait until the response to ``pending``, which :meth:`submit` returned, may be sent; return the response."""
+        if pending.response is not None:
+            return pending.response
+        pending.response_future = asyncio.get_running_loop().create_future()
         try:
-            return await asked.answer
+            return await pending.response_future
         finally:
             # Nothing awaits the response once the connection has ended; the request may stay parked in the machine.
-            self._asked.pop(asked.request.reply_to, None)
+            self._pending_requests.pop(pending.request.reply_to, None)
 
-    def tell(self, news: NewsT) -> None:
-        if not self._is_broken:
-            self._take(news)
+    def notify(self, notification: NotificationT) -> None:
+        """Let the machine handle ``notification`` now. Does nothing while the group needs a reload: after the reload,
+        the machine gets the notifications of ``load_notifications``."""
+        if not self._needs_reload:
+            self._handle(notification)
 
     async def run(self) -> None:
-        """Run until the group has no state left to keep."""
-        while self._is_broken or not self.is_forgettable:
-            if self._is_broken:
+        """Handle deadlines and reload the group after failures, until the host is removable."""
+        while self._needs_reload or not self.is_removable:
+            if self._needs_reload:
                 await self._reload()
             else:
-                await self._rest()
+                await self._wait_deadline()
                 await self._fire_due()
 
     @property
-    def is_forgettable(self) -> bool:
-        """No state and nothing pending: another host can handle the group's next request."""
-        return not (self.is_known or self._asked or self._appending or self._waiting_for_load)
+    def is_removable(self) -> bool:
+        """Whether the group has no state, and no request or append is pending. Then this host may be dropped: a new
+        host can handle the group's next request."""
+        return not (self.has_state or self._pending_requests or self._pending_appends or self._waiting_for_load)
 
     def _replayed(self, records: Sequence[RecordT]) -> GroupT:
-        """The group as of its records, before the machine has handled the notifications of the load."""
-        group = self._machine.fresh(self.group_id)
+        """The group's state after all ``records``, before the notifications of ``load_notifications``."""
+        group = self._machine.new_group(self.group_id)
         for record in records:
             self._machine.apply(group, record)
         return group
 
-    def _begin(self, records: Sequence[RecordT]) -> None:
-        for news in self._machine.loaded(records):
-            self.tell(news)
+    def _notify_loaded(self, records: Sequence[RecordT]) -> None:
+        """Let the machine handle the notifications that follow the load of these records."""
+        for news in self._machine.load_notifications(records):
+            self.notify(news)
 
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
-    def _take(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
+    def _handle(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
+        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, and the group is
+        reloaded."""
         try:
             self._step(event)
         except Exception:
             logger.exception(
-                "Bug in Coterie: group %s is reloaded from its log\n%s", self.group_id, self._trace.story()
+                "Bug in Coterie: group %s is reloaded from its log\n%s", self.group_id, self._trace.recent_text()
             )
-            self._break()
-        if not self._machine.is_known(self._group):  # not self.is_known: every heartbeat runs this line
+            self._drop_machine()
+        if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
             self._wake.set()
 
-    def _step(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
+    def _step(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
+        """Step the machine with ``event``, append the records, and perform the effects that wait for no record."""
         now_ms = self._now_ms()
         self._trace.add(now_ms, self._machine.summary(event))
         output = self._machine.step(self._group, event, now_ms=now_ms)
         self._outbox.put(output)
         if output.records:
             append = self._log.append(self.group_id, output.records, now_ms=now_ms)
-            self._appending[append] = len(output.records)
+            self._pending_appends[append] = len(output.records)
             append.add_done_callback(self._on_appended)
-        self._release()
+        self._perform_released()
 
     def _on_appended(self, append: "asyncio.Future[int]") -> None:
-        records = self._appending.pop(append, None)
-        if records is None or append.cancelled() or self._is_broken:
+        """Called when an append has succeeded or failed. After a success, perform the effects that waited for it; after
+        a failure, drop the machine's state."""
+        records = self._pending_appends.pop(append, None)
+        if records is None or append.cancelled() or self._needs_reload:
             return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
-            logger.error("Group %s is reloaded from its log: %s", self.group_id, error)
-            self._break()
+            logger.error(
+                "Group %s is reloaded from its log, because its records could not be written: %s", self.group_id, error
+            )
+            self._drop_machine()
             return
-        self._outbox.durable(records)
-        self._release()
-        if not self.is_known:
+        self._outbox.mark_durable(records)
+        self._perform_released()
+        if not self.has_state:
             self._wake.set()
 
-    def _release(self) -> None:
+    def _perform_released(self) -> None:
+        """Perform the effects whose records are durable."""
         for effect in self._outbox.release():
             self._perform(effect)
 
     def _perform(self, effect: Effect[ResponseT, KeyT]) -> None:
+        """Set or cancel a timer, or pass a response to its pending request."""
         match effect:
             case SetTimer(key=key, at_ms=at_ms):
                 self._timers.set(key, at_ms)
-                if at_ms < self._rests_until_ms:
+                if at_ms < self._waiting_until_ms:
                     self._wake.set()
             case CancelTimer(key=key):
                 self._timers.cancel(key)
             case Reply(to=reply_to, response=response):
-                asked = self._asked.pop(reply_to, None)
+                asked = self._pending_requests.pop(reply_to, None)
                 if asked is not None:
-                    self._machine.on_answered(self._group, asked.request, response)
-                    _answer(asked, response)
+                    self._machine.observe_response(self._group, asked.request, response)
+                    _set_response(asked, response)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    async def _rest(self) -> None:
-        """Wait for the next deadline, or for ``_wake``."""
+    async def _wait_deadline(self) -> None:
+        """Wait until the next deadline, or until ``_wake`` is set."""
         self._wake.clear()
         due_ms = self._timers.next_at_ms()
-        self._rests_until_ms = float("inf") if due_ms is None else due_ms
+        self._waiting_until_ms = float("inf") if due_ms is None else due_ms
         try:
             async with asyncio.timeout(None if due_ms is None else (due_ms - self._now_ms()) / 1000):
                 await self._wake.wait()
         except TimeoutError:
             pass
         finally:
-            self._rests_until_ms = 0
+            self._waiting_until_ms = 0
 
     async def _fire_due(self) -> None:
-        """Handle deadlines that passed. If this process stalled, handle requests first: a member whose request arrived
-        in time must not time out because the broker read it late."""
+        """Let the machine handle the deadlines that have passed. If this process has stalled, requests are handled
+        first, for ``_CATCH_UP_S``: a member whose request arrived in time must not time out because the broker reads
+        the request late."""
         due_ms = self._timers.next_at_ms()
         if due_ms is not None and self._now_ms() - due_ms > _STALL_MS:
             for _ in range(_CATCH_UP_TURNS):
                 await asyncio.sleep(_CATCH_UP_S / _CATCH_UP_TURNS)
-        while not self._is_broken and (key := self._timers.pop_due(self._now_ms())) is not None:
-            self._take(TimerFired(key=key))
+        while not self._needs_reload and (key := self._timers.pop_due(self._now_ms())) is not None:
+            self._handle(TimerFired(key=key))
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
-    def _break(self) -> None:
-        """Drop the machine and refuse all pending requests; `run` reloads the group."""
-        self._is_broken = True
+    def _drop_machine(self) -> None:
+        """Make the group's state invalid after a failure, and refuse all pending requests with NOT_COORDINATOR; then
+        `run` reloads the group."""
+        self._needs_reload = True
         self._loaded.clear()
-        for asked in self._asked.values():
-            _answer(asked, self._machine.refused(asked.request, ErrorCode.not_coordinator))
-        self._asked.clear()
+        for asked in self._pending_requests.values():
+            _set_response(asked, self._machine.refusal_response(asked.request, ErrorCode.not_coordinator))
+        self._pending_requests.clear()
         self._wake.set()
 
     async def _wait_loaded(self) -> None:
+        """Wait until the group is reloaded."""
         self._waiting_for_load += 1
         try:
-            while self._is_broken:
+            while self._needs_reload:
                 await self._loaded.wait()
         finally:
             self._waiting_for_load -= 1
 
     async def _reload(self) -> None:
-        """Replay the group's log, retrying until that succeeds."""
-        while self._is_broken:
+        """Load the group from its log: retry every ``_RELOAD_DELAY_S`` until that succeeds."""
+        while self._needs_reload:
             await self._await_appends()
             try:
                 records = await self._log.load(self.group_id)
                 self._group = self._replayed(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
-                self._is_broken = False
-                self._begin(records)
+                self._needs_reload = False
+                self._notify_loaded(records)
             except WorldError as error:
                 logger.error("Group %s cannot be reloaded, retrying: %s", self.group_id, error)
             except Exception:
+                self._needs_reload = True
                 logger.exception(
-                    "Bug in Coterie: group %s cannot be reloaded, retrying\n%s", self.group_id, self._trace.story()
+                    "Bug in Coterie: group %s cannot be reloaded, retrying\n%s",
+                    self.group_id,
+                    self._trace.recent_text(),
                 )
-            if self._is_broken:
+            if self._needs_reload:
                 await asyncio.sleep(_RELOAD_DELAY_S)
         self._loaded.set()
 
     async def _await_appends(self) -> None:
-        """Wait until the dropped machine's appends have succeeded or failed; only then the log may be read."""
-        appending = list(self._appending)
-        self._appending.clear()
+        """Wait until the appends from before the failure have succeeded or failed: only then does the log contain all
+        records, and may be read."""
+        appending = list(self._pending_appends)
+        self._pending_appends.clear()
         if appending:
             await asyncio.wait(appending)
         for append in appending:
@@ -333,7 +379,8 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
                 append.exception()  # retrieved, so that asyncio does not log it; the reload's cause is already logged
 
 
-def _answer(asked: PendingRequest[RequestT, ResponseT], response: ResponseT) -> None:
-    asked.response = response
-    if asked.answer is not None and not asked.answer.done():
-        asked.answer.set_result(response)
+def _set_response(pending: PendingRequest[RequestT, ResponseT], response: ResponseT) -> None:
+    """Store the response in ``pending``, and pass it to a caller that awaits it."""
+    pending.response = response
+    if pending.response_future is not None and not pending.response_future.done():
+        pending.response_future.set_result(response)

@@ -1,4 +1,4 @@
-"""Group records, stored in a topic: appended by the machines, and read when groups are loaded."""
+"""The records of groups, stored in a topic: group hosts append them, and read them when groups are loaded."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,26 +8,30 @@ from typing import Generic, TypeVar
 from coterie.broker.storage.log import BrokerLog, Partition
 from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import GroupId
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_batch_headers, read_batch_header
 
 BATCH_RECORDS_MAX = 10_000
 BATCH_BYTES_MAX = 1024 * 1024
-"""Approximate limits of one batch, so that it can be compacted; a step may write the tombstones of any number of
-offsets. A larger record has a batch to itself."""
+"""The limits of one batch: its records, and the bytes of their keys and values. A compaction must index all keys of a
+batch at once, and one step may write tombstones for any number of offsets. A single larger record has a batch of its
+own."""
 _READ_SIZE = 4 * 1024 * 1024
+"""The number of bytes of one read of the log."""
 
 RecordT = TypeVar("RecordT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic(Generic[RecordT]):
-    """The topic of one kind of groups, and its record format. The topic has one partition."""
+    """The name and the record format of the topic with the records of one kind of groups. The topic has one
+    partition."""
 
     name: str
-    encode_line: Callable[[GroupId, RecordT], tuple[bytes, bytes | None]]
-    """Returns key and value; the value None is a tombstone."""
-    decode_line: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
-    """Returns None for a record of another kind; raises `WireError` for a malformed record."""
+    encode_record: Callable[[GroupId, RecordT], tuple[bytes, bytes | None]]
+    """Returns the key and the value of a record of the topic. The value is None for a tombstone."""
+    decode_record: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
+    """Returns the group id and the record; None for a record of a kind that Coterie does not write. Raises `WireError`
+    for a malformed record."""
 
 
 class GroupLog(Generic[RecordT]):
@@ -37,48 +41,58 @@ class GroupLog(Generic[RecordT]):
         self._topic = topic
         self._log = log
         self._partition = partition
-        self._wanted: list[tuple[GroupId, asyncio.Future[Sequence[RecordT]]]] = []
-        """The groups that the next read of the log shall load; one read runs at a time."""
-        self._passing = asyncio.Lock()
+        self._load_requests: list[tuple[GroupId, asyncio.Future[Sequence[RecordT]]]] = []
+        """The groups that the next read of the log must load, each with the future of its records. One read runs at a
+        time."""
+        self._read_lock = asyncio.Lock()
 
     @classmethod
     async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
-        """:raises WorldError: the topic is missing and cannot be created."""
+        """The log in this topic, which is created if it does not exist.
+
+        :raises WorldError: when the topic cannot be created.
+        """
         stored = log.topics.get(topic.name) or await log.create_topic(topic.name, 1, {"cleanup.policy": "compact"})
         return cls(topic, log, stored.partitions[0])
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
-        """Append a group's records; the future is done once they are durable, or fails with a `WorldError`."""
-        lines = (self._topic.encode_line(group_id, record) for record in records)
-        batches = [encode_batch(some, timestamp_ms=now_ms) for some in _cut(lines)]
-        return self._log.append(self._partition, [(batch, read_head(batch)) for batch in batches])
+        """Queue the group's ``records``, at least one, for the log. The future gets the offset of the first record when
+        all are durable, or a `WorldError`. ``now_ms`` becomes the timestamp of the records."""
+        lines = (self._topic.encode_record(group_id, record) for record in records)
+        batches = [encode_batch(some, timestamp_ms=now_ms) for some in _split_into_batches(lines)]
+        return self._log.append(self._partition, [(batch, read_batch_header(batch)) for batch in batches])
 
     async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
-        """The records of every group: for each key only the last record.
+        """The records of every group that has records: for each key only the last record, and none after a tombstone.
 
-        :raises WorldError: the log cannot be read.
+        :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
-        return await self._pass(None)
+        return await self._read_records(None)
 
     async def load(self, group_id: GroupId) -> Sequence[RecordT]:
-        """The records of one group: for each key only the last record. Concurrent calls share one read of the log.
+        """The records of one group: for each key only the last record, and none after a tombstone. Concurrent calls
+        share one read of the log.
 
-        :raises WorldError: the log cannot be read.
+        :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
         loaded: asyncio.Future[Sequence[RecordT]] = asyncio.get_running_loop().create_future()
-        self._wanted.append((group_id, loaded))
-        async with self._passing:
+        self._load_requests.append((group_id, loaded))
+        async with self._read_lock:
             if not loaded.done():
-                await self._load_wanted()
+                await self._serve_load_requests()
         return loaded.result()
 
-    async def _load_wanted(self) -> None:
-        wanted, self._wanted = self._wanted, []
+    async def _serve_load_requests(self) -> None:
+        """Read the log once, and complete all load requests that wait now with records or with the error.
+
+        :raises WorldError: when the log cannot be read, or a record cannot be decoded.
+        """
+        wanted, self._load_requests = self._load_requests, []
         try:
-            found = await self._pass({group_id for group_id, _ in wanted})
+            found = await self._read_records({group_id for group_id, _ in wanted})
         except asyncio.CancelledError:
             # The other callers still wait: the next of them reads for all.
-            self._wanted = wanted + self._wanted
+            self._load_requests = wanted + self._load_requests
             raise
         except Exception as error:
             for _, loaded in wanted:
@@ -89,47 +103,59 @@ class GroupLog(Generic[RecordT]):
         for group_id, loaded in wanted:
             loaded.set_result(found.get(group_id, ()))
 
-    async def _pass(self, wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[RecordT]]:
-        """Read the whole log once, for several seconds if it has many offsets. The event loop is not blocked."""
+    async def _read_records(self, group_ids: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[RecordT]]:
+        """The last record of each key, by group, for these groups or, if None, for all. Reads the whole log, on
+        threads; this takes several seconds if the log contains many offsets.
+
+        :raises WorldError: when the log cannot be read, or a record cannot be decoded.
+        """
         last: dict[bytes, bytes] = {}
         offset = 0
         try:
             while data := await self._log.read(self._partition, offset, _READ_SIZE):
-                offset = await asyncio.to_thread(_keep_last, last, data)
-            return await asyncio.to_thread(self._records, last, wanted)
+                offset = await asyncio.to_thread(_update_last_values, last, data)
+            return await asyncio.to_thread(self._decode_groups, last, group_ids)
         except WireError as error:
             raise WorldError(
                 f"cannot decode a record of topic {self._topic.name}: {error}; start the broker from a backup"
             ) from error
 
-    def _records(
-        self, last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None
+    def _decode_groups(
+        self, last: Mapping[bytes, bytes], group_ids: Collection[GroupId] | None
     ) -> Mapping[GroupId, Sequence[RecordT]]:
+        """Decode the values in ``last``, by their keys, for these groups or, if None, for all.
+
+        :raises WireError: when a record is malformed.
+        """
         found: dict[GroupId, list[RecordT]] = {}
         for key, value in last.items():
-            decoded = self._topic.decode_line(key, value)
-            if decoded is not None and (wanted is None or decoded[0] in wanted):
+            decoded = self._topic.decode_record(key, value)
+            if decoded is not None and (group_ids is None or decoded[0] in group_ids):
                 group_id, record = decoded
                 found.setdefault(group_id, []).append(record)
         return found
 
 
-def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
-    """The records in order, split into batches within the limits."""
-    some: list[NewRecord] = []
+def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
+    """Yield the records in order, split into batches within the limits."""
+    batch: list[NewRecord] = []
     size = 0
-    for key, value in lines:
+    for key, value in records:
         line_size = len(key) + len(value or b"")
-        if some and (len(some) == BATCH_RECORDS_MAX or size + line_size > BATCH_BYTES_MAX):
-            yield some
-            some, size = [], 0
-        some.append(NewRecord(key=key, value=value))
+        if batch and (len(batch) == BATCH_RECORDS_MAX or size + line_size > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(NewRecord(key=key, value=value))
         size += line_size
-    yield some
+    yield batch
 
 
-def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
-    """Update ``last`` with the records of these batches; returns the offset after them."""
+def _update_last_values(last: dict[bytes, bytes], data: bytes) -> int:
+    """Update ``last``, the last value of each key, with the records of the batches in ``data``; a tombstone removes its
+    key. Returns the offset after the last of these batches.
+
+    :raises WireError: when a record is malformed.
+    """
     for line in decode_records(data):
         if line.key is None:
             continue
@@ -137,4 +163,4 @@ def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
             last.pop(line.key, None)
         else:
             last[line.key] = line.value
-    return max(head.last_offset for _, head in iter_heads(data)) + 1
+    return max(head.last_offset for _, head in iter_batch_headers(data)) + 1

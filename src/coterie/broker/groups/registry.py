@@ -1,21 +1,33 @@
-"""All groups of one kind in this broker: found by id, loaded when the broker starts, removed when they are empty."""
+"""All groups of one kind in this broker: finds a group's host by the group id, loads all groups when the broker starts,
+and drops the hosts of groups that have no state left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic
 
-from coterie.broker.groups.host import GroupHost, GroupMachine, GroupT, KeyT, NewsT, RecordT, RequestT, ResponseT
+from coterie.broker.groups.host import (
+    GroupHost,
+    GroupMachine,
+    GroupT,
+    KeyT,
+    NotificationT,
+    RecordT,
+    RequestT,
+    ResponseT,
+)
 from coterie.broker.groups.log import GroupLog
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
 
 
-class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
-    """All groups of one kind: ``machine`` runs them, ``log`` stores their records."""
+class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]):
+    """All groups of one kind. Each has a host that runs ``machine`` for it, in an asyncio task of ``tasks``. ``log``
+    stores the records of all groups. ``groups_max`` is the number of groups from which on no request may create
+    another."""
 
     def __init__(
         self,
-        machine: GroupMachine[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT],
+        machine: GroupMachine[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT],
         log: GroupLog[RecordT],
         groups_max: int,
         tasks: asyncio.TaskGroup,
@@ -25,65 +37,72 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         self._log = log
         self._groups_max = groups_max
         self._tasks = tasks
-        self._hosts: dict[GroupId, GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._hosts: dict[GroupId, GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]] = {}
+        self._asyncio_tasks: set[asyncio.Task[None]] = set()
         self._now_ms = now_ms
 
     async def load(self) -> None:
-        """Replay every group; each member's session timeout starts now.
+        """Load every group from the log. Each member's session timeout starts when its group is loaded.
 
-        :raises WorldError: the log cannot be read.
+        :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
         for group_id, records in sorted((await self._log.load_all()).items()):
-            self._keep(self._new_host(group_id, records))
+            self._start_host(self._new_host(group_id, records))
 
-    async def ask(self, group_id: GroupId, make: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The group's response to the request that ``make`` builds; a request that would create more groups than
-        ``groups_max`` is refused with POLICY_VIOLATION."""
+    async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
+        """The group's response to the request that ``make_request`` builds from a reply id, when it may be sent. A
+        request that would create one group too many is refused with POLICY_VIOLATION."""
         host = self._hosts.get(group_id)
         if host is not None:
-            return await host.ask(make)
-        if len(self._hosts) >= self._groups_max and self._machine.founds(request := make(ReplyTo(0))):
-            return self._machine.refused(request, ErrorCode.policy_violation)
+            return await host.ask(make_request)
+        if len(self._hosts) >= self._groups_max and self._machine.creates_group(request := make_request(ReplyTo(0))):
+            return self._machine.refusal_response(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
-        asked = host.take(make)
+        pending = host.submit(make_request)
         # A request that only finds out that there is no such group leaves no asyncio task and no memory behind.
-        if not host.is_forgettable:
-            self._keep(host)
-        return await host.answer(asked)
+        if not host.is_removable:
+            self._start_host(host)
+        return await host.wait_response(pending)
 
-    def ask_now(self, group_id: GroupId, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
-        """The group's response if it may be sent at once, as for nearly every heartbeat, else an awaitable for it."""
+    def ask_nowait(
+        self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]
+    ) -> ResponseT | Awaitable[ResponseT]:
+        """Like :meth:`ask`, but returns the response itself if it may be sent at once, as for nearly every heartbeat,
+        else an awaitable for it."""
         host = self._hosts.get(group_id)
-        return self.ask(group_id, make) if host is None else host.ask_now(make)
+        return self.ask(group_id, make_request) if host is None else host.ask_nowait(make_request)
 
-    def known(self) -> Sequence[GroupId]:
-        """Ids of the groups that have members, had members, or have offsets; sorted."""
-        return sorted(group_id for group_id, host in self._hosts.items() if host.is_known)
+    def ids(self) -> Sequence[GroupId]:
+        """The ids of the groups that exist, sorted: groups with members, with committed offsets, or that had members
+        and were not deleted."""
+        return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
-    def tell_all(self, news: NewsT) -> None:
-        """Give ``news`` to every group now: the records that the groups write for it precede all records that are
-        written after this call."""
+    def notify_all(self, notification: NotificationT) -> None:
+        """Let the machine of every group handle ``notification`` now. So the records that the groups write for it
+        precede all records that are written after this call. A group that needs a reload is skipped:
+        `load_notifications` must give its machine the same notification after the reload."""
         for host in tuple(self._hosts.values()):
-            host.tell(news)
+            host.notify(notification)
 
     def close(self) -> None:
-        """End every group's asyncio task. All connections, and so all waiting requests, have already ended."""
-        for task in self._running:
+        """Cancel every group's asyncio task. The connections must have been closed before, so that no request waits."""
+        for task in self._asyncio_tasks:
             task.cancel()
 
     def _new_host(
         self, group_id: GroupId, records: Sequence[RecordT] = ()
-    ) -> GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]:
+    ) -> GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]:
         return GroupHost(group_id, self._machine, records, self._log, self._now_ms)
 
-    def _keep(self, host: GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]) -> None:
+    def _start_host(self, host: GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]) -> None:
+        """Register the host under its group id and start its asyncio task."""
         self._hosts[host.group_id] = host
         task = self._tasks.create_task(self._run(host), name=f"group {host.group_id}")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._asyncio_tasks.add(task)
+        task.add_done_callback(self._asyncio_tasks.discard)
 
-    async def _run(self, host: GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]) -> None:
+    async def _run(self, host: GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]) -> None:
+        """Run the host until it is removable, then drop it."""
         await host.run()
         # No request came since its loop ended: no other asyncio task ran in between.
         del self._hosts[host.group_id]

@@ -1,6 +1,6 @@
 """Access rules (ACL entries), read from a text file with one rule a line.
 
-    # a # at the start of a line or after a space begins a comment; group:pay#1 holds none
+    # a # at the start of a line or after a space begins a comment; group:pay#1 contains no comment
     super User:admin
     allow User:alice   read,write           topic:orders*
     allow User:*       describe             topic:orders  from 10.0.0.7
@@ -11,12 +11,13 @@
     super PRINCIPAL
     allow|deny PRINCIPAL OPERATION[,OPERATION…] TYPE:NAME [from ADDRESS|RANGE]
 
-The types are topic, group, cluster and transactional_id; the operations are Kafka's, in lower case (read, write,
-create, delete, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write, all). A name that
-ends in `*` is a prefix, `*` alone means all names; the cluster has no name and is written `cluster`. A rule applies to
-clients from one IP address, from a range of addresses (192.168.0.0/16), or from any address (`*`, or no `from`); host
-names are not supported. As in Kafka, a deny takes precedence over any allow, an operation that no rule allows is
-denied, and read, write, delete and alter imply describe (alter_configs implies describe_configs).
+A super rule allows its principal every operation. The types are topic, group, cluster and transactional_id; the
+operations are Kafka's, in lower case (read, write, create, delete, alter, describe, cluster_action, describe_configs,
+alter_configs, idempotent_write, all). A name that ends in `*` is a prefix, `*` alone means all names; the cluster has
+no name and is written `cluster`. A rule applies to clients from one IP address, from a range of addresses
+(192.168.0.0/16), or from any address (`*`, or no `from`); host names are not supported. As in Kafka, a deny takes
+precedence over any allow, an operation that no rule allows is denied, and read, write, delete and alter imply describe
+(alter_configs implies describe_configs).
 """
 
 import re
@@ -33,7 +34,8 @@ from coterie.nouns.errors import WorldError
 
 
 class Operation(StrEnum):
-    """Kafka's operations, in the order of Kafka's codes, from 2; the value is the operation's name in a rule."""
+    """Kafka's operations, in the order of Kafka's codes, of which the first here, ALL, is 2. The value is the
+    operation's name in a rule."""
 
     ALL = "all"
     READ = "read"
@@ -49,85 +51,111 @@ class Operation(StrEnum):
 
 
 class ResourceType(StrEnum):
+    """The types of resources that a rule may name."""
+
     TOPIC = "topic"
     GROUP = "group"
     CLUSTER = "cluster"
     TRANSACTIONAL_ID = "transactional_id"
 
 
-THE_CLUSTER = "kafka-cluster"
-"""Kafka's resource name of the cluster."""
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the only resource of the type CLUSTER, as in Kafka."""
 
 
-_BROUGHT_BY: Mapping[Operation, frozenset[Operation]] = {
+_IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""The other operations that imply this operation when they are allowed."""
+"""By operation: the other operations of which one, if a rule allows it, allows this operation as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One rule of the file."""
+class AclEntry:
+    """One allow or deny rule of the file."""
 
     allows: bool
+    """Whether it is an allow rule; else it is a deny rule."""
     principal: str
+    """``User:name``, or ``User:*`` for all users."""
     operations: frozenset[Operation]
     type_: ResourceType
     name: str
+    """The resource's name; with a * at its end it is a prefix."""
     host: IPv4Network | IPv6Network | None
-    """The addresses that the rule applies to; None means any address."""
+    """The addresses of the clients to which the rule applies; None means any address."""
 
-    def meets(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> bool:
-        """Whether the rule applies to ``who`` from ``host``, one of the operations and the type, for any name."""
+    def applies_to(self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str) -> bool:
+        """Whether the rule is for ``principal`` at the address ``host``, for this type, and for at least one of
+        ``operations``. The resource's name is not compared: see :meth:`matches_name`."""
         return (
             self.type_ is type_
-            and self.principal in (str(who), f"{who.kind}:*")
-            and (self.host is None or self._holds(_address(host)))
-            and (Operation.ALL in self.operations or not self.operations.isdisjoint(wanted))
+            and self.principal in (str(principal), f"{principal.kind}:*")
+            and (self.host is None or self._contains_address(_address(host)))
+            and (Operation.ALL in self.operations or not self.operations.isdisjoint(operations))
         )
 
-    def _holds(self, address: IPv4Address | IPv6Address | None) -> bool:
+    def _contains_address(self, address: IPv4Address | IPv6Address | None) -> bool:
+        """Whether the rule, which has ``host``, applies to a peer at ``address``; None means that the address is
+        unknown."""
         # A peer whose address is unknown: no allow rule with an address applies to it, but every deny rule does.
         return not self.allows if address is None else self.host is not None and address in self.host
 
-    def covers(self, name: str) -> bool:
+    def matches_name(self, name: str) -> bool:
+        """Whether the rule applies to the resource with this name."""
         return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """Decides whether a principal may do an operation; called on the event loop."""
+class Acls:
+    """Decides whether a principal may do an operation. ``super_users`` may do every operation. Its methods are called
+    on the event loop and do not block."""
 
-    rules: Sequence[Rule]
+    entries: Sequence[AclEntry]
+    """The allow and deny rules."""
     super_users: frozenset[str]
+    """The principals of the super rules, each as ``User:name``."""
 
-    def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
-        """Whether ``who``, connected from ``host``, may do ``operation`` on the resource."""
-        if str(who) in self.super_users:
+    def is_allowed(self, principal: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
+        """Whether ``principal``, connected from the address ``host``, may do ``operation`` on the resource of this type
+        and name."""
+        if str(principal) in self.super_users:
             return True
-        if any(not rule.allows and rule.covers(name) for rule in self._met(who, {operation}, type_, host)):
+        if any(
+            not rule.allows and rule.matches_name(name)
+            for rule in self._applicable(principal, {operation}, type_, host)
+        ):
             return False
-        wanted = {operation, *_BROUGHT_BY.get(operation, ())}
-        return any(rule.allows and rule.covers(name) for rule in self._met(who, wanted, type_, host))
+        sufficient_operations = {operation, *_IMPLIED_BY.get(operation, ())}
+        return any(
+            rule.allows and rule.matches_name(name)
+            for rule in self._applicable(principal, sufficient_operations, type_, host)
+        )
 
-    def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
-        """Whether ``who`` may do ``operation`` on at least one possible resource of the type."""
+    def is_allowed_on_any(self, principal: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
+        """Whether ``principal``, connected from the address ``host``, may do ``operation`` on at least one resource of
+        this type, which need not exist. As in Kafka, only rules that name ``operation`` or ``all`` count, not those for
+        an operation that implies it."""
         # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
-        if str(who) in self.super_users:
+        if str(principal) in self.super_users:
             return True
-        names = [rule.name for rule in self._met(who, {operation}, type_, host) if rule.allows]
-        denied = [rule for rule in self._met(who, {operation}, type_, host) if not rule.allows]
-        return any(not any(rule.covers(name) for rule in denied) for name in names)
+        names = [rule.name for rule in self._applicable(principal, {operation}, type_, host) if rule.allows]
+        denied = [rule for rule in self._applicable(principal, {operation}, type_, host) if not rule.allows]
+        return any(not any(rule.matches_name(name) for rule in denied) for name in names)
 
-    def _met(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> list[Rule]:
-        return [rule for rule in self.rules if rule.meets(who, wanted, type_, host)]
+    def _applicable(
+        self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str
+    ) -> list[AclEntry]:
+        """The rules that apply to ``principal`` at ``host``, the type, and one of ``operations``. The resource's name
+        is not compared."""
+        return [rule for rule in self.entries if rule.applies_to(principal, operations, type_, host)]
 
 
-def read_rules(path: Path) -> Rules:
-    """Read the rules from a file.
+def read_acls(path: Path) -> Acls:
+    """Read the rules from the file ``path``.
 
-    :raises WorldError: the file is unreadable or a rule is invalid; the message names the file, the line and the error.
+    :raises WorldError: the file cannot be read or is not UTF-8, or a rule is invalid: then the message names the file,
+        the line and the error.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -135,7 +163,7 @@ def read_rules(path: Path) -> Rules:
         raise WorldError(f"the access rules in {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WorldError(f"the access rules in {path} are not UTF-8: {error.reason} at byte {error.start}") from error
-    rules: list[Rule] = []
+    entries: list[AclEntry] = []
     super_users: set[str] = set()
     for number, line in enumerate(lines, start=1):
         try:
@@ -143,20 +171,21 @@ def read_rules(path: Path) -> Rules:
             if words and words[0] == "super":
                 super_users.add(_super_user(words))
             elif words:
-                rules.append(_rule(words))
+                entries.append(_acl_entry(words))
         except ValueError as error:
             raise WorldError(f"{path}, line {number}: {error}") from None
-    return Rules(tuple(rules), frozenset(super_users))
+    return Acls(tuple(entries), frozenset(super_users))
 
 
 # -- one line ---------------------------------------------------------------------------------------------------------
 
 
 _BEFORE_COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.#*|[^"'\\#]|(?<=\S)#)*""")
-"""Text up to a comment: quoted text, escaped characters, and each # inside a word."""
+"""Matches the text before a comment: quoted text, escaped characters, and each # inside a word."""
 
 
 def _without_comment(line: str) -> str:
+    """``line`` without the comment at its end."""
     # `shlex` would also treat a # inside a word as the start of a comment, and silently drop the rest of a rule.
     before = _BEFORE_COMMENT.match(line)
     assert before is not None, "the pattern also matches the empty string"
@@ -164,22 +193,31 @@ def _without_comment(line: str) -> str:
 
 
 def _super_user(words: Sequence[str]) -> str:
+    """The principal of a super rule.
+
+    :raises ValueError: the rule is invalid.
+    """
     if len(words) != 2:
-        raise ValueError("super needs exactly one principal: super User:name")
+        raise ValueError("a super rule needs exactly one principal: super User:name")
     if words[1] == "User:*":
         raise ValueError(
-            "super needs one principal, not all users: to allow every user everything, start the broker without --acl"
+            "a super rule needs one principal, as in super User:name, and not User:*: to allow every user everything,"
+            " start the broker without --acl"
         )
     return _principal(words[1])
 
 
-def _rule(words: Sequence[str]) -> Rule:
+def _acl_entry(words: Sequence[str]) -> AclEntry:
+    """An allow or deny rule from its words.
+
+    :raises ValueError: the rule is invalid.
+    """
     if words[0] not in ("allow", "deny"):
         raise ValueError(f"a rule begins with allow, deny or super, not {words[0]}")
     if len(words) not in (4, 6) or words[4:5] not in ([], ["from"]):
         raise ValueError(f"a rule is: {words[0]} PRINCIPAL OPERATIONS TYPE:NAME [from ADDRESS|RANGE]")
     type_, name = _resource(words[3])
-    return Rule(
+    return AclEntry(
         allows=words[0] == "allow",
         principal=_principal(words[1]),
         operations=frozenset(_operation(word) for word in words[2].split(",")),
@@ -190,6 +228,10 @@ def _rule(words: Sequence[str]) -> Rule:
 
 
 def _principal(word: str) -> str:
+    """The principal ``word``, after a check.
+
+    :raises ValueError: ``word`` is not ``User:name`` or ``User:*``.
+    """
     kind, _, name = word.partition(":")
     if kind != "User" or not name:
         raise ValueError(f"{word} is not a principal: write User:name, or User:* for all users")
@@ -197,6 +239,10 @@ def _principal(word: str) -> str:
 
 
 def _operation(word: str) -> Operation:
+    """The operation with the name ``word``, in lower or upper case.
+
+    :raises ValueError: there is no such operation.
+    """
     try:
         return Operation(word.lower())
     except ValueError:
@@ -204,6 +250,10 @@ def _operation(word: str) -> Operation:
 
 
 def _resource(word: str) -> tuple[ResourceType, str]:
+    """The type and name of the resource that ``word`` states; the name of ``cluster`` is ``*``.
+
+    :raises ValueError: ``word`` is not a resource.
+    """
     type_, colon, name = word.partition(":")
     if word == ResourceType.CLUSTER:
         return ResourceType.CLUSTER, "*"
@@ -215,18 +265,24 @@ def _resource(word: str) -> tuple[ResourceType, str]:
 
 
 def _host(word: str) -> IPv4Network | IPv6Network | None:
+    """The addresses after ``from``; None for ``*``, any address.
+
+    :raises ValueError: ``word`` is neither.
+    """
     if word == "*":
         return None
     try:
         return ip_network(word)
     except ValueError as error:
         # A host name would never match an address: a deny rule with a host name would deny nothing.
-        raise ValueError(f"from needs an IP address or a range of addresses, such as 10.0.0.0/8: {error}") from None
+        raise ValueError(
+            f"after from a rule needs an IP address or a range of addresses, such as 10.0.0.0/8: {error}"
+        ) from None
 
 
 @lru_cache(maxsize=1024)
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP address of a peer; None if ``host`` is not an IP address."""
+    """The IP address of a peer, an IPv4 address if it is mapped into IPv6; None if ``host`` is not an IP address."""
     try:
         address = ip_address(host)
     except ValueError:

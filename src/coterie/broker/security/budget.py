@@ -1,4 +1,6 @@
-"""Budgets of bytes in flight, by connection and by principal: a request beyond a budget waits."""
+"""Budgets of bytes in flight, by connection and by principal: a request that would exceed a budget waits. Bytes of a
+request are in flight from the time it is read until its response is ready; those of a response until it is written.
+"""
 
 import asyncio
 import logging
@@ -8,36 +10,39 @@ logger = logging.getLogger(__name__)
 
 
 class Budget:
-    """The bytes that one connection or one principal may have in flight."""
+    """The bytes that one connection or one principal may have in flight. A call that takes bytes must be followed by a
+    call that releases them."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._waiting: list[asyncio.Future[None]] = []
-        self.taken = 0
+        self.bytes_in_flight = 0
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be in flight. If nothing is in flight, also more bytes than the budget:
-        otherwise a large request could never run."""
-        return not self.taken or self.taken + size <= self._size_max
+    def has_capacity(self, size: int) -> bool:
+        """Whether ``size`` more bytes may be in flight without exceeding the budget. If no bytes are in flight, any
+        size may: otherwise a request larger than the budget could never run."""
+        return not self.bytes_in_flight or self.bytes_in_flight + size <= self._size_max
 
-    async def take(self, size: int, *, may_pass: Callable[[], bool] = lambda: False) -> None:
-        """Wait until ``size`` bytes may be in flight, or until ``may_pass`` allows skipping the queue."""
-        await self._wait_until(lambda: self.has_room(size) or may_pass())
-        self.taken += size
+    async def take(self, size: int, *, may_skip_queue: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the budget has capacity for ``size`` bytes, or ``may_skip_queue`` returns True; then take the
+        bytes. ``may_skip_queue`` is called at the start and whenever bytes are released."""
+        await self._wait_until(lambda: self.has_capacity(size) or may_skip_queue())
+        self.bytes_in_flight += size
 
-    def take_anyway(self, size: int) -> None:
-        """Take bytes that are already in memory, without waiting."""
-        self.taken += size
+    def take_unchecked(self, size: int) -> None:
+        """Take ``size`` bytes at once, even if the budget is exceeded: for bytes that are already in memory."""
+        self.bytes_in_flight += size
 
-    def give_back(self, size: int) -> None:
-        self.taken -= size
+    def release(self, size: int) -> None:
+        """Return ``size`` bytes that were taken, and let waiting calls check their conditions again."""
+        self.bytes_in_flight -= size
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
 
-    async def _wait_until(self, may_go_on: Callable[[], bool]) -> None:
-        """Wait for a condition; it is checked again whenever bytes are released."""
-        while not may_go_on():
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` returns True. It is called at the start and whenever bytes are released."""
+        while not condition():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -46,94 +51,111 @@ class Budget:
                 self._waiting.remove(turn)
 
 
-class SharedBudget(Budget):
-    """The budget of one principal over all of its connections. Requests may use all of it; responses that reserve
-    bytes, those with records, leave a quarter of it to requests. So a client that reads no responses delays its
-    principal's fetches, but no heartbeat."""
+class PrincipalBudget(Budget):
+    """The budget of one principal over all of its connections. Requests may use all of it. Responses that reserve bytes
+    (those with records) leave a quarter of it to requests. So a client that reads no responses delays its principal's
+    fetches, but no heartbeat."""
 
     def __init__(self, name: str, size_max: int) -> None:
         super().__init__(size_max)
         self._name = name
-        self._answers_size_max = size_max - size_max // 4
-        self._answers_taken = 0
-        self._answers_waiting = 0
+        self._responses_size_max = size_max - size_max // 4
+        self._response_bytes_in_flight = 0
+        self._responses_waiting = 0
 
-    async def take_for_answer(self, size: int, *, is_next: Callable[[], bool]) -> None:
-        """Wait until a response of ``size`` bytes may be created. Only the next response on its connection gets bytes:
-        a later response would hold them while it waits for the earlier ones, a deadlock."""
-        await self._wait_until(is_next)
-        if not self._has_room_for_answer(size):
-            if not self._answers_waiting:
+    async def take_for_response(self, size: int, *, is_next_response: Callable[[], bool]) -> None:
+        """Wait until a response of ``size`` bytes may be created, and take the bytes. Only the response that is sent
+        next on its connection gets bytes: a later response would hold its bytes while it waits for the earlier ones, a
+        deadlock."""
+        await self._wait_until(is_next_response)
+        if not self._has_capacity_for_response(size):
+            if not self._responses_waiting:
                 logger.warning(
                     "Fetch responses for %s are delayed: %d bytes of this principal are in flight",
                     self._name,
-                    self.taken,
+                    self.bytes_in_flight,
                 )
-            self._answers_waiting += 1
+            self._responses_waiting += 1
             try:
-                await self._wait_until(lambda: self._has_room_for_answer(size))
+                await self._wait_until(lambda: self._has_capacity_for_response(size))
             finally:
-                self._answers_waiting -= 1
-        self._answers_taken += size
-        self.taken += size
+                self._responses_waiting -= 1
+        self._response_bytes_in_flight += size
+        self.bytes_in_flight += size
 
-    def give_back_answer(self, size: int) -> None:
-        self._answers_taken -= size
-        self.give_back(size)
+    def release_response(self, size: int) -> None:
+        """Return ``size`` bytes that :meth:`take_for_response` has taken."""
+        self._response_bytes_in_flight -= size
+        self.release(size)
 
-    def _has_room_for_answer(self, size: int) -> bool:
+    def _has_capacity_for_response(self, size: int) -> bool:
+        """Whether a response of ``size`` bytes may be created now."""
         # If no other response is in flight, any size is allowed: otherwise a large response could never be sent.
-        return not self._answers_taken or self.taken + size <= self._answers_size_max
+        return not self._response_bytes_in_flight or self.bytes_in_flight + size <= self._responses_size_max
 
 
 class RequestBudget:
-    """The bytes that one request occupies in the budgets of its connection and its principal: those of the request,
-    and those reserved for its response."""
+    """The bytes of one request: in the budget of its connection those of the request and of its response; in the budget
+    of its principal those reserved for its response. (The connection releases the request's bytes in the principal's
+    budget.)"""
 
-    __slots__ = ("_answer_size", "_budget", "_is_next", "_shared", "_size")
+    __slots__ = ("_connection_budget", "_is_next_response", "_principal_budget", "_response_size", "_size")
 
-    def __init__(self, budget: Budget, shared: SharedBudget, size: int, *, is_next: Callable[[], bool]) -> None:
-        """``size`` bytes are already taken from both budgets; ``is_next`` returns whether this request's response is
-        the next on its connection, and bytes of both budgets are released whenever that changes."""
-        self._budget = budget
-        self._shared = shared
+    def __init__(
+        self,
+        connection_budget: Budget,
+        principal_budget: PrincipalBudget,
+        size: int,
+        *,
+        is_next_response: Callable[[], bool],
+    ) -> None:
+        """``size`` bytes, those of the request, are already taken from both budgets. ``is_next_response`` returns
+        whether this request's response is sent next on its connection; whenever its result changes, the connection also
+        releases bytes of both budgets, so that it is called again."""
+        self._connection_budget = connection_budget
+        self._principal_budget = principal_budget
         self._size = size
-        self._answer_size = 0
-        self._is_next = is_next
+        self._response_size = 0
+        self._is_next_response = is_next_response
 
-    async def reserve(self, size: int) -> None:
-        """Wait until a response of ``size`` bytes may be created. The next response of the connection skips the queue
-        of its other responses: they are sent after it and would never release their bytes."""
-        await self._budget.take(size, may_pass=self._is_next)
+    async def reserve_response_bytes(self, size: int) -> None:
+        """Wait until a response of ``size`` bytes may be created, and take the bytes from both budgets. The response
+        that is sent next on the connection does not wait for the connection's budget: the other responses are sent
+        after it, and would never release their bytes."""
+        await self._connection_budget.take(size, may_skip_queue=self._is_next_response)
         self._size += size
-        await self._shared.take_for_answer(size, is_next=self._is_next)
-        self._answer_size += size
+        await self._principal_budget.take_for_response(size, is_next_response=self._is_next_response)
+        self._response_size += size
 
-    def settle(self, answer_size: int) -> None:
-        """Replace the request's bytes with those of its response, which stay taken until it is written."""
-        self._budget.take_anyway(answer_size)
-        self._budget.give_back(self._size)
+    def switch_to_response(self, response_size: int) -> None:
+        """In the connection's budget, replace the bytes of the request and those reserved for the response by
+        ``response_size``, the bytes of the response. The connection releases these when the response is written."""
+        self._connection_budget.take_unchecked(response_size)
+        self._connection_budget.release(self._size)
 
-    def end(self) -> None:
-        """Release the response's bytes: the response is written or was abandoned."""
-        self._shared.give_back_answer(self._answer_size)
-        self._answer_size = 0
+    def release(self) -> None:
+        """Return the response's bytes to the principal's budget: the response is written or was abandoned. Later calls
+        change nothing."""
+        self._principal_budget.release_response(self._response_size)
+        self._response_size = 0
 
 
-class Budgets:
-    """One budget for each principal or host that has connections."""
+class PrincipalBudgets:
+    """One budget for each principal that has connections; without authentication, for each host."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._budgets: dict[str, tuple[SharedBudget, int]] = {}
+        self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
 
-    def join(self, name: str) -> SharedBudget:
-        """The budget of ``name``, shared by all callers; each call needs a matching :meth:`leave`."""
-        budget, members = self._budgets.get(name, (SharedBudget(name, self._size_max), 0))
+    def acquire(self, name: str) -> PrincipalBudget:
+        """The budget of the principal or host ``name``, shared by all its connections. Each call needs a matching
+        :meth:`release`."""
+        budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max), 0))
         self._budgets[name] = (budget, members + 1)
         return budget
 
-    def leave(self, name: str) -> None:
+    def release(self, name: str) -> None:
+        """End one use of the budget of ``name``; the last release removes the budget."""
         budget, members = self._budgets.pop(name)
         if members > 1:
             self._budgets[name] = (budget, members - 1)

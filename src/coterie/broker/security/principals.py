@@ -13,10 +13,11 @@ _SHORT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A principal, written ``User:name`` as in Kafka."""
+    """The name under which a client is authenticated, written ``User:name`` as in Kafka."""
 
     name: str
     kind: str = "User"
+    """The type of the principal; always "User"."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
@@ -26,8 +27,9 @@ ANONYMOUS = Principal("ANONYMOUS")
 """Kafka's principal of a client without authentication."""
 
 
-def of_certificate(certificate: Any) -> Principal:
+def principal_of_certificate(certificate: Any) -> Principal:
     """The principal of a client certificate: its distinguished name in Kafka's format (RFC 2253: the last part first).
+    Without a certificate it is :data:`ANONYMOUS`.
 
     ``certificate`` is the result of :meth:`ssl.SSLSocket.getpeercert`, empty or None without a client certificate.
     """
@@ -41,5 +43,6 @@ def of_certificate(certificate: Any) -> Principal:
 
 
 def _escaped(value: str) -> str:
+    """A part of a distinguished name with RFC 2253's escapes."""
     escaped = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
     return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped

@@ -3,8 +3,8 @@
     ApiVersions? → SaslHandshake(mechanism) → SaslAuthenticate(token), once or twice → any request
 
 Before the last step no other request is allowed; a peer that sends one is disconnected, as in Kafka. After a
-SaslHandshake of version 0 the tokens are frames without a header. Failures are reported with a delay and always with
-the same message, so that guessing user names or passwords is slow and reveals nothing.
+SaslHandshake of version 0 the tokens are frames without a header. Failures are reported with a delay; for a wrong user
+name and a wrong password the message is the same, so that guessing user names or passwords is slow and reveals nothing.
 """
 
 import asyncio
@@ -15,52 +15,57 @@ from coterie.broker.security.users import Users
 from coterie.nouns.errors import WireError
 from coterie.wire.frames import RequestHeader
 from coterie.wire.schemas import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from coterie.wire.scram import HASHES, DeniedError, ScramServer
+from coterie.wire.scram import HASH_BY_MECHANISM, AuthenticationFailedError, ScramServer
 
 PLAIN = "PLAIN"
-MECHANISMS = (*HASHES, PLAIN)
+"""The name of the mechanism PLAIN (RFC 4616)."""
+MECHANISMS = (*HASH_BY_MECHANISM, PLAIN)
+"""The mechanisms that the broker offers."""
 TOKEN_SIZE_MAX = 524_288
-"""``sasl.server.max.receive.size``: the maximum size of a frame before authentication, in bytes."""
+"""``sasl.server.max.receive.size``: the maximum size of a frame before the peer is authenticated, in bytes."""
 _PLAIN_MECHANISM = "SCRAM-SHA-512"
-"""The credential that a PLAIN password is checked against."""
+"""The mechanism whose stored credential a PLAIN password is checked against."""
 
 
-class Conversation:
+class SaslExchange:
     """The state of one connection's SASL exchange."""
 
-    def __init__(self, users: Users, *, refusal_delay_ms: int) -> None:
+    def __init__(self, users: Users, *, failed_authentication_delay_ms: int) -> None:
         self._users = users
-        self._refusal_delay_s = refusal_delay_ms / 1000
-        self._knows_versions = False
+        self._failed_authentication_delay_s = failed_authentication_delay_ms / 1000
+        self._has_api_versions = False
         self.mechanism: str | None = None
-        self.user = ""
-        """The user name that the peer claims."""
+        """The mechanism that the peer selected; None before SaslHandshake."""
+        self.claimed_user = ""
+        """The user name that the peer claims, before and after it is authenticated; empty if it sent none."""
         self._scram: ScramServer | None = None
         self.has_raw_tokens = False
         """Whether the next frames are tokens without a header (SaslHandshake v0)."""
         self.has_failed = False
-        """The connection is to be closed once the response is written."""
+        """Whether the authentication failed: the connection is to be closed once the response is written."""
         self.principal: Principal | None = None
-        """The peer's principal once it is authenticated."""
+        """The peer's principal; None until the peer is authenticated."""
 
-    def is_due(self, header: RequestHeader, *, is_served: bool) -> bool:
-        """Whether this request is the next step of the exchange. If a token is expected instead, the request still gets
-        an error response, as in Kafka.
+    def check_expected(self, header: RequestHeader, *, is_served: bool) -> bool:
+        """Whether this request is the next step of the exchange. False if a token was expected: then the exchange has
+        failed, and the request gets an error response, as in Kafka. ``is_served`` is whether the broker supports the
+        request's version.
 
-        :raises WireError: the request gets no response.
+        :raises WireError: the request comes before SaslHandshake and is not allowed there. It gets no response.
         """
         if self.mechanism is not None:
             self.has_failed = header.api_key != SASL_AUTHENTICATE
             return not self.has_failed
-        is_first = header.api_key == API_VERSIONS and not self._knows_versions
+        is_first = header.api_key == API_VERSIONS and not self._has_api_versions
         if not is_first and header.api_key != SASL_HANDSHAKE:
             raise WireError(f"a request of API {header.api_key} before authentication")
         # After a request with an unsupported version the client sends another (KIP-511).
-        self._knows_versions = self._knows_versions or is_served
+        self._has_api_versions = self._has_api_versions or is_served
         return True
 
-    def choose(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
-        """Select the mechanism; return False if the broker does not offer it."""
+    def select_mechanism(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
+        """Select the mechanism that the peer requests, and return True. If the broker does not offer it, the exchange
+        has failed, and False is returned."""
         if mechanism not in MECHANISMS:
             self.has_failed = True
             return False
@@ -68,41 +73,57 @@ class Conversation:
         self.has_raw_tokens = has_raw_tokens
         if mechanism != PLAIN:
             self._scram = ScramServer(
-                mechanism, nonce=secrets.token_urlsafe(24), find=lambda user: self._users.find(user)[mechanism]
+                mechanism,
+                nonce=secrets.token_urlsafe(24),
+                find_credential=lambda user: self._users.find(user)[mechanism],
             )
         return True
 
-    async def take(self, token: bytes) -> bytes:
-        """The response to the peer's next token; :attr:`principal` is set if the token was the last.
+    async def evaluate_token(self, token: bytes) -> bytes:
+        """The response to the peer's next token. If this was the last token, :attr:`principal` is set. A failure is
+        raised after the delay for failed authentications.
 
-        :raises DeniedError: authentication failed; the message is sent to the peer.
-        :raises WorldError: the users cannot be read.
+        :raises AuthenticationFailedError: the user name or the password is wrong, or the token is malformed. The
+            message is sent to the peer.
         """
         try:
             # On a thread: checking a password takes milliseconds on purpose, and the users are read from a file.
-            return await asyncio.to_thread(self._take, token)
-        except (DeniedError, WireError) as error:
+            return await asyncio.to_thread(self._evaluate_token, token)
+        except (AuthenticationFailedError, WireError) as error:
             self.has_failed = True
-            await asyncio.sleep(self._refusal_delay_s)
-            if isinstance(error, DeniedError):
-                raise DeniedError("Authentication failed: the user name or the password is wrong.") from None
-            raise DeniedError(f"Authentication failed: {error}.") from None
+            await asyncio.sleep(self._failed_authentication_delay_s)
+            if isinstance(error, AuthenticationFailedError):
+                raise AuthenticationFailedError(
+                    "Authentication failed: the user name or the password is wrong."
+                ) from None
+            raise AuthenticationFailedError(
+                f"Authentication failed because the client's SASL message is invalid: {error}."
+            ) from None
 
-    def _take(self, token: bytes) -> bytes:
+    def _evaluate_token(self, token: bytes) -> bytes:
+        """Like :meth:`evaluate_token`, but blocking and without the delay.
+
+        :raises AuthenticationFailedError: the user name or the password is wrong.
+        :raises WireError: the token is malformed.
+        """
         if self._scram is None:
-            self.principal = self._checked_plain(token)
+            self.principal = self._authenticate_plain(token)
             return b""
         if not self._scram.user:
             try:
-                return self._scram.first(token)
+                return self._scram.first_message(token)
             finally:
-                self.user = self._scram.user
-        answer = self._scram.final(token)
+                self.claimed_user = self._scram.user
+        answer = self._scram.final_message(token)
         self.principal = Principal(self._scram.user)
         return answer
 
-    def _checked_plain(self, token: bytes) -> Principal:
-        """RFC 4616: ``authorization NUL user NUL password``."""
+    def _authenticate_plain(self, token: bytes) -> Principal:
+        """The principal that a token of PLAIN authenticates: ``authorization NUL user NUL password`` (RFC 4616).
+
+        :raises AuthenticationFailedError: the user name or the password is wrong.
+        :raises WireError: the token is malformed.
+        """
         try:
             authorization, user, password = token.decode().split("\0")
         except ValueError as error:
@@ -113,7 +134,7 @@ class Conversation:
             raise WireError(
                 "a PLAIN message needs user and password, and its authorization id must be empty or the user"
             )
-        self.user = user
-        if not self._users.find(user)[_PLAIN_MECHANISM].fits(_PLAIN_MECHANISM, password):
-            raise DeniedError("the password is wrong")
+        self.claimed_user = user
+        if not self._users.find(user)[_PLAIN_MECHANISM].matches_password(_PLAIN_MECHANISM, password):
+            raise AuthenticationFailedError("the password is wrong")
         return Principal(user)

@@ -1,16 +1,19 @@
-"""TLS for the listener: certificate and key from files, client certificates if a CA for them is configured."""
+"""TLS for the listener: certificate and key from files; client certificates are required if a CA for them is
+configured.
+"""
 
 import ssl
 from pathlib import Path
 
-from coterie.broker.settings import Security
+from coterie.broker.settings import SecuritySettings
 from coterie.nouns.errors import WorldError
 
 
-def server_context(security: Security) -> ssl.SSLContext:
-    """The TLS context for new connections.
+def server_context(security: SecuritySettings) -> ssl.SSLContext:
+    """Read the files and create the TLS context for new connections.
 
-    :raises WorldError: a file is missing or invalid; the message names the file.
+    :raises WorldError: a file is missing or invalid, and the message names it; or the certificate or the key is not
+        set.
     """
     certificate, key = security.certificate_path, security.key_path
     if certificate is None or key is None:
@@ -39,8 +42,10 @@ def server_context(security: Security) -> ssl.SSLContext:
 
 
 def _unusable(what: str, path: Path, error: OSError) -> WorldError:
+    """Build the error for the file ``path``, which contains ``what``."""
     return WorldError(f"the {what} in {path} cannot be used: {_reason(error)}")
 
 
 def _reason(error: OSError) -> str:
+    """The reason in ``error``, without its numbers and paths where possible."""
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)

@@ -1,10 +1,10 @@
 """The users of the broker: names and salted credentials, in one file that only its owner can read.
 
-They are in a file and not in the log: `coterie broker user` changes the file while a broker runs, whose log is locked
-against other processes, and a backup of the log contains no credentials. The file is replaced as a whole by a rename,
-so a reader gets either the old users or the new ones; a running broker checks at every login for a newer file. If the
-new file cannot be read, the broker keeps the old users, as with certificates and access rules, and logs one error for
-each change.
+They are in a file and not in the log, for two reasons: `coterie broker user` changes the file while a broker runs,
+which locks its log against other processes; and a backup of the log contains no credentials. The file is replaced as a
+whole by a rename, so a reader gets either the old users or the new ones. A running broker checks at every login for a
+newer file. If the new file cannot be read, the broker keeps the old users, as with certificates and access rules, and
+logs one error for each change.
 """
 
 import base64
@@ -18,49 +18,51 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.broker.storage.folder import make_folder
+from coterie.broker.storage.folder import make_folder, sync_folder
 from coterie.nouns.errors import WorldError
-from coterie.wire.scram import HASHES, Credential
+from coterie.wire.scram import HASH_BY_MECHANISM, Credential
 
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 16_384
-"""RFC 7677 requires at least 15,000; Kafka's maximum is this. Checking a password takes about 5 ms."""
+"""The iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; Kafka's maximum is this.
+Checking a password takes about 5 ms."""
 _SALT_SIZE = 18
+"""In bytes."""
 
-User = Mapping[str, Credential]
+CredentialsByMechanism = Mapping[str, Credential]
 """A user's credentials by mechanism."""
 
 
 class Users:
-    """The users in the file at ``path``; none if the file does not exist."""
+    """The users in the file at ``path``; there are none if the file does not exist. All methods block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
-        self._users: Mapping[str, User] = {}
-        self._complaint = ""
-        self._decoys = secrets.token_bytes(32)
+        self._users: Mapping[str, CredentialsByMechanism] = {}
+        self._last_error = ""
+        self._unknown_user_secret = secrets.token_bytes(32)
 
-    def find(self, name: str) -> User:
-        """The credentials of ``name``. An unknown user gets credentials that match no password, always with the same
-        salt, so that a client cannot find out which users exist.
-        """
-        self._follow()
+    def find(self, name: str) -> CredentialsByMechanism:
+        """The credentials of the user ``name``, after a check for a newer file. An unknown user gets credentials that
+        match no password, with the same salt during one run of the broker, so that a client cannot find out which users
+        exist. If the file cannot be read, the users read last are used."""
+        self._refresh_or_keep()
         return self._users.get(name) or {
             mechanism: Credential(
-                salt=_derived(self._decoys, mechanism, name)[:_SALT_SIZE],
+                salt=_derived(self._unknown_user_secret, mechanism, name)[:_SALT_SIZE],
                 iterations=ITERATIONS,
                 stored_key=secrets.token_bytes(64 if "512" in mechanism else 32),
                 server_key=bytes(64),
             )
-            for mechanism in HASHES
+            for mechanism in HASH_BY_MECHANISM
         }
 
     def names(self) -> list[str]:
         """The names of all users, sorted.
 
-        :raises WorldError: the file cannot be read.
+        :raises WorldError: the file exists, but cannot be read or is not a users file.
         """
         self._refresh()
         return sorted(self._users)
@@ -74,7 +76,7 @@ class Users:
         is_new = name not in self._users
         made = {
             mechanism: Credential.of(mechanism, password, salt=secrets.token_bytes(_SALT_SIZE), iterations=ITERATIONS)
-            for mechanism in HASHES
+            for mechanism in HASH_BY_MECHANISM
         }
         self._write({**self._users, name: made})
         return is_new
@@ -90,18 +92,23 @@ class Users:
         self._write({other: user for other, user in self._users.items() if other != name})
         return True
 
-    def _follow(self) -> None:
+    def _refresh_or_keep(self) -> None:
+        """Read the file if it has changed. If it cannot be read, log an error once and keep the users."""
         try:
             self._refresh()
         except WorldError as error:
             # Log an error once, although every login tries to read the file.
-            if self._complaint != str(error):
+            if self._last_error != str(error):
                 logger.error("Cannot reload the users, the previous users stay in use: %s", error)
-            self._complaint = str(error)
+            self._last_error = str(error)
         else:
-            self._complaint = ""
+            self._last_error = ""
 
     def _refresh(self) -> None:
+        """Read the file if it has changed.
+
+        :raises WorldError: the file exists, but cannot be read or is not a users file.
+        """
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -114,9 +121,13 @@ class Users:
             self._users = _read(self._path)
             self._stamp = stamp
 
-    def _write(self, users: Mapping[str, User]) -> None:
+    def _write(self, users: Mapping[str, CredentialsByMechanism]) -> None:
+        """Replace the file by one with ``users``, durably.
+
+        :raises WorldError: the file cannot be written.
+        """
         text = json.dumps(
-            {"version": 1, "users": {name: _told(user) for name, user in sorted(users.items())}}, indent=1
+            {"version": 1, "users": {name: _encode(user) for name, user in sorted(users.items())}}, indent=1
         )
         try:
             make_folder(self._path.parent)
@@ -131,6 +142,7 @@ class Users:
             except BaseException:
                 os.unlink(partial)
                 raise
+            sync_folder(self._path.parent)
         except OSError as error:
             raise WorldError(f"the users in {self._path} cannot be written: {error.strerror}") from error
         self._refresh()
@@ -139,24 +151,29 @@ class Users:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Mapping[str, User]:
+def _read(path: Path) -> Mapping[str, CredentialsByMechanism]:
+    """The credentials by user and mechanism in the file ``path``.
+
+    :raises WorldError: the file cannot be read or is not a users file.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != 1:
             raise WorldError(f"the users in {path} have version {found['version']}; this broker supports version 1")
         return {
-            name: {mechanism: _credential(user[mechanism]) for mechanism in HASHES}
+            name: {mechanism: _decode(user[mechanism]) for mechanism in HASH_BY_MECHANISM}
             for name, user in found["users"].items()
         }
     except OSError as error:
         raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise WorldError(
-            f"{path} is not a users file; move it away and add the users again with `coterie broker user add`"
+            f"the file {path} is not a users file; move it away and add the users again with `coterie broker user add`"
         ) from error
 
 
-def _told(user: User) -> Mapping[str, Mapping[str, object]]:
+def _encode(user: CredentialsByMechanism) -> Mapping[str, Mapping[str, object]]:
+    """A user's credentials by mechanism, as JSON values."""
     return {
         mechanism: {
             "salt": base64.b64encode(one.salt).decode(),
@@ -168,14 +185,16 @@ def _told(user: User) -> Mapping[str, Mapping[str, object]]:
     }
 
 
-def _credential(told: Mapping[str, str]) -> Credential:
+def _decode(encoded: Mapping[str, str]) -> Credential:
+    """The credential in JSON values that :func:`_encode` made."""
     return Credential(
-        salt=base64.b64decode(told["salt"]),
-        iterations=int(told["iterations"]),
-        stored_key=base64.b64decode(told["stored_key"]),
-        server_key=base64.b64decode(told["server_key"]),
+        salt=base64.b64decode(encoded["salt"]),
+        iterations=int(encoded["iterations"]),
+        stored_key=base64.b64decode(encoded["stored_key"]),
+        server_key=base64.b64decode(encoded["server_key"]),
     )
 
 
 def _derived(secret: bytes, mechanism: str, name: str) -> bytes:
+    """The unknown user's salt: the same for the same name, and unpredictable without ``secret``."""
     return hmac.digest(secret, f"{mechanism}:{name}".encode(), "sha512")

@@ -1,4 +1,4 @@
-"""The data directory of a broker: created unreadable for other users of the machine, locked, and synced."""
+"""The data directory of a broker: created so that other users of the machine cannot read it, locked, and synced."""
 
 import fcntl
 import os
@@ -10,7 +10,8 @@ from coterie.nouns.errors import WorldError
 
 
 def make_folder(path: Path) -> None:
-    """Create the directory with mode 0700. An existing directory keeps its mode: that is its owner's decision.
+    """Create the directory with mode 0700, and its missing parents with the default mode. An existing directory keeps
+    its mode: that is its owner's decision.
 
     :raises OSError: the directory cannot be created.
     """
@@ -18,25 +19,30 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(lock_path: Path, *, refusal: str) -> Iterator[None]:
-    """Lock the file ``lock_path``, and so its directory, against other brokers while the block runs.
+def lock_folder(lock_path: Path, *, error_message: str) -> Iterator[None]:
+    """Hold an exclusive lock on the file ``lock_path`` while the block runs; the file is created if it does not exist.
+    Each broker and each backup holds such a lock on the directory into which it writes.
 
-    :raises WorldError: another process holds the lock; the error message is ``refusal``.
-    :raises OSError: the lock file cannot be created.
+    :raises WorldError: another process holds the lock; the error message is ``error_message``.
+    :raises OSError: the lock file cannot be created or opened.
     """
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise WorldError(refusal) from error
+            raise WorldError(error_message) from error
         yield
     finally:
         os.close(lock)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a directory durable, so that a file renamed into it survives a crash of the machine."""
+    """Sync the directory ``path``, so that the names of its files are durable: a file renamed into it before this call
+    survives a crash of the machine.
+
+    :raises OSError: the directory cannot be opened or synced.
+    """
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,7 +1,7 @@
 """The layout (SQLite schema) of the log file, and the upgrade of a file with an older layout.
 
-A new layout needs the next number, its statements in `_STEPS`, and a file of the old layout in the tests. Tables of
-other modules are created here, too, so that one place lists the contents of the file.
+To change the layout, increment `LAYOUT_VERSION`, add the statements to `_UPGRADES`, and add a file of the old layout to
+the tests. Tables of other modules are created here, too, so that one place lists the contents of the file.
 """
 
 import logging
@@ -17,9 +17,11 @@ from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = 2
+LAYOUT_VERSION = 2
+"""The layout that this version of coterie writes; a log file contains the number of its layout as SQLite's
+``user_version``."""
 
-_NEW = """
+_INITIAL_TABLES = """
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, topic_id BLOB NOT NULL UNIQUE,
                      partitions INTEGER NOT NULL, configs TEXT NOT NULL);
@@ -27,6 +29,7 @@ CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFEREN
                       base_offset INTEGER NOT NULL, last_offset INTEGER NOT NULL, max_timestamp_ms INTEGER NOT NULL,
                       size_bytes INTEGER NOT NULL, data BLOB NOT NULL);
 """
+"""The tables whose statements no upgrade has changed; `_LAYOUT_2` adds a column to one of them."""
 
 # A partition whose topic is NULL belongs to a deleted topic: its batches are deleted in chunks, then its row. Row ids
 # are never reused, so that a late append to a deleted topic finds no partition. `cleaned_offset` is where the next
@@ -38,6 +41,7 @@ CREATE TABLE {name} (id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER REFEREN
                      cleaned_offset INTEGER NOT NULL DEFAULT 0, sifted_offset INTEGER NOT NULL DEFAULT 0,
                      UNIQUE (topic, number));
 """
+"""The table of partitions; its name is a parameter, because an upgrade creates the new table beside the old one."""
 
 # The index contains all columns that retention and the search by timestamp need, so that neither reads the bytes of
 # batches. The horizon is the time from which the tombstones of a compacted batch may be deleted (KIP-534).
@@ -48,6 +52,7 @@ CREATE INDEX batches_by_horizon ON batches (partition, delete_horizon_ms) WHERE 
 CREATE TABLE kept (kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL,
                    PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
+"""The indexes, the column and the table that layout 2 adds."""
 
 # The tables of `transaction_store`. When a partition is deleted, the trigger deletes its producers and aborted
 # transactions.
@@ -71,7 +76,7 @@ END;
 _TABLES = {"numbers", "topics", "partitions", "batches"}
 """The tables that every layout has."""
 
-_STEPS: Mapping[int, str] = {
+_UPGRADES: Mapping[int, str] = {
     1: _PARTITIONS.format(name="new_partitions")
     + """
 INSERT INTO new_partitions (id, topic, number) SELECT id, topic, number FROM partitions;
@@ -82,49 +87,60 @@ DROP INDEX batches_by_offset;
     + _LAYOUT_2
     + _TRANSACTIONS,
 }
-"""The statements that upgrade each older layout to the next layout."""
+"""By the number of an older layout: the statements that upgrade a file from it to the next layout."""
 
 
-def make(path: Path) -> None:
-    """Create a new log at ``path`` atomically: after a kill there is either a complete file or none.
+def create_log_file(path: Path) -> None:
+    """Create an empty log at ``path``, which must not exist. After a kill at any time there is either the complete file
+    or none.
 
-    :raises WorldError: the write-ahead log of another log file is left.
+    :raises WorldError: beside ``path`` there is a write-ahead log that is not empty, and whose log file is missing.
+    :raises OSError: a file cannot be created or renamed.
+    :raises sqlite3.Error: the file cannot be written.
     """
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
         raise WorldError(
-            f"{path} is missing, but {wal.name} exists: restore both files, or move the latter away to start with an"
-            " empty log"
+            f"the log {path} is missing, but {wal.name} exists: restore both files, or move the latter away to start"
+            " with an empty log"
         )
     part = path.with_name(path.name + ".new")
     for suffix in ("", "-journal"):
         part.with_name(part.name + suffix).unlink(missing_ok=True)
     database = sqlite3.connect(os.fspath(part), isolation_level=None)
     try:
-        lay_out(database, part)
+        create_or_upgrade_layout(database, part)
     finally:
         database.close()
     part.replace(path)
     sync_folder(path.parent)
 
 
-def require_ours(database: sqlite3.Connection, path: Path) -> None:
-    """:raises WorldError: the existing file ``path`` is not a broker's log."""
+def check_is_broker_log(database: sqlite3.Connection, path: Path) -> None:
+    """Check that the existing file ``path``, which ``database`` has opened, is a broker's log. A file whose layout is
+    newer than `LAYOUT_VERSION` passes.
+
+    :raises WorldError: the file is empty, or lacks a table that every log has.
+    :raises sqlite3.Error: the file cannot be read, or is not an SQLite file.
+    """
     if path.stat().st_size == 0:
-        raise WorldError(f"{path} is empty: restore a backup, or move it away to start with an empty log")
-    if database.execute("PRAGMA user_version").fetchone() > (LAYOUT,):
-        return  # The tables of a newer layout are unknown; `lay_out` reports the layout.
+        raise WorldError(f"the log {path} is empty: restore a backup, or move the file away to start with an empty log")
+    if database.execute("PRAGMA user_version").fetchone() > (LAYOUT_VERSION,):
+        return  # The tables of a newer layout are unknown; `create_or_upgrade_layout` reports the layout.
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables >= _TABLES:
         raise WorldError(
-            f"{path} is an SQLite file, but not a broker's log; choose another data directory, or move it away"
+            f"the file {path} is an SQLite file, but not a broker's log; choose another data directory, or move it away"
         )
 
 
-def lay_out(database: sqlite3.Connection, path: Path) -> None:
-    """Create or upgrade the layout of ``database``, the file ``path``; a kill leaves the old layout or the new one.
+def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
+    """Create the tables in an empty ``database``, the file ``path``, or upgrade an older layout to `LAYOUT_VERSION`.
+    After a kill the file has either the old layout or the new one. A file that cannot shrink is rewritten, if there is
+    enough disk space.
 
-    :raises WorldError: a newer version of coterie has written the file.
+    :raises WorldError: the file has a newer layout.
+    :raises sqlite3.Error: the file cannot be written.
     """
     # SQLite applies this only to a file without tables; other files need `VACUUM`.
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -133,36 +149,38 @@ def lay_out(database: sqlite3.Connection, path: Path) -> None:
         cluster_id = uuid4().hex
         _run(
             database,
-            _NEW
+            _INITIAL_TABLES
             + _PARTITIONS.format(name="partitions")
             + _LAYOUT_2
             + _TRANSACTIONS
             + f"INSERT INTO numbers VALUES ('cluster id', '{cluster_id}');",
         )
-    elif found in _STEPS:
-        logger.info("Upgrading %s from layout %d to layout %d", path, found, LAYOUT)
-        _run(database, "".join(_STEPS[layout] for layout in range(found, LAYOUT)))
-    elif found != LAYOUT:
+    elif found in _UPGRADES:
+        logger.info("Upgrading %s from layout %d to layout %d", path, found, LAYOUT_VERSION)
+        _run(database, "".join(_UPGRADES[layout] for layout in range(found, LAYOUT_VERSION)))
+    elif found != LAYOUT_VERSION:
         raise WorldError(
-            f"{path} was written by another version of coterie (layout {found}, this version uses {LAYOUT});"
-            " start the broker with another data directory"
+            f"the log {path} was written by a newer version of coterie (layout {found}, this version uses"
+            f" {LAYOUT_VERSION}); start the newer version, or choose another data directory"
         )
     if database.execute("PRAGMA auto_vacuum").fetchone() == (0,):
-        _let_shrink(database, path)
+        _enable_auto_vacuum(database, path)
 
 
 def _run(database: sqlite3.Connection, statements: str) -> None:
+    """Run ``statements`` and set the layout number in one SQLite transaction; after an error nothing is changed."""
     try:
-        database.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {LAYOUT}; COMMIT;")
+        database.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")
     except sqlite3.Error:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
 
 
-def _let_shrink(database: sqlite3.Connection, path: Path) -> None:
-    """Rewrite a file that could not shrink. Without enough disk space for a second copy the file stays as it is: its
-    free pages are reused, but the file does not shrink."""
+def _enable_auto_vacuum(database: sqlite3.Connection, path: Path) -> None:
+    """Rewrite the whole file, so that SQLite can shrink it when data is deleted. If less than twice the file's size
+    plus 64 MiB is free on the disk, log a warning instead and leave the file as it is: its free pages are reused, but
+    the file does not shrink."""
     size_bytes = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size_bytes + 64 * 1024 * 1024:
         logger.warning(

@@ -1,8 +1,8 @@
 """Topics and partitions of the broker: durable appends, reads, and notification of waiting readers.
 
 One thread writes (`writer`), another reads. The event loop never waits for the disk. A partition's ``end_offset`` is
-the durable end: reads stop there. Records before its ``start_offset`` are hidden from readers, though their rows may
-not be deleted yet.
+the offset after its last durable record: reads stop there. Records before its ``start_offset`` are hidden from readers;
+their rows may not be deleted yet.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from coterie.broker.storage.folder import locked, make_folder
-from coterie.broker.storage.layout import make, require_ours
-from coterie.broker.storage.log_file import unopened
-from coterie.broker.storage.reader import Counted, StoreReader
+from coterie.broker.storage.folder import lock_folder, make_folder
+from coterie.broker.storage.layout import check_is_broker_log, create_log_file
+from coterie.broker.storage.log_file import open_error
+from coterie.broker.storage.reader import ReadableSize, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
-from coterie.broker.storage.to_the_end import run_to_the_end
-from coterie.broker.storage.transaction_store import Aborted, read_aborted
+from coterie.broker.storage.transaction_store import AbortedTransaction, read_aborted_transactions
+from coterie.broker.storage.uncancellable import run_uncancellable
 from coterie.broker.storage.writer import LogWriter
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import BatchHead
+from coterie.wire.batches import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -33,46 +33,50 @@ T = TypeVar("T")
 
 
 class Partition:
-    """One partition: its start and end offset, and the readers that wait for new records."""
+    """One partition: its start and end offset, and the events of the readers that wait for new records."""
 
-    __slots__ = ("_waiting", "end_offset", "id", "number", "open_offset", "start_offset")
+    __slots__ = ("_reader_events", "end_offset", "first_unstable_offset", "number", "row_id", "start_offset")
 
     def __init__(self, stored: StoredPartition, number: int) -> None:
-        self.id = stored.id
+        self.row_id = stored.row_id
         self.number = number
         self.start_offset = stored.start_offset
         self.end_offset = stored.end_offset
-        self.open_offset: int | None = None
+        self.first_unstable_offset: int | None = None
         """First offset of the earliest open transaction; None if no transaction is open."""
-        self._waiting: set[asyncio.Event] = set()
+        self._reader_events: set[asyncio.Event] = set()
 
     @property
-    def stable_offset(self) -> int:
-        """The last stable offset (LSO): all transactions before it are completed. Compaction stops there."""
-        if self.open_offset is None:
+    def last_stable_offset(self) -> int:
+        """The last stable offset (LSO): each transaction with a visible record before it is completed. Compaction, and
+        readers of committed records, stop there."""
+        if self.first_unstable_offset is None:
             return self.end_offset
         # The start offset may be beyond the first record of an open transaction: the LSO is never before the start.
-        return max(self.start_offset, min(self.open_offset, self.end_offset))
+        return max(self.start_offset, min(self.first_unstable_offset, self.end_offset))
 
-    def grew(self, end_offset: int) -> None:
+    def advance_end_offset(self, end_offset: int) -> None:
+        """Set ``end_offset``, unless it is already higher, and notify the readers."""
         self.end_offset = max(self.end_offset, end_offset)
-        self.wake()
+        self.notify_readers()
 
-    def wake(self) -> None:
-        """Make all waiting readers check the partition again."""
-        for event in self._waiting:
+    def notify_readers(self) -> None:
+        """Set the events of all waiting readers, so that they check the partition again."""
+        for event in self._reader_events:
             event.set()
 
     def watch(self, event: asyncio.Event) -> None:
-        """``event`` is set whenever the partition grows or is deleted, until `unwatch`."""
-        self._waiting.add(event)
+        """Register ``event``: until `unwatch` it is set at each call of `notify_readers`, so whenever the partition
+        grows or is deleted."""
+        self._reader_events.add(event)
 
     def unwatch(self, event: asyncio.Event) -> None:
-        self._waiting.discard(event)
+        """Remove ``event``, which `watch` registered. An unknown event is ignored."""
+        self._reader_events.discard(event)
 
 
 class Topic:
-    """One topic and its partitions, by number."""
+    """One topic; ``partitions`` is indexed by partition number."""
 
     __slots__ = ("configs", "name", "partitions", "topic_id")
 
@@ -80,18 +84,21 @@ class Topic:
         self.name = stored.name
         self.topic_id = stored.topic_id
         self.configs = stored.configs
-        """The configs set on the topic, without defaults."""
+        """The configs that are set on the topic, without defaults."""
         self.partitions = tuple(Partition(partition, number) for number, partition in enumerate(stored.partitions))
 
     def partition(self, number: int) -> Partition | None:
+        """The partition with this number; None if the topic has none."""
         return self.partitions[number] if 0 <= number < len(self.partitions) else None
 
 
 class BrokerLog:
-    """All topics of one data directory. Created by :func:`open_log`."""
+    """The log of one data directory: its topics, and the writes and reads of their partitions. Created by
+    :func:`open_log`."""
 
     def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
         self.is_new = is_new
+        """Whether this start created the log."""
         self._store = store
         self._reader = reader
         self._loop = loop
@@ -100,90 +107,101 @@ class BrokerLog:
         self.topics = {stored.name: Topic(stored) for stored in store.topics()}
         self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
         self.group_configs = store.group_configs()
-        """The configs set on groups, by group id; groups without configs are missing."""
-        self.altering = asyncio.Lock()
-        """Held while configs are read, changed and written back."""
+        """The configs that are set on groups, by group id; groups without configs are missing."""
+        self.configs_lock = asyncio.Lock()
+        """Held while the configs of a topic or group are read, changed and written back."""
         self._writer = LogWriter(store, loop)
         self._read_errors: set[str] = set()
-        self.sweep_wanted = asyncio.Event()
-        """Set when there are hidden rows or rows of deleted topics; `upkeep/loop` deletes them."""
+        self.deletion_wanted = asyncio.Event()
+        """Set when there are hidden rows or rows of deleted topics; `maintenance.loop` deletes them."""
 
     @property
     def partition_count(self) -> int:
+        """The number of partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def partition(self, topic_name: str, number: int) -> Partition | None:
+        """The partition of the topic with this name; None if there is no such topic or partition."""
         topic = self.topics.get(topic_name)
         return None if topic is None else topic.partition(number)
 
     @property
-    def has_room(self) -> bool:
-        """False: the disk is full, and appends are refused."""
-        return self._store.has_room
+    def has_disk_space(self) -> bool:
+        """Whether batches may be appended, as of the last write. If not, appends fail with `DiskFullError`, except for
+        markers."""
+        return self._store.has_disk_space
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def write(
-        self, write: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
+    def run_write(
+        self, operation: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
     ) -> "asyncio.Future[T]":
-        """Queue ``write``: the writer thread runs it, in the order of these calls, in one SQLite transaction with other
-        writes. It may raise a `CoterieError` before it writes anything. The future gets its result once that is
-        durable, or the `CoterieError`, or a `WorldError`; before that ``when_durable`` is called on the event loop."""
-        return self._writer.put(write, when_durable)
+        """Queue the write ``operation``. The writer thread runs the operations in the order of these calls, each in one
+        SQLite transaction with other writes. An operation may raise a `CoterieError` only before it changes anything.
 
-    def append(self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]) -> "asyncio.Future[int]":
-        """Queue at least one checked batch: either all become durable and readable, or none. The future gets the first
-        batch's base offset once they are durable, or a `WorldError` (`TopicGoneError` if the topic was deleted before
-        the write).
+        The future gets the operation's result once it is durable; before that ``when_durable`` is called with the
+        result on the event loop. If the write fails, the future gets the `CoterieError`, or a `WorldError` if the log
+        cannot be written, and ``when_durable`` is not called.
+        """
+        return self._writer.submit(operation, when_durable)
 
-        Appends are written in the order of these calls.
+    def append(self, partition: Partition, batches: Sequence[tuple[bytes, BatchHeader]]) -> "asyncio.Future[int]":
+        """Queue the checked ``batches``, at least one: either all become durable and readable, or none. Appends are
+        written in the order of these calls.
+
+        The future gets the first batch's base offset once the batches are durable, or a `WorldError`: `TopicGoneError`
+        if the topic was deleted before the write, `DiskFullError` if the disk is nearly full.
         """
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
         def write(store: Store) -> int:
             # Only the first append can be refused, before anything is written.
-            base_offset, *_ = [store.append(partition.id, data, head) for data, head in batches]
+            base_offset, *_ = [store.append(partition.row_id, data, head) for data, head in batches]
             return base_offset
 
-        return self.write(write, lambda base_offset: partition.grew(base_offset + records))
+        return self.run_write(write, lambda base_offset: partition.advance_end_offset(base_offset + records))
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
     ) -> Topic:
-        """Create a topic. ``partitions_max`` limits all topics together, including those being created.
+        """Create a topic and return it. ``partitions_max`` is the limit for the partitions of all topics together,
+        including those that concurrent requests create.
 
-        :raises KafkaRefusal, WorldError: the topic cannot be created.
+        :raises KafkaRefusal: a topic with this name exists, or the partitions would exceed ``partitions_max``.
+        :raises WorldError: the log cannot be written.
         """
 
         def create(store: Store) -> StoredTopic:
-            store.check_room(partitions, partitions_max)
+            store.check_partition_limit(partitions, partitions_max)
             return store.create_topic(name, partitions, configs)
 
-        await self.write(create, self._add_topic)
+        await self.run_write(create, self._add_topic)
         return self.topics[name]
 
     async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
-        """Add partitions to ``topic`` until it has ``count``.
+        """Add partitions to ``topic`` until it has ``count``; if it has as many already, nothing changes.
+        ``partitions_max`` is the limit for the partitions of all topics together.
 
         :raises KafkaRefusal: the partitions would exceed ``partitions_max``.
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
         def create(store: Store) -> tuple[StoredPartition, ...]:
-            store.check_room(count - len(topic.partitions), partitions_max)
+            store.check_partition_limit(count - len(topic.partitions), partitions_max)
             return store.create_partitions(topic.topic_id, count)
 
-        await self.write(create, lambda stored: _add_partitions(topic, stored))
+        await self.run_write(create, lambda stored: _add_partitions(topic, stored))
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic. Its name is free when this returns; its rows are deleted later, in chunks.
+        """Delete a topic. When this returns, a new topic may have its name. The rows of its batches are deleted later,
+        in chunks.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was already deleted.
         """
-        await self.write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
+        await self.run_write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
 
     async def set_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace all configs set on the topic.
+        """Replace all configs that are set on the topic with ``configs``.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
@@ -191,22 +209,23 @@ class BrokerLog:
         def set_configs(_: None) -> None:
             topic.configs = dict(configs)
 
-        await self.write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
+        await self.run_write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Hide the records before ``offset``, at most all records; returns the partition's start offset.
+        """Hide the records before ``offset``; an offset beyond the end hides all records. Returns the partition's start
+        offset, which is higher than ``offset`` if earlier calls have hidden more. The rows are deleted later.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
         def set_start(start_offset: int) -> None:
             partition.start_offset = max(partition.start_offset, start_offset)
-            self.sweep_wanted.set()
+            self.deletion_wanted.set()
 
-        return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
+        return await self.run_write(lambda store: store.increment_start_offset(partition.row_id, offset), set_start)
 
     async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """Replace all configs set on the group.
+        """Replace all configs that are set on the group with ``configs``.
 
         :raises WorldError: the log cannot be written.
         """
@@ -216,63 +235,86 @@ class BrokerLog:
             if configs:
                 self.group_configs[group_id] = dict(configs)
 
-        await self.write(lambda store: store.set_group_configs(group_id, configs), set_configs)
+        await self.run_write(lambda store: store.set_group_configs(group_id, configs), set_configs)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, partition: Partition, offset: int, size_max: int, *, end_offset: int | None = None) -> bytes:
-        """Whole batches from ``offset`` up to ``end_offset`` (by default the durable end), about ``size_max`` bytes;
-        empty if there are none.
+        """Consecutive whole batches from the batch that contains ``offset``. All end before ``end_offset`` (None: the
+        partition's end offset). They have at most ``size_max`` bytes, but the first batch is returned even if it is
+        longer (KIP-74). Empty if there is no such batch.
 
         :raises WorldError: the log cannot be read.
         """
         end_offset = partition.end_offset if end_offset is None else end_offset
         if offset >= end_offset:
             return b""
-        return await self.look(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
+        return await self.run_read(lambda reader: reader.batches(partition.row_id, offset, end_offset, size_max))
 
-    async def count(
-        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, before: int = 0
-    ) -> Counted:
-        """The size of what `read` would return after ``before`` bytes that are already counted; reads no batch.
+    async def readable_size(
+        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, counted_bytes: int = 0
+    ) -> ReadableSize:
+        """The size of the batches that `read` would return, if ``counted_bytes`` bytes of the same partition, counted
+        by an earlier call up to ``offset``, came before them. The result's ``size`` includes ``counted_bytes``. No
+        batch is read from the file.
 
         :raises WorldError: the log cannot be read.
         """
         if offset >= end_offset:
-            return Counted(size=before, end_offset=offset, is_full=False)
-        return await self.look(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
+            return ReadableSize(size=counted_bytes, end_offset=offset, is_full=False)
+        return await self.run_read(
+            lambda reader: reader.readable_size(partition.row_id, offset, end_offset, size_max, counted_bytes)
+        )
 
-    async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
-        """The aborted transactions with records between the two offsets, in the order of their first records.
+    async def aborted_transactions(
+        self, partition: Partition, offset: int, end_offset: int
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions whose first record is before ``end_offset`` and whose marker is at or after
+        ``offset``, in the order of their first records.
 
         :raises WorldError: the log cannot be read.
         """
-        return await self.look(lambda reader: read_aborted(reader.database, partition.id, offset, end_offset))
+        return await self.run_read(
+            lambda reader: read_aborted_transactions(reader.database, partition.row_id, offset, end_offset)
+        )
 
-    async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
-        """The first batch with a record of ``timestamp_ms`` or later; None if there is none."""
-        start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self.look(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
+    async def first_batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
+        """The bytes of the first visible batch with a record of ``timestamp_ms`` or later; None if there is none.
 
-    async def latest_batch(self, partition: Partition) -> bytes | None:
-        """The batch with the greatest timestamp; None if the partition is empty."""
+        :raises WorldError: the log cannot be read.
+        """
         start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self.look(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
+        return await self.run_read(
+            lambda reader: reader.first_batch_since(partition.row_id, timestamp_ms, start_offset, end_offset)
+        )
+
+    async def max_timestamp_batch(self, partition: Partition) -> bytes | None:
+        """The bytes of the visible batch with the greatest timestamp, the first of several; None if the partition is
+        empty.
+
+        :raises WorldError: the log cannot be read.
+        """
+        start_offset, end_offset = partition.start_offset, partition.end_offset
+        return await self.run_read(
+            lambda reader: reader.max_timestamp_batch(partition.row_id, start_offset, end_offset)
+        )
 
     async def sizes(self) -> Mapping[int, int]:
-        """The size of each non-empty partition in bytes, by the partition's row id.
+        """The size in bytes of each partition that has rows, by the partition's row id. Hidden rows that are not
+        deleted yet are included, and partitions of deleted topics.
 
         :raises WorldError: the log cannot be read.
         """
-        return await self.look(lambda reader: reader.sizes())
+        return await self.run_read(lambda reader: reader.sizes())
 
-    async def look(self, look: Callable[[StoreReader], T]) -> T:
-        """Run ``look``, a short read, on the read thread, concurrently with writes.
+    async def run_read(self, query: Callable[[StoreReader], T]) -> T:
+        """Run ``query`` on the read thread, concurrently with writes, and return its result. All reads of the log share
+        this thread, so ``query`` must be short.
 
         :raises WorldError: the log cannot be read.
         """
         try:
-            return await self._loop.run_in_executor(self._read_thread, look, self._reader)
+            return await self._loop.run_in_executor(self._read_thread, query, self._reader)
         except sqlite3.Error as error:
             if str(error) not in self._read_errors:
                 # Log each error once, although clients retry.
@@ -283,39 +325,43 @@ class BrokerLog:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End both threads after all queued writes are done. Blocks until then."""
+        """Do all queued writes and reads, end both threads, and close the file. Blocks until then."""
         self._writer.close()
         self._read_thread.shutdown(wait=True)
         self._reader.close()
         self._store.close()
 
     def _add_topic(self, stored: StoredTopic) -> None:
+        """Add a created topic to the topics in memory."""
         topic = Topic(stored)
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
     def _drop_topic(self, topic: Topic) -> None:
+        """Remove a deleted topic from memory, and notify the readers of its partitions."""
         del self.topics[topic.name]
         del self.topics_by_id[topic.topic_id]
         for partition in topic.partitions:
-            partition.wake()
-        self.sweep_wanted.set()
+            partition.notify_readers()
+        self.deletion_wanted.set()
 
 
 def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
+    """Append the created partitions to those of ``topic``."""
     there = len(topic.partitions)
     topic.partitions += tuple(Partition(partition, there + number) for number, partition in enumerate(stored))
 
 
 @asynccontextmanager
 async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
-    """Open the log of one data directory and lock the directory against other brokers.
+    """Open the log file ``path``, and lock its directory with ``lock_path`` until the block ends. The directory and the
+    log are created if they do not exist; an older layout is upgraded.
 
-    :raises WorldError: the directory cannot be used, or another broker uses it.
+    :raises WorldError: the directory cannot be used, another process has locked it, or the log cannot be opened.
     """
-    lock = locked(
+    lock = lock_folder(
         lock_path,
-        refusal=f"another broker uses the data directory {path.parent}; stop it, or choose another directory",
+        error_message=f"another broker uses the data directory {path.parent}; stop it, or choose another directory",
     )
     with ExitStack() as held:
         try:
@@ -327,19 +373,20 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
         try:
             yield log
         finally:
-            await run_to_the_end(log.close)
+            await run_uncancellable(log.close)
 
 
 def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
+    """:raises WorldError: the log cannot be created, opened or upgraded."""
     try:
         is_new = not path.exists()
         if is_new:
-            make(path)
+            create_log_file(path)
         else:
             with closing(connect_read_only(path)) as database:
-                require_ours(database, path)
+                check_is_broker_log(database, path)
         return BrokerLog(Store(path), StoreReader(path), loop, is_new=is_new)
     except sqlite3.Error as error:
-        raise unopened(path, error) from error
+        raise open_error(path, error) from error
     except OSError as error:
         raise WorldError(f"the broker's log {path} cannot be opened: {error.strerror}") from error

@@ -6,26 +6,31 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""SQLite's primary result codes for a corrupt file and for a file that is not an SQLite file."""
 
 
-def require_log(path: Path) -> None:
-    """:raises WorldError: there is no file, or the directory cannot be accessed."""
+def check_log_exists(path: Path) -> None:
+    """Check that ``path`` is an existing file.
+
+    :raises WorldError: there is no file, or the directory cannot be accessed.
+    """
     try:
         is_there = path.is_file()
     except OSError as error:
-        raise WorldError(f"{path} cannot be accessed: {error.strerror}") from error
+        raise WorldError(f"the log {path} cannot be accessed: {error.strerror}") from error
     if not is_there:
         raise WorldError(f"there is no broker's log at {path}; use the data directory that the broker has as --data")
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is corrupt; else the error is one of the directory, the disk, or another process's lock."""
+    """Whether ``error`` means that the file is corrupt or not an SQLite file. Other errors come from the directory, the
+    disk, or another process's lock."""
     # The low byte is SQLite's primary result code; the higher bytes are the extended code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def unopened(path: Path, error: sqlite3.Error) -> WorldError:
-    """The error for a log that cannot be opened, with advice."""
+def open_error(path: Path, error: sqlite3.Error) -> WorldError:
+    """Build the error for a log that cannot be opened because of ``error``, with advice."""
     if is_damage(error):
         advice = f"`coterie broker check {path.parent}` lists the corruption; restore a backup"
     else:
@@ -33,8 +38,9 @@ def unopened(path: Path, error: sqlite3.Error) -> WorldError:
     return WorldError(f"the broker's log {path} cannot be opened: {error}; {advice}")
 
 
-def unread(path: Path, error: sqlite3.Error) -> WorldError:
-    """The error for a log that cannot be read but is not known to be corrupt, with advice."""
+def read_error(path: Path, error: sqlite3.Error) -> WorldError:
+    """Build the error for a log that a command (backup or check) cannot read because of ``error``, although it is not
+    known to be corrupt, with advice."""
     return WorldError(
         f"the log {path} cannot be read here: {error}; the log of a killed broker (with a -wal file) can only be read"
         " in a writable directory: copy the whole data directory to one"

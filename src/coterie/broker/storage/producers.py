@@ -1,24 +1,24 @@
 """The state of an idempotent producer in a partition (KIP-98): its rules, as pure functions.
 
-A batch that was written is not written again if its producer sends it again because the response was lost; a batch out
-of sequence, or of a fenced epoch, is refused. `transaction_store` stores the state of each producer in the SQLite
-transaction that appends its batch.
+If the response to a batch is lost, the producer sends the batch again, and the broker does not write it a second time.
+A batch that is out of sequence, or of a fenced epoch (lower than the producer's last), is refused. `transaction_store`
+stores the state of each producer in the SQLite transaction that appends its batch.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coterie.wire.batches import BatchHead
+from coterie.wire.batches import BatchHeader
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-REMEMBERED = 5
-"""Batches whose sequence numbers are kept: as many as a client may have in flight
+BATCHES_TO_RETAIN = 5
+"""The number of batches of a producer whose sequence numbers are kept: as many as a client may have in flight
 (``max.in.flight.requests.per.connection``)."""
 _SEQUENCES = 2**31
-"""Sequence numbers wrap around to 0 before this."""
+"""After the sequence number before this the next one is 0."""
 
 
-class Numbered(NamedTuple):
+class ProducerBatch(NamedTuple):
     """The sequence numbers and base offset of a batch that was written."""
 
     first_sequence: int
@@ -27,29 +27,32 @@ class Numbered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Producer:
+class ProducerState:
     """The state of one producer id in one partition."""
 
     epoch: int
-    batches: tuple[Numbered, ...] = ()
-    """The last batches of this epoch, at most `REMEMBERED`, oldest first."""
-    open_offset: int | None = None
-    """First offset of the producer's open transaction in this partition."""
+    batches: tuple[ProducerBatch, ...] = ()
+    """The last batches of this epoch, at most `BATCHES_TO_RETAIN`, oldest first."""
+    current_transaction_first_offset: int | None = None
+    """First offset of the producer's open transaction in this partition; None if it has none."""
 
 
-def duplicate_of(producer: Producer | None, head: BatchHead) -> Numbered | None:
-    """The earlier batch with the same sequence numbers, if the producer sent this batch before."""
+def find_duplicate(producer: ProducerState | None, head: BatchHeader) -> ProducerBatch | None:
+    """The batch that was written when the producer sent ``head``'s batch before: it has the same epoch and sequence
+    numbers. None if it is not among the last `BATCHES_TO_RETAIN` batches of the epoch."""
     if producer is None or producer.epoch != head.producer_epoch:
         return None
     first, last = head.base_sequence, last_sequence(head)
     return next((batch for batch in producer.batches if batch[:2] == (first, last)), None)
 
 
-def check_batch(producer: Producer | None, head: BatchHead, *, starts_at_zero: bool) -> None:
-    """Check a batch against the producer's state. ``starts_at_zero``: a producer without state must begin with
-    sequence number 0; else it may begin with any number, because its state may have expired.
+def check_batch(producer: ProducerState | None, head: BatchHeader, *, starts_at_zero: bool) -> None:
+    """Check that a batch, which must not be a duplicate (`find_duplicate`), follows the producer's last batch in this
+    partition. ``starts_at_zero`` applies to a producer without state: if True, its first sequence number must be 0;
+    else any number is allowed, because its state may have expired.
 
-    :raises KafkaRefusal: the batch may not follow the producer's earlier batches here.
+    :raises KafkaRefusal: the sequence number is not the next one, the epoch is older than the producer's last, or the
+        producer has an open transaction and the batch is not transactional.
     """
     if producer is None:
         if starts_at_zero and head.base_sequence:
@@ -60,27 +63,34 @@ def check_batch(producer: Producer | None, head: BatchHead, *, starts_at_zero: b
     last = producer.batches[-1].last_sequence if producer.batches and head.producer_epoch == producer.epoch else -1
     if head.base_sequence != (last + 1) % _SEQUENCES:
         raise KafkaRefusal(ErrorCode.out_of_order_sequence_number)
-    if producer.open_offset is not None and not head.is_transactional:
+    if producer.current_transaction_first_offset is not None and not head.is_transactional:
         raise KafkaRefusal(ErrorCode.invalid_txn_state)
 
 
-def after_batch(producer: Producer | None, head: BatchHead, base_offset: int) -> Producer:
-    """The producer's state after the batch was written at ``base_offset``."""
+def state_after_batch(producer: ProducerState | None, head: BatchHeader, base_offset: int) -> ProducerState:
+    """The producer's state after the batch with the header ``head`` was written at ``base_offset``. ``producer`` is its
+    state before, None if it had none."""
     is_known = producer is not None and producer.epoch == head.producer_epoch
     batches = producer.batches if producer is not None and is_known else ()
-    open_offset = producer.open_offset if producer is not None else None
-    if head.is_transactional and open_offset is None:
-        open_offset = base_offset
-    numbered = Numbered(head.base_sequence, last_sequence(head), base_offset)
-    return Producer(epoch=head.producer_epoch, batches=(*batches, numbered)[-REMEMBERED:], open_offset=open_offset)
+    first_offset = producer.current_transaction_first_offset if producer is not None else None
+    if head.is_transactional and first_offset is None:
+        first_offset = base_offset
+    numbered = ProducerBatch(head.base_sequence, last_sequence(head), base_offset)
+    return ProducerState(
+        epoch=head.producer_epoch,
+        batches=(*batches, numbered)[-BATCHES_TO_RETAIN:],
+        current_transaction_first_offset=first_offset,
+    )
 
 
-def after_marker(producer: Producer | None, epoch: int) -> Producer:
-    """The producer's state after a marker of ``epoch`` ended its transaction in this partition. Within the same epoch
-    its sequence numbers continue."""
+def state_after_marker(producer: ProducerState | None, epoch: int) -> ProducerState:
+    """The producer's state after a marker of ``epoch`` ended its transaction in this partition. ``producer`` is its
+    state before, None if it had none. If it already had this epoch, its sequence numbers continue; else they begin at
+    0."""
     is_known = producer is not None and producer.epoch == epoch
-    return Producer(epoch=epoch, batches=producer.batches if producer is not None and is_known else ())
+    return ProducerState(epoch=epoch, batches=producer.batches if producer is not None and is_known else ())
 
 
-def last_sequence(head: BatchHead) -> int:
+def last_sequence(head: BatchHeader) -> int:
+    """The sequence number of the batch's last record."""
     return (head.base_sequence + head.last_offset_delta) % _SEQUENCES

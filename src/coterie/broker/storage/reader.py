@@ -6,19 +6,20 @@ from typing import NamedTuple
 from coterie.broker.storage.store import connect
 
 
-class Counted(NamedTuple):
-    """The size of a read of one partition."""
+class ReadableSize(NamedTuple):
+    """The size of the whole batches that a read of one partition may return."""
 
     size: int
-    """Size of whole batches, in bytes."""
+    """The bytes of these batches, including ``counted_bytes`` of the call."""
     end_offset: int
-    """The offset after the last of these batches."""
+    """The offset after the last of these batches; the offset at which the read begins if there are none."""
     is_full: bool
-    """Whether the next batch, if there is one, would exceed the limit."""
+    """Whether no further batch fits: ``size_max`` is reached, or the next batch would exceed it."""
 
 
 class StoreReader:
-    """All calls block. Offsets must satisfy ``start_offset <= offset < end_offset`` of the partition."""
+    """Runs the queries of `BrokerLog`. All calls block. Offsets must satisfy ``start_offset <= offset < end_offset`` of
+    the partition."""
 
     def __init__(self, path: Path) -> None:
         self.database = connect(path)
@@ -26,18 +27,19 @@ class StoreReader:
         self.database.execute("PRAGMA query_only = ON")
 
     def close(self) -> None:
+        """Close the connection."""
         self.database.close()
 
-    def batches(self, partition_id: int, offset: int, end_offset: int, size_max: int) -> bytes:
-        """Consecutive whole batches from the batch that contains ``offset``, or the next batch if compaction removed
-        that offset. All batches end before ``end_offset``; their size is at most ``size_max`` bytes, except that at
-        least one batch is returned (KIP-74)."""
+    def batches(self, partition_row_id: int, offset: int, end_offset: int, size_max: int) -> bytes:
+        """Consecutive whole batches, beginning with the batch that contains ``offset``, or with the next batch if
+        compaction removed that offset. All batches end before ``end_offset``. They have at most ``size_max`` bytes, but
+        the first batch is returned even if it is longer (KIP-74). Empty if no batch ends in the range."""
         found: list[bytes] = []
         size = 0
         rows = self.database.execute(
             "SELECT size_bytes, data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset",
-            (partition_id, offset, end_offset),
+            (partition_row_id, offset, end_offset),
         )
         for size_bytes, data in rows:
             if found and size + size_bytes > size_max:
@@ -49,14 +51,18 @@ class StoreReader:
         rows.close()
         return b"".join(found)
 
-    def counted(self, partition_id: int, offset: int, end_offset: int, size_max: int, before: int) -> Counted:
-        """The size of what `batches` would return after ``before`` bytes that are already counted; reads no batch."""
-        size, counted_to, is_full = before, offset, False
+    def readable_size(
+        self, partition_row_id: int, offset: int, end_offset: int, size_max: int, counted_bytes: int
+    ) -> ReadableSize:
+        """The size of the batches that `batches` would return from ``offset``, if ``counted_bytes`` bytes came before
+        them: these count against ``size_max``, and if there are any, a first batch that exceeds ``size_max`` is not
+        counted. No batch is read from the file, only the index."""
+        size, counted_to, is_full = counted_bytes, offset, False
         # The index contains all columns of this query: no batch is read.
         rows = self.database.execute(
             "SELECT size_bytes, last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset",
-            (partition_id, offset, end_offset),
+            (partition_row_id, offset, end_offset),
         )
         for size_bytes, last_offset in rows:
             is_full = bool(size) and size + size_bytes > size_max
@@ -68,27 +74,32 @@ class StoreReader:
             if is_full:
                 break
         rows.close()
-        return Counted(size=size, end_offset=counted_to, is_full=is_full)
+        return ReadableSize(size=size, end_offset=counted_to, is_full=is_full)
 
     def sizes(self) -> dict[int, int]:
-        """The size of each non-empty partition in bytes, including hidden rows that are not deleted yet."""
+        """The size in bytes of each partition that has rows, by the partition's row id. It includes hidden rows that
+        are not deleted yet, and rows of deleted topics."""
         # The index contains all columns of this query: no batch is read.
         return dict(self.database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
 
-    def batch_since(self, partition_id: int, timestamp_ms: int, start_offset: int, end_offset: int) -> bytes | None:
-        """The first batch with a record of ``timestamp_ms`` or later; None if there is none."""
+    def first_batch_since(
+        self, partition_row_id: int, timestamp_ms: int, start_offset: int, end_offset: int
+    ) -> bytes | None:
+        """The bytes of the first batch between the two offsets with a record of ``timestamp_ms`` or later; None if
+        there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",
-            (partition_id, start_offset, end_offset, timestamp_ms),
+            (partition_row_id, start_offset, end_offset, timestamp_ms),
         ).fetchone()
         return row[0] if row else None
 
-    def latest_batch(self, partition_id: int, start_offset: int, end_offset: int) -> bytes | None:
-        """The batch with the greatest timestamp, the first of several; None if there is none."""
+    def max_timestamp_batch(self, partition_row_id: int, start_offset: int, end_offset: int) -> bytes | None:
+        """The bytes of the batch with the greatest timestamp between the two offsets, the first of several; None if
+        there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE id = (SELECT id FROM batches WHERE partition = ? AND last_offset >= ?"
             " AND last_offset < ? ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1)",
-            (partition_id, start_offset, end_offset),
+            (partition_row_id, start_offset, end_offset),
         ).fetchone()
         return row[0] if row else None

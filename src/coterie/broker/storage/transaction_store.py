@@ -1,6 +1,6 @@
-"""SQL statements for transactions: the producer of each transactional id, each partition's state of its producers, and
-the aborted transactions. All block, and write inside the store's open SQLite transaction; nothing is cached in memory,
-so a rollback needs no further work.
+"""SQL statements for transactions: the last state of each transactional id, the state of each producer in each
+partition, and the aborted transactions. All functions block. Those that write do so inside the store's open SQLite
+transaction; nothing is cached in memory, so a rollback needs no further work.
 
 Transactions are in SQLite tables and not in a topic `__transaction_state`: a row replaces the previous row in the
 SQLite transaction that writes the markers, and nothing needs compaction or replay. Kafka's tools query the broker
@@ -12,20 +12,22 @@ import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coterie.broker.storage.producers import Numbered, Producer
-from coterie.groups.transaction_messages import Identity, TopicPartition, TransactionState, TransactionWritten
+from coterie.broker.storage.producers import ProducerBatch, ProducerState
+from coterie.groups.transaction_messages import ProducerIdAndEpoch, TopicPartition, TransactionState, TransactionWritten
 
 _COLUMNS = (
     "producer_id, epoch, previous_producer_id, previous_epoch, timeout_ms, state, partitions, started_at_ms,"
     " written_at_ms"
 )
+"""The columns of the table `transactions` after its key, in the order of `_transaction`."""
 
 PRODUCER_IDS = "next producer id"
 """The name of the counter from which producer ids are assigned."""
 
 
-class Aborted(NamedTuple):
-    """An aborted transaction in one partition: the offsets of its first record and of its marker."""
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction in one partition: the offset of its first record and, as ``last_offset``, the offset of
+    its marker."""
 
     producer_id: int
     first_offset: int
@@ -33,17 +35,19 @@ class Aborted(NamedTuple):
 
 
 class ProducerRow(NamedTuple):
-    """One producer of a partition, with the fields of a DescribeProducers response."""
+    """The state of one producer in one partition, with what a DescribeProducers response needs."""
 
     producer_id: int
-    producer: Producer
+    producer: ProducerState
     written_at_ms: int
+    """When the producer's last batch or marker was written."""
 
 
 # -- transactional ids ------------------------------------------------------------------------------------------------
 
 
 def read_transaction(database: sqlite3.Connection, transactional_id: str) -> TransactionWritten | None:
+    """The last written state of the transactional id; None if there is none."""
     row = database.execute(
         f"SELECT {_COLUMNS} FROM transactions WHERE transactional_id = ?", (transactional_id,)
     ).fetchone()
@@ -53,7 +57,8 @@ def read_transaction(database: sqlite3.Connection, transactional_id: str) -> Tra
 def read_transactions(
     database: sqlite3.Connection, *, after: str = "", rows_max: int = -1
 ) -> Iterator[tuple[str, TransactionWritten]]:
-    """The transactions sorted by transactional id: those after ``after``, at most ``rows_max`` unless negative."""
+    """Each transactional id greater than ``after`` with its last written state, sorted by transactional id. At most
+    ``rows_max`` of them; a negative ``rows_max`` means no limit."""
     rows = database.execute(
         f"SELECT transactional_id, {_COLUMNS} FROM transactions WHERE transactional_id > ?"
         " ORDER BY transactional_id LIMIT ?",
@@ -64,6 +69,7 @@ def read_transactions(
 
 
 def write_transaction(database: sqlite3.Connection, transactional_id: str, written: TransactionWritten) -> None:
+    """Replace the state of the transactional id with ``written``."""
     database.execute(
         f"INSERT OR REPLACE INTO transactions (transactional_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -79,23 +85,27 @@ def write_transaction(database: sqlite3.Connection, transactional_id: str, writt
     )
 
 
-def forget_transactions(database: sqlite3.Connection, before_ms: int) -> None:
-    """Delete transactional ids without an ongoing transaction whose last write was before ``before_ms``."""
+def delete_expired_transactions(database: sqlite3.Connection, last_write_before_ms: int) -> None:
+    """Delete the transactional ids that have no ongoing transaction and were last written before
+    ``last_write_before_ms``."""
     database.execute(
-        "DELETE FROM transactions WHERE state <> ? AND written_at_ms < ?", (TransactionState.ONGOING, before_ms)
+        "DELETE FROM transactions WHERE state <> ? AND written_at_ms < ?",
+        (TransactionState.ONGOING, last_write_before_ms),
     )
 
 
 def next_producer_id(database: sqlite3.Connection) -> int:
-    """The id that the next `Store.next_number` of `PRODUCER_IDS` returns."""
+    """The producer id that is assigned next: what `Store.next_number` would return for the counter `PRODUCER_IDS`.
+    Changes nothing."""
     row = database.execute("SELECT value FROM numbers WHERE name = ?", (PRODUCER_IDS,)).fetchone()
     return int(row[0]) if row else 0
 
 
-def partition_id_of(database: sqlite3.Connection, of: TopicPartition) -> int | None:
-    """The partition's row id; None if the partition was deleted."""
+def read_partition_row_id(database: sqlite3.Connection, topic_partition: TopicPartition) -> int | None:
+    """The row id of the partition that now has this topic name and number; None if there is none."""
     row = database.execute(
-        "SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.name = ? AND p.number = ?", of
+        "SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.name = ? AND p.number = ?",
+        topic_partition,
     ).fetchone()
     return int(row[0]) if row else None
 
@@ -103,45 +113,57 @@ def partition_id_of(database: sqlite3.Connection, of: TopicPartition) -> int | N
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
-def read_producer(database: sqlite3.Connection, partition_id: int, producer_id: int) -> Producer | None:
+def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_id: int) -> ProducerState | None:
+    """The producer's state in the partition; None if there is none."""
     row = database.execute(
         "SELECT epoch, batches, open_offset FROM producers WHERE partition = ? AND producer_id = ?",
-        (partition_id, producer_id),
+        (partition_row_id, producer_id),
     ).fetchone()
     return None if row is None else _producer(*row)
 
 
 def read_producers(
-    database: sqlite3.Connection, partition_id: int, *, after: int = -1, rows_max: int = -1
+    database: sqlite3.Connection, partition_row_id: int, *, after: int = -1, rows_max: int = -1
 ) -> list[ProducerRow]:
-    """The producers sorted by producer id: those after ``after``, at most ``rows_max`` unless negative."""
+    """The producers of the partition with an id greater than ``after``, sorted by id. At most ``rows_max`` of them; a
+    negative ``rows_max`` means no limit."""
     return [
         ProducerRow(producer_id, _producer(epoch, batches, open_offset), written_at_ms)
         for producer_id, epoch, batches, open_offset, written_at_ms in database.execute(
             "SELECT producer_id, epoch, batches, open_offset, written_at_ms FROM producers WHERE partition = ?"
             " AND producer_id > ? ORDER BY producer_id LIMIT ?",
-            (partition_id, after, rows_max),
+            (partition_row_id, after, rows_max),
         )
     ]
 
 
 def write_producer(
-    database: sqlite3.Connection, partition_id: int, producer_id: int, producer: Producer, *, now_ms: int
+    database: sqlite3.Connection, partition_row_id: int, producer_id: int, producer: ProducerState, *, now_ms: int
 ) -> None:
+    """Replace the producer's state in the partition, with ``now_ms`` as the time of its last write."""
     database.execute(
         "INSERT OR REPLACE INTO producers (partition, producer_id, epoch, batches, open_offset, written_at_ms)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (partition_id, producer_id, producer.epoch, json.dumps(producer.batches), producer.open_offset, now_ms),
+        (
+            partition_row_id,
+            producer_id,
+            producer.epoch,
+            json.dumps(producer.batches),
+            producer.current_transaction_first_offset,
+            now_ms,
+        ),
     )
 
 
-def forget_producers(database: sqlite3.Connection, before_ms: int) -> None:
-    """Delete the state of producers without an open transaction whose last write was before ``before_ms``."""
-    database.execute("DELETE FROM producers WHERE open_offset IS NULL AND written_at_ms < ?", (before_ms,))
+def delete_expired_producers(database: sqlite3.Connection, last_write_before_ms: int) -> None:
+    """Delete, in all partitions, the state of producers that have no open transaction in the partition and last wrote
+    to it before ``last_write_before_ms``."""
+    database.execute("DELETE FROM producers WHERE open_offset IS NULL AND written_at_ms < ?", (last_write_before_ms,))
 
 
-def open_offsets(database: sqlite3.Connection) -> dict[int, int]:
-    """First offset of the earliest open transaction, by partition; only partitions with one."""
+def read_first_unstable_offsets(database: sqlite3.Connection) -> dict[int, int]:
+    """By partition row id, the first offset of the partition's earliest open transaction; partitions without one are
+    missing."""
     return dict(
         database.execute(
             "SELECT partition, MIN(open_offset) FROM producers WHERE open_offset IS NOT NULL GROUP BY partition"
@@ -149,10 +171,10 @@ def open_offsets(database: sqlite3.Connection) -> dict[int, int]:
     )
 
 
-def open_offset(database: sqlite3.Connection, partition_id: int) -> int | None:
+def read_first_unstable_offset(database: sqlite3.Connection, partition_row_id: int) -> int | None:
     """First offset of the partition's earliest open transaction; None if no transaction is open."""
     (offset,) = database.execute(
-        "SELECT MIN(open_offset) FROM producers WHERE partition = ? AND open_offset IS NOT NULL", (partition_id,)
+        "SELECT MIN(open_offset) FROM producers WHERE partition = ? AND open_offset IS NOT NULL", (partition_row_id,)
     ).fetchone()
     return None if offset is None else int(offset)
 
@@ -160,27 +182,32 @@ def open_offset(database: sqlite3.Connection, partition_id: int) -> int | None:
 # -- aborted transactions ---------------------------------------------------------------------------------------------
 
 
-def write_aborted(database: sqlite3.Connection, partition_id: int, aborted: Aborted) -> None:
+def write_aborted_transaction(database: sqlite3.Connection, partition_row_id: int, aborted: AbortedTransaction) -> None:
+    """Add the entry of an aborted transaction, for readers of the partition."""
     database.execute(
         "INSERT INTO aborted (partition, last_offset, first_offset, producer_id) VALUES (?, ?, ?, ?)",
-        (partition_id, aborted.last_offset, aborted.first_offset, aborted.producer_id),
+        (partition_row_id, aborted.last_offset, aborted.first_offset, aborted.producer_id),
     )
 
 
-def read_aborted(database: sqlite3.Connection, partition_id: int, offset: int, end_offset: int) -> list[Aborted]:
-    """Aborted transactions that end at or after ``offset`` and begin before ``end_offset``, by first offset."""
+def read_aborted_transactions(
+    database: sqlite3.Connection, partition_row_id: int, offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """The aborted transactions whose marker is at or after ``offset`` and whose first record is before ``end_offset``,
+    in the order of their first records."""
     return [
-        Aborted(*row)
+        AbortedTransaction(*row)
         for row in database.execute(
             "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ? AND last_offset >= ?"
             " AND first_offset < ? ORDER BY first_offset",
-            (partition_id, offset, end_offset),
+            (partition_row_id, offset, end_offset),
         )
     ]
 
 
-def forget_aborted(database: sqlite3.Connection) -> None:
-    """Delete the aborted transactions that end before their partition's start offset."""
+def delete_hidden_aborted_transactions(database: sqlite3.Connection) -> None:
+    """Delete, in all partitions, the entries of aborted transactions whose marker is before the partition's start
+    offset."""
     database.execute(
         "DELETE FROM aborted WHERE last_offset < (SELECT start_offset FROM partitions WHERE id = aborted.partition)"
     )
@@ -190,10 +217,11 @@ def forget_aborted(database: sqlite3.Connection) -> None:
 
 
 def _transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> TransactionWritten:
+    """The state in a row of the columns `_COLUMNS`."""
     producer_id, epoch, previous_id, previous_epoch, timeout_ms, state, partitions, started_at_ms, written_at_ms = row
     return TransactionWritten(
-        producer=Identity(producer_id, epoch),
-        previous=Identity(previous_id, previous_epoch),
+        producer=ProducerIdAndEpoch(producer_id, epoch),
+        previous=ProducerIdAndEpoch(previous_id, previous_epoch),
         timeout_ms=timeout_ms,
         state=TransactionState(state),
         partitions=frozenset(TopicPartition(topic, partition) for topic, partition in json.loads(partitions)),
@@ -202,7 +230,10 @@ def _transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> Tra
     )
 
 
-def _producer(epoch: int, batches: str, open_offset: int | None) -> Producer:
-    return Producer(
-        epoch=epoch, batches=tuple(Numbered(*batch) for batch in json.loads(batches)), open_offset=open_offset
+def _producer(epoch: int, batches: str, open_offset: int | None) -> ProducerState:
+    """The state in a row of the table `producers`; ``batches`` is JSON."""
+    return ProducerState(
+        epoch=epoch,
+        batches=tuple(ProducerBatch(*batch) for batch in json.loads(batches)),
+        current_transaction_first_offset=open_offset,
     )

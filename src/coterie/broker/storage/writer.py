@@ -1,6 +1,6 @@
 """The only thread that writes the log: it collects the writes that were queued during its last fsync, runs them in one
 SQLite transaction and commits once (group commit). A disk error fails all writes of that SQLite transaction, but none
-before or after it; the thread continues, so that writing works again as soon as the disk does. If one write reads a
+before or after it. The thread continues, so that writing works again as soon as the disk does. If a write reads a
 corrupt page, only that write fails: the others are run again without it.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from coterie.broker.storage.store import WHAT_TO_DO, DamagedLogError, DiskFullError, Store
+from coterie.broker.storage.store import DAMAGE_ADVICE, DamagedLogError, DiskFullError, Store
 from coterie.nouns.errors import CoterieError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -20,53 +20,61 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _Write = tuple[Callable[[Store], Any], Callable[[Any], None], "asyncio.Future[Any]"]
+"""The operation, its ``when_durable``, and its future, as given to `LogWriter.submit`."""
 _Outcome = tuple[_Write, Any, Exception | None]
+"""A write with its result, or None and the exception with which it failed."""
 
 
 class _Damage(NamedTuple):
-    place: int
+    """A write of an SQLite transaction read a corrupt page. Nothing was written."""
+
+    write_index: int
     """The index of the write that read the corrupt page."""
     error: DamagedLogError
 
 
 class LogWriter:
-    """Runs writes in the order of `put` and delivers their results on the event loop."""
+    """Runs writes in the order of `submit` and delivers their results on the event loop."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
         self._is_failing = False
-        self._has_met_damage = False
+        self._has_logged_damage = False
         # Unbounded, yet limited in practice: each entry is a request in flight, and every connection limits those.
         self._writes: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="broker-log-write", daemon=True)
         self._thread.start()
 
-    def put(self, write: Callable[[Store], T], when_durable: Callable[[T], None]) -> "asyncio.Future[T]":
-        """Queue a write. The future gets the result of ``write`` once it is durable, or its `CoterieError`, or a
-        `WorldError`. Before that ``when_durable`` is called on the event loop, even if the future was cancelled."""
+    def submit(self, operation: Callable[[Store], T], when_durable: Callable[[T], None]) -> "asyncio.Future[T]":
+        """Queue the write ``operation``. Once its changes are durable, the event loop calls ``when_durable`` with its
+        result, even if the future was cancelled, and then the future gets this result. If the write fails,
+        ``when_durable`` is not called, and the future gets the `CoterieError` of ``operation``, a `WorldError` if the
+        log cannot be written, or the exception of a bug."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._writes.put((write, when_durable, future))
+        self._writes.put((operation, when_durable, future))
         return future
 
     def close(self) -> None:
-        """End the thread after all queued writes are done. Blocks until then."""
+        """End the thread after all queued writes are done. Blocks until then. No write may be submitted afterwards."""
         self._writes.put(None)
         self._thread.join()
 
     # -- on the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Run the thread: commit queued writes and deliver their outcomes, until `close` is called."""
         while True:
             writes, is_last = self._gather()
             if writes:
                 outcomes = self._commit(writes)
-                self._loop.call_soon_threadsafe(_tell, outcomes)
+                self._loop.call_soon_threadsafe(_complete_futures, outcomes)
             if is_last:
                 return
 
     def _gather(self) -> tuple[list[_Write], bool]:
-        """Wait for one write, then take all queued writes."""
+        """Wait for a write, then take all queued writes. Returns them in order, and whether `close` was called: no
+        write follows then, and the list may be empty."""
         writes: list[_Write] = []
         write = self._writes.get()
         while write is not None:
@@ -78,21 +86,25 @@ class LogWriter:
         return writes, True
 
     def _commit(self, writes: list[_Write]) -> list[_Outcome]:
+        """Run the writes in order and commit them; returns the outcome of each. One SQLite transaction is enough unless
+        a write reads a corrupt page."""
         outcomes: list[_Outcome] = []
         begin, end = 0, len(writes)
         while begin < len(writes):
-            told = self._try(writes[begin:end])
+            told = self._try_commit(writes[begin:end])
             if isinstance(told, _Damage):
-                if told.place:
-                    end = begin + told.place  # Commit the writes before the failed write first.
+                if told.write_index:
+                    end = begin + told.write_index  # Commit the writes before the failed write first.
                     continue
                 told = [(writes[begin], None, told.error)]
             outcomes += told
             begin, end = begin + len(told), len(writes)
         return outcomes
 
-    def _try(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":
-        """The results of ``writes``; or the write that read a corrupt page, and then nothing was written."""
+    def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":
+        """Run ``writes`` in one SQLite transaction and commit. Returns the outcome of each write, which is an error for
+        all if the disk or a bug made it fail; or, if a write read a corrupt page, a `_Damage`, and then nothing was
+        written."""
         outcomes: list[_Outcome] = []
         is_writing = False
         try:
@@ -112,21 +124,22 @@ class LogWriter:
             is_as_before = self._roll_back()
             failure = f"the broker's log cannot be written: {error}"
             if is_writing and is_as_before and _is_damage(error):
-                self._note_damage(error)
+                self._log_damage_once(error)
                 return _Damage(len(outcomes), DamagedLogError(failure))
-            self._note_failure(error)
+            self._log_failure_once(error)
             return [(write, None, WorldError(failure)) for write in writes]
         except Exception as error:  # noqa: BLE001 bug in Coterie: callers get it, the thread continues
             self._roll_back()
             return [(write, None, error) for write in writes]
         full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
         if full is not None:
-            self._note_failure(full)
-        elif self._store.has_room:
-            self._note_success()
+            self._log_failure_once(full)
+        elif self._store.has_disk_space:
+            self._log_recovery_once()
         return outcomes
 
     def _roll_back(self) -> bool:
+        """Undo the open SQLite transaction; returns whether that succeeded."""
         try:
             self._store.rollback()
         except sqlite3.Error as error:
@@ -135,33 +148,41 @@ class LogWriter:
             return False
         return True
 
-    def _note_failure(self, error: Exception) -> None:
-        """Log the start of a series of failures once: on a full disk, every producer's writes fail."""
+    def _log_failure_once(self, error: Exception) -> None:
+        """Log an error when writes begin to fail, and nothing until a write succeeds: on a full disk, every producer's
+        writes fail."""
         if not self._is_failing:
             logger.error(
                 "The broker's log cannot be written; produce requests fail until it can be written again: %s", error
             )
         self._is_failing = True
 
-    def _note_damage(self, error: Exception) -> None:
-        if not self._has_met_damage:
+    def _log_damage_once(self, error: Exception) -> None:
+        """Log corruption of the file once for each run of the broker."""
+        if not self._has_logged_damage:
             logger.error(
-                "The broker's log file is corrupt; requests that read the corrupt pages fail: %s%s", error, WHAT_TO_DO
+                "The broker's log file is corrupt; requests that read the corrupt pages fail: %s%s",
+                error,
+                DAMAGE_ADVICE,
             )
-        self._has_met_damage = True
+        self._has_logged_damage = True
 
-    def _note_success(self) -> None:
+    def _log_recovery_once(self) -> None:
+        """Log that writes succeed again, after `_log_failure_once` has logged a failure."""
         if self._is_failing:
             logger.info("The broker's log can be written again")
         self._is_failing = False
 
 
 def _is_damage(error: OSError | sqlite3.Error) -> bool:
+    """Whether a write failed because it read a corrupt page."""
     # Errors of the module `sqlite3` itself have no code; the low byte is the primary result code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
-def _tell(outcomes: list[_Outcome]) -> None:
+def _complete_futures(outcomes: list[_Outcome]) -> None:
+    """On the event loop: call ``when_durable`` of each write that succeeded, and complete its future with its result or
+    its exception. A cancelled future is left as it is."""
     for (_, when_durable, future), result, error in outcomes:
         if error is None:
             # Also for a cancelled future: the write is durable, so readers must see it.

@@ -1,29 +1,31 @@
 """This broker's settings under the names of Kafka's broker configs, so that Kafka's tools can read them.
 
-They are set when the broker starts and are read-only here. Kafka configs without a counterpart in this broker are
-missing, so that a client does not take a default of Kafka for a setting of this broker.
+They are set when the broker starts and cannot be changed by a client. Kafka configs without a counterpart in this
+broker are missing, so that a client does not take a default of Kafka for a setting of this broker.
 """
 
 from collections.abc import Iterator
 
 from coterie.broker.settings import BrokerSettings
-from coterie.broker.topics.configs import BROKER_NAMES, TOPIC
-from coterie.config.definition import Definition, Key, Type
+from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS
+from coterie.config.definition import ConfigDef, ConfigKey, Type
 
 _MINUTE_MS = 60_000
 
 
-def _key(name: str, type_: Type, default: str | None, documentation: str) -> Key:
-    return Key(name=name, type=type_, default=default, documentation=documentation)
+def _key(name: str, type_: Type, default: str | None, documentation: str) -> ConfigKey:
+    """A broker config with Kafka's ``default``."""
+    return ConfigKey(name=name, type=type_, default=default, documentation=documentation)
 
 
 _TOPICS_DEFAULTS = tuple(
-    Key(name=BROKER_NAMES[key.name], type=key.type, default=key.default, documentation=key.documentation)
-    for key in TOPIC.keys
-    if key.name in BROKER_NAMES
+    ConfigKey(name=BROKER_CONFIG_NAMES[key.name], type=key.type, default=key.default, documentation=key.documentation)
+    for key in TOPIC_CONFIGS.keys
+    if key.name in BROKER_CONFIG_NAMES
 )
+"""The broker configs from which topic configs take their defaults."""
 
-BROKER = Definition((
+BROKER_CONFIGS = ConfigDef((
     _key("advertised.listeners", Type.LIST, None, "The address that clients are to connect to."),
     _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether a request for a missing topic creates it."),
     _key("broker.id", Type.INT, "-1", "This broker's number."),
@@ -37,8 +39,8 @@ BROKER = Definition((
     _key("group.max.size", Type.INT, "2147483647", "How many members a group may have."),
     _key("group.min.session.timeout.ms", Type.INT, "6000", "The shortest session timeout of a member."),
     _key("listeners", Type.LIST, "PLAINTEXT://:9092", "Where the broker listens."),
-    _key("log.cleaner.backoff.ms", Type.LONG, "15000", "How long the cleaner sleeps if nothing needs compaction."),
-    _key("log.cleaner.dedupe.buffer.size", Type.LONG, "134217728", "How much memory the cleaner takes for keys."),
+    _key("log.cleaner.backoff.ms", Type.LONG, "15000", "How long the broker pauses after each compaction pass."),
+    _key("log.cleaner.dedupe.buffer.size", Type.LONG, "134217728", "Memory for the keys in a compaction, in bytes."),
     _key("log.dirs", Type.LIST, None, "Where the broker keeps its log."),
     _key("log.retention.check.interval.ms", Type.LONG, "300000", "How often the broker checks for expired records."),
     _key("log.retention.hours", Type.INT, "168", "How long records are kept by default."),
@@ -54,17 +56,19 @@ BROKER = Definition((
     _key("transactional.id.expiration.ms", Type.INT, "604800000", "How long an unused transactional id is kept."),
     *_TOPICS_DEFAULTS,
 ))  # fmt: skip
+"""All broker configs that clients can read, with Kafka's defaults."""
 
 
-def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[Key, str]]:
-    """Every key with its value; ``address`` is the ``host:port`` that clients connect to."""
-    limits, transactions, upkeep = settings.limits, settings.transactions, settings.upkeep
+def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[ConfigKey, str]]:
+    """Each key of :data:`BROKER_CONFIGS` with its value in this broker. ``address`` is the ``host:port`` to which
+    clients connect."""
+    limits, transactions, maintenance = settings.group_limits, settings.transactions, settings.maintenance
     protocol = settings.security.protocol
     set_here: dict[str, object] = {
         "advertised.listeners": f"{protocol}://{address}",
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "broker.id": node_id,
-        "connection.failed.authentication.delay.ms": settings.refusal_delay_ms,
+        "connection.failed.authentication.delay.ms": settings.failed_authentication_delay_ms,
         "connections.max.idle.ms": settings.idle_timeout_ms,
         "fetch.max.bytes": settings.fetch_size_max,
         "group.initial.rebalance.delay.ms": limits.initial_rebalance_delay_ms,
@@ -73,9 +77,9 @@ def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Itera
         "group.min.session.timeout.ms": limits.session_timeout_min_ms,
         "listeners": f"{protocol}://{settings.host}:{address.rpartition(':')[2]}",
         "log.dirs": settings.data_path,
-        "log.cleaner.backoff.ms": upkeep.cleaner_backoff_ms,
-        "log.cleaner.dedupe.buffer.size": upkeep.dedupe_buffer_size,
-        "log.retention.check.interval.ms": upkeep.retention_check_interval_ms,
+        "log.cleaner.backoff.ms": maintenance.cleaner_backoff_ms,
+        "log.cleaner.dedupe.buffer.size": maintenance.dedupe_buffer_size,
+        "log.retention.check.interval.ms": maintenance.retention_check_interval_ms,
         "max.connections": settings.connections_max,
         "max.connections.per.ip": settings.connections_per_address_max or settings.connections_max,
         "message.max.bytes": settings.batch_size_max,
@@ -88,5 +92,5 @@ def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Itera
         "transaction.max.timeout.ms": transactions.timeout_max_ms,
         "transactional.id.expiration.ms": transactions.transactional_id_expiration_ms,
     }
-    for key in BROKER.keys:
+    for key in BROKER_CONFIGS.keys:
         yield key, str(set_here.get(key.name, key.default))

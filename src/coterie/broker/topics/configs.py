@@ -1,23 +1,24 @@
 """The configs of a topic: Kafka 4.3's keys, types, defaults and bounds, and functions that read their values.
 
-A topic stores only the configs that were set. `text_of`, `number_of` and `items_of` apply the default at every read, so
-that a change takes effect at the next request.
-"""
+A topic stores only the configs that were set. `text_config`, `int_config` and `list_config` apply the default at every
+read, so that a change takes effect at the next request."""
 
 import re
 from collections.abc import Mapping
 
 from coterie.broker.settings import BrokerSettings
-from coterie.config.definition import Check, Definition, Key, Type, as_list, at_least, between, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, as_list, at_least, between, one_of
 
 _FOR_EVER = str(2**63 - 1)
 
 
 def _codec_level(value: str) -> str | None:
+    """An error if ``value`` is not a valid level of gzip, else None."""
     return None if value == "-1" or 1 <= int(value) <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
 def _policies(value: str) -> str | None:
+    """An error if ``value`` is not a valid list of cleanup policies, else None."""
     items = as_list(value)
     if "" in items:
         return "values must not be empty"
@@ -25,19 +26,28 @@ def _policies(value: str) -> str | None:
 
 
 def _replicas(value: str) -> str | None:
+    """An error if ``value`` is not a valid list of replicas, else None."""
     if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in as_list(value)):
         return None
     return "must be '*' or replicas, each as [partition]:[broker], between commas"
 
 
 def _no_tiers(value: str) -> str | None:
+    """An error if ``value`` enables remote storage, else None."""
     return None if value.lower() == "false" else "this broker keeps no log in remote storage"
 
 
 def _key(
-    name: str, type_: Type, default: str, documentation: str, check: Check | None = None, broker: str | None = None
-) -> tuple[Key, str | None]:
-    return Key(name=name, type=type_, default=default, documentation=documentation, check=check), broker
+    name: str,
+    type_: Type,
+    default: str,
+    documentation: str,
+    validator: Validator | None = None,
+    broker: str | None = None,
+) -> tuple[ConfigKey, str | None]:
+    """A topic config, and the name of the broker config from which it takes its default (``broker``, None: there is
+    none)."""
+    return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator), broker
 
 
 _TABLE = (
@@ -83,8 +93,8 @@ _TABLE = (
          " broker's clock.", at_least(0), broker="log.message.timestamp.before.max.ms"),
     _key("message.timestamp.type", Type.STRING, "CreateTime", "Whether a record has its producer's timestamp or the"
          " time of its arrival.", one_of(("CreateTime", "LogAppendTime")), broker="log.message.timestamp.type"),
-    _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "The uncompacted part of a partition from which on it is"
-         " compacted.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
+    _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "The share of uncompacted bytes, 0 to 1, above which a"
+         " partition is compacted.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
     _key("min.compaction.lag.ms", Type.LONG, "0", "The shortest time before a record is compacted.", at_least(0),
          broker="log.cleaner.min.compaction.lag.ms"),
     _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before the response to"
@@ -111,24 +121,26 @@ _TABLE = (
     _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full; this broker has no"
          " segments.", at_least(1)),
     _key("unclean.leader.election.enable", Type.BOOLEAN, "false", "Whether a replica that lags may become leader; there"
-         " is no other.", broker="unclean.leader.election.enable"),
+         " is only one replica.", broker="unclean.leader.election.enable"),
 )  # fmt: skip
-"""Each key of a topic, with the name of the broker setting from which it takes its default (None: there is none)."""
+"""Each topic config, with the name of the broker config from which it takes its default (None: there is none)."""
 
-TOPIC = Definition(tuple(key for key, _ in _TABLE))
+TOPIC_CONFIGS = ConfigDef(tuple(key for key, _ in _TABLE))
+"""The definition of all topic configs."""
 
-BROKER_NAMES: Mapping[str, str] = {key.name: name for key, name in _TABLE if name is not None}
-"""The broker config from which a topic config takes its default. For the other topic configs Kafka reports none: their
-broker configs have several units, or are unset by default."""
+BROKER_CONFIG_NAMES: Mapping[str, str] = {key.name: name for key, name in _TABLE if name is not None}
+"""By topic config: the broker config from which it takes its default. For the other topic configs Kafka reports none:
+their broker configs have several units, or are unset by default."""
 
-_KEYS = {key.name: key for key in TOPIC.keys}
+_KEYS = {key.name: key for key in TOPIC_CONFIGS.keys}
+"""The topic configs by name."""
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def text_of(configs: Mapping[str, str], name: str) -> str:
-    """The value of key ``name``: from the topic's ``configs``, or Kafka's default."""
+def text_config(configs: Mapping[str, str], name: str) -> str:
+    """The trimmed text of key ``name``: from the topic's ``configs``, or Kafka's default."""
     value = configs.get(name)
     if value is None:
         value = _KEYS[name].default
@@ -136,31 +148,36 @@ def text_of(configs: Mapping[str, str], name: str) -> str:
     return value.strip()
 
 
-def number_of(configs: Mapping[str, str], name: str) -> int:
-    """The value of an integer key: from the topic's ``configs``, or Kafka's default."""
-    return int(text_of(configs, name))
+def int_config(configs: Mapping[str, str], name: str) -> int:
+    """The value of the integer key ``name``: from the topic's ``configs``, or Kafka's default.
+
+    :raises ValueError: the text is not an integer, which an older version of the broker accepted.
+    """
+    return int(text_config(configs, name))
 
 
-def items_of(configs: Mapping[str, str], name: str) -> list[str]:
-    """The items of a list key: from the topic's ``configs``, or Kafka's default."""
-    return as_list(text_of(configs, name))
+def list_config(configs: Mapping[str, str], name: str) -> list[str]:
+    """The items of the list key ``name``: from the topic's ``configs``, or Kafka's default."""
+    return as_list(text_config(configs, name))
 
 
 def batch_size_max(configs: Mapping[str, str], settings: BrokerSettings) -> int:
-    """`max.message.bytes`, in bytes: the only key whose default is a setting of this broker."""
-    return number_of(configs, "max.message.bytes") if "max.message.bytes" in configs else settings.batch_size_max
+    """The value of `max.message.bytes`, in bytes: from the topic's ``configs``, or the setting of this broker. It is
+    the only topic config whose default is a setting of this broker."""
+    return int_config(configs, "max.message.bytes") if "max.message.bytes" in configs else settings.batch_size_max
 
 
 def has_append_time(configs: Mapping[str, str]) -> bool:
-    """Whether records get the time of their arrival instead of their producer's timestamp."""
-    return text_of(configs, "message.timestamp.type") == "LogAppendTime"
+    """Whether the topic's records get the time of their arrival (LogAppendTime) instead of their producer's
+    timestamp."""
+    return text_config(configs, "message.timestamp.type") == "LogAppendTime"
 
 
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
 def config_error(configs: Mapping[str, str | None]) -> str | None:
-    """An error message if a topic cannot have these configs, else None."""
+    """An error message, worded as Kafka's, if a topic cannot have these configs; else None."""
     given: dict[str, str] = {}
     for name, value in configs.items():
         if name not in _KEYS:
@@ -168,10 +185,10 @@ def config_error(configs: Mapping[str, str | None]) -> str | None:
         if value is None:
             return f"Null value not supported for topic configs: {name}"
         given[name] = value
-    errors = TOPIC.errors(given)
+    errors = TOPIC_CONFIGS.errors(given)
     if errors:
         return next(iter(errors.values()))[0]
-    shortest, longest = (number_of(given, f"{end}.compaction.lag.ms") for end in ("min", "max"))
+    shortest, longest = (int_config(given, f"{end}.compaction.lag.ms") for end in ("min", "max"))
     if shortest > longest:
         return f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
     return None

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from coterie.wire.errors import ErrorCode
 
 NAME_SIZE_MAX = 249
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's internal topics. Clients may read them."""
+"""The maximum number of characters in a topic name."""
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's internal topics. Clients may read them, but not write to them or change them."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_error(name: str) -> str | None:
-    """An error message if the topic name is invalid, else None."""
+    """Kafka's error message if the topic name is invalid, else None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -28,13 +29,13 @@ def name_error(name: str) -> str | None:
 
 
 def unknown_topic_error(name: str) -> ErrorCode:
-    """Kafka's error code for a topic that does not exist."""
+    """Kafka's error code for a topic that does not exist: whether its name is invalid or only unknown."""
     return ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
 
 
-def collision(name: str, others: Iterable[str]) -> str | None:
-    """The name in ``others`` that differs from ``name`` only in dots and underscores: metrics cannot distinguish the
-    two, so Kafka refuses a topic with such a name."""
+def colliding_name(name: str, others: Iterable[str]) -> str | None:
+    """The name in ``others`` that differs from ``name`` only in dots and underscores; None if there is none. Metrics
+    cannot distinguish the two names, so Kafka refuses to create a topic with such a name."""
     if not {*name} & {".", "_"}:
         return None
     alike = name.replace(".", "_")
@@ -42,5 +43,6 @@ def collision(name: str, others: Iterable[str]) -> str | None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether only a broker may write to, extend, configure and delete the topic."""
-    return name in INTERNAL
+    """Whether this is the name of an internal topic of Kafka. Only a broker may write to it, extend, configure and
+    delete it."""
+    return name in INTERNAL_TOPICS

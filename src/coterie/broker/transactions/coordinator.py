@@ -1,5 +1,5 @@
 """Transactions on the event loop: queues the functions of `writes` for the log's writer thread, updates the offsets of
-partitions after a write, and times out transactions. The decisions are made in `writes`.
+partitions after a write, and aborts transactions after their timeout. The decisions are made in `writes`.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from coterie.broker.storage.reader import StoreReader
 from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
     ProducerRow,
-    forget_aborted,
-    forget_producers,
-    forget_transactions,
-    open_offsets,
+    delete_expired_producers,
+    delete_expired_transactions,
+    delete_hidden_aborted_transactions,
+    read_first_unstable_offsets,
     read_producers,
     read_transaction,
     read_transactions,
 )
-from coterie.broker.transactions.writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.broker.transactions.writes import NewBatch, WriteResult, append, fresh_producer_id, step_coordinator
 from coterie.engine.timers import Timers
 from coterie.groups.transaction_messages import (
     CancelTimer,
@@ -40,15 +40,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SWEEP_INTERVAL_MS = 600_000
-"""``producer.id.expiration.check.interval.ms``."""
+"""The time between two deletions of expired producers; Kafka's default of
+``producer.id.expiration.check.interval.ms``."""
 PAGE_ROWS = 500
-"""Rows that are read at once from long tables: a fetch waits for at most one such read."""
+"""The number of rows that one read takes from a long table: a fetch waits for at most one such read."""
 _RETRY_DELAY_MS = 1_000
-"""When the abort of a transaction is retried after a failure."""
+"""The delay after which the abort of a transaction is tried again when it has failed."""
 
 
 class Transactions:
-    """All transactional ids of this broker, and the producers of its partitions. Created by :meth:`open`."""
+    """The states of all transactional ids of this broker, and of the producers in its partitions. Created by
+    :meth:`open`."""
 
     def __init__(self, log: BrokerLog, limits: TransactionLimits, now_ms: Callable[[], int]) -> None:
         self._log = log
@@ -59,13 +61,14 @@ class Transactions:
 
     @classmethod
     async def open(cls, log: BrokerLog, limits: TransactionLimits, *, now_ms: Callable[[], int]) -> "Transactions":
-        """Read the transactions that were open when the broker stopped.
+        """Read the log and create the object: with timers for the transactions that were ongoing when the broker
+        stopped. Also sets the ``first_unstable_offset`` of each partition of ``log``.
 
         :raises WorldError: the log cannot be read.
         """
         transactions = cls(log, limits, now_ms)
-        found, offsets = await log.write(
-            lambda store: (list(read_transactions(store.database)), open_offsets(store.database))
+        found, offsets = await log.run_write(
+            lambda store: (list(read_transactions(store.database)), read_first_unstable_offsets(store.database))
         )
         for transactional_id, written in found:
             due_ms = deadline_ms(written)
@@ -73,61 +76,67 @@ class Transactions:
                 transactions._timers.set(transactional_id, due_ms)
         for topic in log.topics.values():
             for partition in topic.partitions:
-                partition.open_offset = offsets.get(partition.id)
+                partition.first_unstable_offset = offsets.get(partition.row_id)
         return transactions
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def fresh_producer_id(self) -> int:
-        """A new producer id, for a producer without a transactional id.
+        """Assign a new producer id, for a producer without a transactional id.
 
         :raises WorldError: the log cannot be written.
         """
-        return await self._log.write(fresh_producer_id)
+        return await self._log.run_write(fresh_producer_id)
 
-    async def ask(self, transactional_id: str, make: Callable[[int], Event]) -> Reply:
-        """The coordinator's response to the event that ``make`` builds with a new producer id.
+    async def ask(self, transactional_id: str, make_event: Callable[[int], Event]) -> Reply:
+        """Run one step of the coordinator of ``transactional_id``, and return its response once the step is durable.
+        ``make_event`` builds the step's event from the producer id that would be assigned next, which the step may use.
 
         :raises WorldError: the log cannot be written.
         """
-        written = await self._decide(transactional_id, make)
+        written = await self._step_coordinator(transactional_id, make_event)
         return next(effect for effect in written.effects if isinstance(effect, Reply))
 
-    def append(self, batch: NewBatch) -> "asyncio.Future[Written]":
-        """Queue a batch; batches are written in the order of these calls. The future fails with the exceptions of
-        `writes.append`, or a `WorldError`."""
+    def append(self, batch: NewBatch) -> "asyncio.Future[WriteResult]":
+        """Queue a batch; batches are written in the order of these calls. The future gets the result once the batch is
+        durable, or an exception of `writes.append`, or a `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
-        return self._log.write(
+        return self._log.run_write(
             lambda store: append(store, batch, now_ms=now_ms),
-            lambda written: self._tell(batch.transactional_id or "", written),
+            lambda written: self._on_durable(batch.transactional_id or "", written),
         )
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
     async def read(self, transactional_id: str) -> TransactionWritten | None:
-        """:raises WorldError: when the log cannot be read."""
-        return await self._log.look(lambda reader: read_transaction(reader.database, transactional_id))
+        """The last written state of the transactional id; None if there is none.
+
+        :raises WorldError: the log cannot be read.
+        """
+        return await self._log.run_read(lambda reader: read_transaction(reader.database, transactional_id))
 
     async def read_all(self) -> list[tuple[str, TransactionWritten]]:
-        """All transactions, sorted by transactional id.
+        """Each transactional id with its last written state, sorted by transactional id.
 
         :raises WorldError: the log cannot be read.
         """
         found: list[tuple[str, TransactionWritten]] = []
         after = ""
-        while page := await self._log.look(partial(_page_of_transactions, after=after)):
+        while page := await self._log.run_read(partial(_page_of_transactions, after=after)):
             found += page
             after = page[-1][0]
         return found
 
     async def producers(self, partition: Partition) -> list[ProducerRow]:
-        """All producers of a partition, sorted by producer id.
+        """All producers of a partition with their states in it, sorted by producer id.
 
         :raises WorldError: the log cannot be read.
         """
         found: list[ProducerRow] = []
         after = -1
-        while page := await self._log.look(partial(_page_of_producers, partition_id=partition.id, after=after)):
+        while page := await self._log.run_read(
+            partial(_page_of_producers, partition_row_id=partition.row_id, after=after)
+        ):
             found += page
             after = page[-1].producer_id
         return found
@@ -135,12 +144,13 @@ class Transactions:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort transactions after their timeout, and delete expired producers, until this is cancelled."""
+        """Abort transactions after their timeout, and delete expired producers, until this is cancelled. Errors of the
+        log are logged and do not end it."""
         sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
             await self.abort_overdue()
             if self.now_ms() >= sweep_due_ms:
-                await self.sweep()
+                await self.delete_expired()
                 sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_at_ms() or sweep_due_ms)
             self._timers_changed.clear()
@@ -151,55 +161,64 @@ class Transactions:
                 continue
 
     async def abort_overdue(self) -> None:
-        """Abort the transactions whose timeout has passed."""
+        """Abort the transactions whose timeout has passed. An abort that fails is logged and, if the log could not be
+        written, tried again after `_RETRY_DELAY_MS`."""
         now_ms = self.now_ms()
         while (transactional_id := self._timers.pop_due(now_ms)) is not None:
             await self._time_out(transactional_id)
 
-    async def sweep(self) -> None:
-        """Delete expired producers, expired transactional ids, and aborted transactions before the start offset."""
+    async def delete_expired(self) -> None:
+        """Delete expired producers and transactional ids, and the entries of aborted transactions that end before their
+        partition's start offset. A failure is logged."""
         now_ms = self.now_ms()
 
-        def forget(store: Store) -> None:
-            forget_producers(store.database, now_ms - self.limits.producer_id_expiration_ms)
-            forget_transactions(store.database, now_ms - self.limits.transactional_id_expiration_ms)
-            forget_aborted(store.database)
+        def delete(store: Store) -> None:
+            delete_expired_producers(store.database, now_ms - self.limits.producer_id_expiration_ms)
+            delete_expired_transactions(store.database, now_ms - self.limits.transactional_id_expiration_ms)
+            delete_hidden_aborted_transactions(store.database)
 
         try:
-            await self._log.write(forget)
+            await self._log.run_write(delete)
         except WorldError as error:
-            logger.warning("Expired producers could not be deleted, will retry: %s", error)
+            logger.warning("Expired producers and transactional ids could not be deleted, will retry: %s", error)
 
     async def _time_out(self, transactional_id: str) -> None:
+        """Abort one transaction whose timeout has passed. A failure is logged."""
         try:
-            await self._decide(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
+            await self._step_coordinator(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
         except WorldError as error:
             logger.warning(
-                "The transaction of transactional id %s timed out; will retry to abort it: %s", transactional_id, error
+                "The transaction of transactional id %s timed out and could not be aborted, will retry: %s",
+                transactional_id,
+                error,
             )
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
         except Exception:
             logger.exception(
-                "Bug in Coterie: the transaction of %s timed out, but stays open until its producer ends it",
+                "Bug in Coterie: the transaction of transactional id %s timed out, but stays open until its producer"
+                " ends it",
                 transactional_id,
             )
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, transactional_id: str, make: Callable[[int], Event]) -> "asyncio.Future[Written]":
+    def _step_coordinator(
+        self, transactional_id: str, make_event: Callable[[int], Event]
+    ) -> "asyncio.Future[WriteResult]":
+        """Queue one step of the coordinator of ``transactional_id`` for the log's writer thread."""
         now_ms = self.now_ms()
-        return self._log.write(
-            lambda store: decide(store, transactional_id, make, now_ms=now_ms),
-            lambda written: self._tell(transactional_id, written),
+        return self._log.run_write(
+            lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
+            lambda written: self._on_durable(transactional_id, written),
         )
 
-    def _tell(self, transactional_id: str, written: Written) -> None:
-        """Apply the results of a durable write; called in the order of the writes."""
-        for grown in written.grown:
-            partition = self._log.partition(*grown.of)
-            if partition is not None and partition.id == grown.partition_id:
-                partition.open_offset = grown.open_offset
-                partition.grew(grown.end_offset)
+    def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
+        """Apply the result of a durable write to the partitions and timers. Called in the order of the writes."""
+        for grown in written.partitions:
+            partition = self._log.partition(*grown.topic_partition)
+            if partition is not None and partition.row_id == grown.partition_row_id:
+                partition.first_unstable_offset = grown.first_unstable_offset
+                partition.advance_end_offset(grown.end_offset)
         for effect in written.effects:
             match effect:
                 case SetTimer(at_ms=at_ms):
@@ -212,8 +231,10 @@ class Transactions:
 
 
 def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:
+    """The next `PAGE_ROWS` transactional ids after ``after``, with their states."""
     return list(read_transactions(reader.database, after=after, rows_max=PAGE_ROWS))
 
 
-def _page_of_producers(reader: StoreReader, *, partition_id: int, after: int) -> list[ProducerRow]:
-    return read_producers(reader.database, partition_id, after=after, rows_max=PAGE_ROWS)
+def _page_of_producers(reader: StoreReader, *, partition_row_id: int, after: int) -> list[ProducerRow]:
+    """The next `PAGE_ROWS` producers of the partition after the producer id ``after``."""
+    return read_producers(reader.database, partition_row_id, after=after, rows_max=PAGE_ROWS)

@@ -1,6 +1,6 @@
 """Writes for producers, run by the log's writer thread: append a batch, or run a step of a transaction's coordinator.
 
-Each call is one write of `BrokerLog.write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything
+Each call is one write of `BrokerLog.run_write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything
 together. So a batch and its sequence number, or the end of a transaction and the markers in all its partitions, become
 durable together or not at all.
 """
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from coterie.broker.storage.producers import after_batch, after_marker, check_batch, duplicate_of
+from coterie.broker.storage.producers import check_batch, find_duplicate, state_after_batch, state_after_marker
 from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
     PRODUCER_IDS,
-    Aborted,
+    AbortedTransaction,
     next_producer_id,
-    open_offset,
-    partition_id_of,
+    read_first_unstable_offset,
+    read_partition_row_id,
     read_producer,
     read_transaction,
-    write_aborted,
+    write_aborted_transaction,
     write_producer,
     write_transaction,
 )
@@ -28,8 +28,8 @@ from coterie.groups.transaction_messages import (
     AddPartitions,
     Effect,
     Event,
-    Identity,
     MarkersWritten,
+    ProducerIdAndEpoch,
     Record,
     Reply,
     TopicPartition,
@@ -37,126 +37,158 @@ from coterie.groups.transaction_messages import (
     VerifyPartitions,
 )
 from coterie.groups.transactions import Transaction, step
-from coterie.wire.batches import BatchHead, encode_marker, read_head
+from coterie.wire.batch_filter import split_records
+from coterie.wire.batches import BatchHeader, encode_marker, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
-from coterie.wire.sifting import slices
 
 
-class BatchAdmission(Enum):
-    """How the partition of a batch is added to a transaction, by the Produce version (KIP-890)."""
+class TransactionSupport(Enum):
+    """Whether a batch adds its partition to the transaction of its producer, by the version of the Produce request
+    (KIP-890). The value is the error code of the response if the partition must have been added before and was not."""
 
-    ADDED_BEFORE = ErrorCode.invalid_txn_state
-    """v10 and before: the client must add the partition first; the error code if it has not."""
-    ADDED_OR_ABORTABLE = ErrorCode.transaction_abortable
-    """v11: the client must add the partition first; the error code, which v11 clients support, if it has not."""
-    BY_ITSELF = ErrorCode.none
-    """v12 and later: the batch adds its partition."""
+    DEFAULT_ERROR = ErrorCode.invalid_txn_state
+    """v10 and before: the client must add the partition first."""
+    GENERIC_ERROR_SUPPORTED = ErrorCode.transaction_abortable
+    """v11: the client must add the partition first; it supports this error code."""
+    ADD_PARTITION = ErrorCode.none
+    """v12 and later: the batch itself adds its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """A valid batch that a producer sent."""
+    """A valid batch that a producer sent, for one partition."""
 
-    to: TopicPartition
-    partition_id: int
+    topic_partition: TopicPartition
+    partition_row_id: int
     data: bytes
-    head: BatchHead
+    head: BatchHeader
     transactional_id: str | None
-    admission: BatchAdmission
+    transaction_support: TransactionSupport
     needs_keys: bool
-    """Whether the topic is compacted."""
+    """Whether each record must have a key, because the topic is compacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grown:
+class PartitionOffsets:
     """The offsets of a partition after a write."""
 
-    of: TopicPartition
-    partition_id: int
+    topic_partition: TopicPartition
+    partition_row_id: int
     end_offset: int
-    open_offset: int | None
+    first_unstable_offset: int | None
+    """The first offset of the partition's earliest open transaction; None if no transaction is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """The results of a write, to be applied on the event loop once it is durable."""
+class WriteResult:
+    """The result of a write, to be applied on the event loop once it is durable."""
 
     base_offset: int = -1
-    """Base offset of the batch, or of its earlier copy if it is a duplicate."""
-    grown: Sequence[Grown] = ()
+    """Base offset of the batch, or of its earlier copy if it is a duplicate; -1 for a step of the coordinator."""
+    partitions: Sequence[PartitionOffsets] = ()
+    """The partitions to which something was written; none for a duplicate batch."""
     effects: Sequence[Effect] = ()
+    """The effects of the step of the transaction's coordinator, if there was one."""
 
 
 class KeylessError(KafkaRefusal):
-    """Records without keys, by their index in the batch, for a compacted topic."""
+    """Records of a batch for a compacted topic have no keys; ``records`` has their indexes in the batch."""
 
     def __init__(self, records: Sequence[int]) -> None:
-        sentence = f"{len(records)} records have no key, and the topic is compacted."
-        super().__init__(ErrorCode.invalid_record, sentence)
+        error_message = f"{len(records)} records have no key, and the topic is compacted."
+        super().__init__(ErrorCode.invalid_record, error_message)
         self.records = records
 
 
 def fresh_producer_id(store: Store) -> int:
-    """A producer id that was never assigned before."""
+    """Assign a producer id that was never assigned before."""
     return store.next_number(PRODUCER_IDS)
 
 
-def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
-    """:raises KafkaRefusal, TopicGoneError, WireError: before anything is written."""
+def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
+    """Write ``batch`` at its partition's end, with the new state of its producer. A transactional batch is also added
+    to its producer's transaction if necessary. A duplicate is not written again.
+
+    :raises KafkaRefusal: before anything is written, if a record without a key must have one (:class:`KeylessError`),
+        or if the batch may not follow its producer's earlier batches or is not part of an open transaction.
+    :raises TopicGoneError: before anything is written, if the topic was deleted.
+    :raises DiskFullError: before anything is written, if the disk is nearly full.
+    :raises WireError: before anything is written, if records that need keys cannot be read.
+    """
     head, database = batch.head, store.database
     if batch.needs_keys:
-        keyless = [number for number, record in enumerate(slices(batch.data, head)) if record.key is None]
+        keyless = [number for number, record in enumerate(split_records(batch.data, head)) if record.key is None]
         if keyless:
             raise KeylessError(keyless)
-    if not head.is_numbered:
+    if not head.has_producer_id:
         # A batch without a producer id belongs to no transaction, whatever its attributes are.
-        base_offset = store.append(batch.partition_id, batch.data, head)
-        return Written(base_offset=base_offset, grown=(_grown(store, batch.to, batch.partition_id),))
-    producer = read_producer(database, batch.partition_id, head.producer_id)
+        base_offset = store.append(batch.partition_row_id, batch.data, head)
+        return WriteResult(
+            base_offset=base_offset, partitions=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),)
+        )
+    producer = read_producer(database, batch.partition_row_id, head.producer_id)
     records: Sequence[Record] = ()
     effects: Sequence[Effect] = ()
-    is_open = producer is not None and producer.open_offset is not None and producer.epoch == head.producer_epoch
+    is_open = (
+        producer is not None
+        and producer.current_transaction_first_offset is not None
+        and producer.epoch == head.producer_epoch
+    )
     if head.is_transactional and not is_open:
-        records, effects = _admit(database, batch, now_ms=now_ms)
-    duplicate = duplicate_of(producer, head)
+        records, effects = _check_or_add_partition(database, batch, now_ms=now_ms)
+    duplicate = find_duplicate(producer, head)
     if duplicate is not None:
-        return Written(base_offset=duplicate.base_offset)
-    check_batch(producer, head, starts_at_zero=head.is_transactional and batch.admission is BatchAdmission.BY_ITSELF)
-    base_offset = store.append(batch.partition_id, batch.data, head)
-    producer = after_batch(producer, head, base_offset)
-    write_producer(database, batch.partition_id, head.producer_id, producer, now_ms=now_ms)
+        return WriteResult(base_offset=duplicate.base_offset)
+    check_batch(
+        producer,
+        head,
+        starts_at_zero=head.is_transactional and batch.transaction_support is TransactionSupport.ADD_PARTITION,
+    )
+    base_offset = store.append(batch.partition_row_id, batch.data, head)
+    producer = state_after_batch(producer, head, base_offset)
+    write_producer(database, batch.partition_row_id, head.producer_id, producer, now_ms=now_ms)
     assert batch.transactional_id is not None or not records
     _write(store, batch.transactional_id or "", records, now_ms=now_ms)
-    return Written(base_offset=base_offset, grown=(_grown(store, batch.to, batch.partition_id),), effects=effects)
+    return WriteResult(
+        base_offset=base_offset,
+        partitions=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),),
+        effects=effects,
+    )
 
 
-def decide(store: Store, transactional_id: str, make: Callable[[int], Event], *, now_ms: int) -> Written:
-    """Run one step of the coordinator of ``transactional_id`` for the event that ``make`` builds with a new producer
-    id, and write its records."""
+def step_coordinator(
+    store: Store, transactional_id: str, make_event: Callable[[int], Event], *, now_ms: int
+) -> WriteResult:
+    """Run one step of the coordinator of ``transactional_id``, and write its records, with the markers in partitions.
+    ``make_event`` builds the step's event from the producer id that would be assigned next. This id counts as assigned
+    only if the step has used it."""
     fresh = next_producer_id(store.database)
     transaction = Transaction(read_transaction(store.database, transactional_id))
-    output = step(transaction, make(fresh), now_ms=now_ms)
+    output = step(transaction, make_event(fresh), now_ms=now_ms)
     if any(
         isinstance(record, TransactionWritten) and record.producer.producer_id == fresh for record in output.records
     ):
         store.next_number(PRODUCER_IDS)
-    grown = _write(store, transactional_id, output.records, now_ms=now_ms)
-    return Written(grown=grown, effects=output.effects)
+    partitions = _write(store, transactional_id, output.records, now_ms=now_ms)
+    return WriteResult(partitions=partitions, effects=output.effects)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tuple[Sequence[Record], Sequence[Effect]]:
-    """The records and effects that add the batch to its producer's transaction; nothing is written yet.
+def _check_or_add_partition(
+    database: sqlite3.Connection, batch: NewBatch, *, now_ms: int
+) -> tuple[Sequence[Record], Sequence[Effect]]:
+    """The records and effects of the coordinator's step that adds the batch's partition to its producer's transaction,
+    or that checks that the partition was added before. Nothing is written yet.
 
-    :raises KafkaRefusal: the batch may not be added.
+    :raises KafkaRefusal: the producer is fenced or has no ongoing transaction, or the partition was not added before.
     """
-    producer = Identity(batch.head.producer_id, batch.head.producer_epoch)
-    partitions = frozenset((batch.to,))
+    producer = ProducerIdAndEpoch(batch.head.producer_id, batch.head.producer_epoch)
+    partitions = frozenset((batch.topic_partition,))
     transactional_id = batch.transactional_id or ""
     transaction = Transaction(read_transaction(database, transactional_id))
-    event = AddPartitions if batch.admission is BatchAdmission.BY_ITSELF else VerifyPartitions
+    event = AddPartitions if batch.transaction_support is TransactionSupport.ADD_PARTITION else VerifyPartitions
     output = step(transaction, event(producer=producer, partitions=partitions), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:
@@ -164,40 +196,51 @@ def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tup
     if reply.error is not ErrorCode.none:
         raise KafkaRefusal(reply.error)
     if reply.missing:
-        raise KafkaRefusal(batch.admission.value)
+        raise KafkaRefusal(batch.transaction_support.value)
     return output.records, output.effects
 
 
-def _write(store: Store, transactional_id: str, records: Sequence[Record], *, now_ms: int) -> Sequence[Grown]:
-    grown: list[Grown] = []
+def _write(
+    store: Store, transactional_id: str, records: Sequence[Record], *, now_ms: int
+) -> Sequence[PartitionOffsets]:
+    """Write the records of a coordinator's step: the state of the transactional id, and a marker into each partition of
+    `MarkersWritten`. Returns the offsets of the partitions that got a marker; deleted partitions are left out."""
+    partitions: list[PartitionOffsets] = []
     for record in records:
         match record:
             case TransactionWritten():
                 write_transaction(store.database, transactional_id, record)
             case MarkersWritten():
                 for of in sorted(record.partitions):
-                    partition_id = partition_id_of(store.database, of)
+                    partition_id = read_partition_row_id(store.database, of)
                     # The topic, with its records of the transaction, may have been deleted.
                     if partition_id is not None:
                         _write_marker(store, partition_id, record, now_ms=now_ms)
-                        grown.append(_grown(store, of, partition_id))
-    return grown
+                        partitions.append(_read_offsets(store, of, partition_id))
+    return partitions
 
 
-def _write_marker(store: Store, partition_id: int, record: MarkersWritten, *, now_ms: int) -> None:
+def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *, now_ms: int) -> None:
+    """Write a marker, end the producer's transaction in the partition, and if it was aborted add its entry for
+    readers."""
     producer_id, epoch = record.producer
-    producer = read_producer(store.database, partition_id, producer_id)
+    producer = read_producer(store.database, partition_row_id, producer_id)
     data = encode_marker(producer_id=producer_id, producer_epoch=epoch, is_commit=record.is_commit, timestamp_ms=now_ms)
-    offset = store.append(partition_id, data, read_head(data))
-    if producer is not None and producer.open_offset is not None and not record.is_commit:
-        write_aborted(store.database, partition_id, Aborted(producer_id, producer.open_offset, offset))
-    write_producer(store.database, partition_id, producer_id, after_marker(producer, epoch), now_ms=now_ms)
+    offset = store.append(partition_row_id, data, read_batch_header(data))
+    if producer is not None and producer.current_transaction_first_offset is not None and not record.is_commit:
+        write_aborted_transaction(
+            store.database,
+            partition_row_id,
+            AbortedTransaction(producer_id, producer.current_transaction_first_offset, offset),
+        )
+    write_producer(store.database, partition_row_id, producer_id, state_after_marker(producer, epoch), now_ms=now_ms)
 
 
-def _grown(store: Store, of: TopicPartition, partition_id: int) -> Grown:
-    return Grown(
-        of=of,
-        partition_id=partition_id,
-        end_offset=store.end_offset(partition_id),
-        open_offset=open_offset(store.database, partition_id),
+def _read_offsets(store: Store, topic_partition: TopicPartition, partition_row_id: int) -> PartitionOffsets:
+    """The offsets of the partition, with the changes of the open SQLite transaction."""
+    return PartitionOffsets(
+        topic_partition=topic_partition,
+        partition_row_id=partition_row_id,
+        end_offset=store.end_offset(partition_row_id),
+        first_unstable_offset=read_first_unstable_offset(store.database, partition_row_id),
     )

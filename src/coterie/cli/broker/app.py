@@ -123,8 +123,8 @@ def broker(
 ) -> None:
     """Run the embedded broker: topics and classic groups, over the Kafka protocol.
 
-    It is made for one machine; in a real cluster workers use Kafka brokers. Certificates, users and access rules may
-    change while the broker runs: it applies changes within a second.
+    This broker is made for one machine; in a real cluster workers use Kafka brokers. The files of certificates, users
+    and access rules may change while the broker runs: the broker applies changes within a second.
     """
     if context.invoked_subcommand is not None:
         return
@@ -158,7 +158,10 @@ def check_broker(
         Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
     ],
 ) -> None:
-    """Check all data of a broker, which may be running. Prints one line for each finding; the exit code is then 1."""
+    """Check all data of a broker, which may be running.
+
+    Prints one line for each error. The exit code is 1 if there are errors.
+    """
     from coterie.cli.broker import data_folder
 
     sys.exit(data_folder.check_data(data))
@@ -174,7 +177,7 @@ def back_broker_up(
     ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing copy.")] = False,
 ) -> None:
-    """Copy all data of a broker, which may be running. The copy contains all data acknowledged before."""
+    """Copy all data of a broker, which may be running. The copy contains all data acknowledged before its start."""
     interrupt_on_signals()
     from coterie.cli.broker import data_folder
 

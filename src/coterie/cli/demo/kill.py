@@ -1,4 +1,4 @@
-"""The kill: kills a worker and its JVM while a batch is planned and not committed, and verifies that.
+"""The kill: kills a worker and its JVM while a batch is planned and not committed, and verifies that it was so.
 
 The worker's process group is stopped (SIGSTOP), so that its tasks' checkpoints do not change while they are read. If a
 batch has ``offsets/N`` and no ``commits/N``, the stopped group is killed. Otherwise the group resumes (SIGCONT), and
@@ -14,11 +14,14 @@ from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import batch_in_flight, last_batch, starts_of
+from coterie.spark.checkpoint import batch_in_flight, last_batch, start_number_of
 
 _PAUSE_S = 0.05
+"""Time between two checks; meanwhile the worker runs."""
 _STOPPED_WITHIN_S = 2.0
+"""How long the processes may take to stop after SIGSTOP."""
 _GONE_WITHIN_S = 10.0
+"""How long the processes may take to end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,9 @@ class BatchInFlight:
     task: ConnectorTaskId
     batch: int
     plan: bytes
-    """The content of ``offsets/N``."""
+    """The content of ``offsets/N``, where N is ``batch``."""
     starts: int
-    """The number of task starts up to the one that planned the batch."""
+    """How often the task had been started, on all workers together, when the worker was killed."""
 
 
 def kill_in_mid_batch(
@@ -41,37 +44,40 @@ def kill_in_mid_batch(
     deadline_s: float,
     meanwhile: Callable[[], None],
 ) -> list[BatchInFlight]:
-    """Kill ``child`` and its group in the middle of a batch; return the batches of ``tasks`` that this interrupted.
+    """Kill ``child`` and its process group in the middle of a batch; return the interrupted batches of ``tasks``.
 
-    The list is empty if the child ended before, for another reason.
+    The list is empty if the child ended before, for another reason. ``meanwhile`` is called between two checks.
 
-    :raises WorldError: when no batch was in flight within ``deadline_s``, or the batch was committed all the same.
+    :raises WorldError: when no check found a batch in flight within ``deadline_s`` of this call, the processes still
+        run 10 s after SIGKILL, or an interrupted batch was committed after the processes had been stopped.
     """
     deadline = time.monotonic() + deadline_s
     while child.is_running:
-        child.stop()
+        child.suspend()
         wait_until_stopped(child.pid)
-        cut = [found for task in tasks if (found := _in_flight(checkpoints.holder(task), task)) is not None]
+        cut = [found for task in tasks if (found := _in_flight(checkpoints.checkpoint_dir(task), task)) is not None]
         if cut:
             child.kill()
             _wait_until_gone(child.pid)
             _assert_uncommitted(cut, checkpoints)
             return cut
-        child.go_on()
+        child.resume()
         if time.monotonic() > deadline:
-            raise WorldError(f"No check within {deadline_s:.0f} s found a batch of {child.name} in flight.")
+            raise WorldError(
+                f"In {deadline_s:.0f} s, no check found a batch of {child.name} that was planned and not committed."
+            )
         meanwhile()
         time.sleep(_PAUSE_S)
     return []
 
 
-def assert_continued(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
-    """Whether the new owner of each task has repeated and committed the interrupted batch as its first batch.
+def have_continued(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
+    """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
-    :raises WorldError: when a new owner planned another batch instead, or committed a later batch first.
+    :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
     try:
-        return all(_is_continued(one, checkpoints.holder(one.task)) for one in cut)
+        return all(_is_continued(one, checkpoints.checkpoint_dir(one.task)) for one in interrupted)
     except OSError:
         return False  # another start took the checkpoint over meanwhile
 
@@ -79,26 +85,33 @@ def assert_continued(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _in_flight(holder: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
-    if holder is None or (batch := batch_in_flight(holder)) is None:
+def _in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
+    """The batch that is planned and not committed in ``checkpoint_dir``; None when there is none or no checkpoint."""
+    if checkpoint_dir is None or (batch := batch_in_flight(checkpoint_dir)) is None:
         return None
     try:
-        plan = (holder / "offsets" / str(batch)).read_bytes()
+        plan = (checkpoint_dir / "offsets" / str(batch)).read_bytes()
     except OSError:
         return None  # another start took the checkpoint over meanwhile
-    return BatchInFlight(task=task, batch=batch, plan=plan, starts=starts_of(holder))
+    return BatchInFlight(task=task, batch=batch, plan=plan, starts=start_number_of(checkpoint_dir))
 
 
-def _is_continued(one: BatchInFlight, holder: Path | None) -> bool:
-    """:raises OSError: when another start takes the checkpoint in ``holder`` over meanwhile."""
-    if holder is None or starts_of(holder) == one.starts:
+def _is_continued(one: BatchInFlight, checkpoint_dir: Path | None) -> bool:
+    """Whether a later start of the task has repeated and committed the interrupted batch ``one`` as its first batch.
+
+    :raises WorldError: when the new owner planned the batch differently, or committed a later batch first.
+    :raises OSError: when another start takes the checkpoint in ``checkpoint_dir`` over meanwhile.
+    """
+    if checkpoint_dir is None or start_number_of(checkpoint_dir) == one.starts:
         return False
-    offsets, commits = holder / "offsets", holder / "commits"
+    offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
     committed = last_batch(commits)
     if committed is None or committed < one.batch:
         return False
     if (offsets / str(one.batch)).read_bytes() != one.plan:
-        raise WorldError(f"The new owner of {one.task} planned batch {one.batch} again instead of repeating its plan.")
+        raise WorldError(
+            f"The new owner of {one.task} planned batch {one.batch} again instead of repeating the old plan."
+        )
     later = [path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > one.batch]
     at_ns = (commits / str(one.batch)).stat().st_mtime_ns
     if any(path.stat().st_mtime_ns < at_ns for path in later):
@@ -106,21 +119,29 @@ def _is_continued(one: BatchInFlight, holder: Path | None) -> bool:
     return True
 
 
-def _assert_uncommitted(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
-    for one in cut:
-        holder = checkpoints.holder(one.task)
+def _assert_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
+    """:raises WorldError: when one of the batches is committed, or its task has no checkpoint any more."""
+    for one in interrupted:
+        holder = checkpoints.checkpoint_dir(one.task)
         if holder is None or (holder / "commits" / str(one.batch)).exists():
             raise WorldError(f"Batch {one.batch} of {one.task} was committed after its worker had been stopped.")
 
 
 def wait_until_stopped(group: int) -> None:
-    """Wait until every process of the group is stopped: SIGSTOP takes a moment to reach all threads."""
+    """Wait until every process of the process group is stopped or has ended, for ``_STOPPED_WITHIN_S`` at most.
+
+    SIGSTOP takes a moment. When the time is over, this returns without an error.
+    """
     deadline = time.monotonic() + _STOPPED_WITHIN_S
     while any(state not in "TtZX" for state in states(group)) and time.monotonic() < deadline:
         time.sleep(0.002)
 
 
 def _wait_until_gone(group: int) -> None:
+    """Wait until every process of the process group has ended.
+
+    :raises WorldError: when one still runs after ``_GONE_WITHIN_S``.
+    """
     deadline = time.monotonic() + _GONE_WITHIN_S
     while any(state not in "ZX" for state in states(group)):
         if time.monotonic() > deadline:
@@ -129,7 +150,7 @@ def _wait_until_gone(group: int) -> None:
 
 
 def states(group: int) -> list[str]:
-    """The states of all processes of a group, as the kernel writes them (R, S, T, Z, …)."""
+    """The states of all processes of the process group, as in ``/proc/<pid>/stat``: R, S, T, Z, …"""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

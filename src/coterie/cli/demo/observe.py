@@ -11,30 +11,32 @@ import pyarrow.parquet
 from coterie.cli.demo.checker import written_files
 from coterie.cli.demo.flights import CONNECTORS, TASKS
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import LINEAGE, last_batch, safe_name, starts_of
+from coterie.spark.checkpoint import LINEAGE, last_batch, safe_name, start_number_of
 
 ALL_TASKS = tuple(ConnectorTaskId(ConnectorName(name), number) for name in CONNECTORS for number in range(TASKS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The owner of each task, from the task statuses that the group reports; workers by their ``worker_id``."""
+    """The worker of each task, from the task statuses that the group reports."""
 
     owners: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
-    """The workers of the tasks that are RUNNING."""
+    """The ``worker_id`` (host:port) of each task that is RUNNING."""
     failed: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
-    """The traces of the tasks that are FAILED."""
+    """The trace of each task that is FAILED."""
 
     @property
-    def is_whole(self) -> bool:
+    def has_all_tasks(self) -> bool:
+        """Whether all tasks of the demo, and no others, are RUNNING."""
         return self.owners.keys() == set(ALL_TASKS)
 
     def tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
+        """The RUNNING tasks of the worker, sorted."""
         return sorted(task for task, owner in self.owners.items() if owner == worker_id)
 
 
 def placement(urls: Sequence[str]) -> Placement | None:
-    """The placement that the first responding worker reports; None when no worker responds."""
+    """The placement that the first responding worker of ``urls`` reports; None when no worker responds."""
     for url in urls:
         shown = _get(f"{url}/connectors?expand=status")
         if shown is None:
@@ -52,13 +54,14 @@ def placement(urls: Sequence[str]) -> Placement | None:
 
 
 def is_leader(url: str) -> bool:
-    """Whether the worker at ``url`` reports that it leads its group."""
+    """Whether the worker at ``url`` responds and reports that it leads its group."""
     shown = _get(f"{url}/coterie/worker")
     return shown is not None and bool(shown["group"]["is_leader"])
 
 
 def is_settled(urls: Sequence[str]) -> bool:
-    """Whether all these workers report the same generation, settled, and no scheduled rebalance delay."""
+    """Whether all workers at ``urls`` respond and report the same generation, that their group is settled, and that no
+    scheduled rebalance delay is left."""
     groups = [shown["group"] if (shown := _get(f"{url}/coterie/worker")) else None for url in urls]
     return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in groups) and (
         len({group["generation"] for group in groups if group is not None}) == 1
@@ -71,19 +74,22 @@ class Checkpoints:
     def __init__(self, location: Path) -> None:
         self._location = location
 
-    def holder(self, task: ConnectorTaskId) -> Path | None:
-        """The directory with the task's present checkpoint; None if there is none, or a start just takes it over."""
+    def checkpoint_dir(self, task: ConnectorTaskId) -> Path | None:
+        """The directory of the task's present checkpoint; None if there is none, or while a start takes it over."""
         folders = self._location.glob(f"{safe_name(task.connector)}-*/gen-*/{task.task}/*")
         return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
 
     def starts(self) -> dict[ConnectorTaskId, int]:
-        """How often each task was started, on all workers together; tasks that were never started are left out."""
-        holders = {task: self.holder(task) for task in ALL_TASKS}
-        return {task: starts_of(path) for task, path in holders.items() if path is not None}
+        """How often each task was started, on all workers together.
+
+        Tasks that were never started, or whose checkpoint a start takes over just now, are left out.
+        """
+        holders = {task: self.checkpoint_dir(task) for task in ALL_TASKS}
+        return {task: start_number_of(path) for task, path in holders.items() if path is not None}
 
 
 class Progress:
-    """Counts the rows of committed batches: batches in the output that are also in their task's ``commits``."""
+    """Counts the rows in the output files of committed batches: up to the last batch in the task's ``commits``."""
 
     def __init__(self, checkpoints: Checkpoints, out: Path) -> None:
         self._checkpoints = checkpoints
@@ -92,11 +98,11 @@ class Progress:
         self._rows: dict[Path, int] = {}
 
     def committed(self, connector: str) -> int:
-        """Rows of one connector that are committed now."""
+        """The number of rows of ``connector`` that are committed now."""
         last: dict[str, int] = {}
         for number in range(TASKS):
             task = ConnectorTaskId(ConnectorName(connector), number)
-            holder = self._checkpoints.holder(task)
+            holder = self._checkpoints.checkpoint_dir(task)
             if holder is not None and (batch := last_batch(holder / "commits")) is not None:
                 last[str(task)] = batch
         counted = 0
@@ -107,6 +113,7 @@ class Progress:
         return counted
 
     def _count(self, file: Path) -> int:
+        """The number of rows in ``file``, which is read once."""
         if file not in self._rows:
             self._rows[file] = _rows_in(file)
         return self._rows[file]
@@ -116,6 +123,7 @@ class Progress:
 
 
 def _rows_in(file: Path) -> int:
+    """The number of rows in a Parquet or JSON file; 0 for another file."""
     match file.suffix:
         case ".parquet":
             rows: int = pyarrow.parquet.read_metadata(file).num_rows

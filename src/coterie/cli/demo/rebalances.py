@@ -5,19 +5,25 @@ from collections.abc import Callable, Mapping, Sequence
 from coterie.nouns.jobs import ConnectorTaskId
 
 Owners = Mapping[ConnectorTaskId, str]
+"""The name of each task's worker."""
 Starts = Mapping[ConnectorTaskId, int]
+"""How often each task was started."""
 
 
 class Rebalances:
-    """Compares one settled placement with the next."""
+    """Reports the difference between one placement of all tasks and the next."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
+        """``say`` prints a line."""
         self._say = say
         self._owners: Owners = {}
         self._starts: Starts = {}
 
-    def settled(self, owners: Owners, starts: Starts) -> None:
-        """Report the change once every task runs again, if owners or starts changed. ``owners`` are workers' names."""
+    def report_if_changed(self, owners: Owners, starts: Starts) -> None:
+        """Print the difference to the previous call, if ``owners`` or ``starts`` differ. Call it when every task runs.
+
+        ``owners`` are the names of the tasks' workers, ``starts`` how often each task was started.
+        """
         if owners == self._owners and starts == self._starts:
             return
         self._say(f"Rebalance: {describe(self._owners, owners, self._starts, starts)}")
@@ -25,7 +31,7 @@ class Rebalances:
 
 
 def describe(before: Owners, after: Owners, starts_before: Starts, starts_after: Starts) -> str:
-    """Describe, in one line, the difference between two placements."""
+    """Describe, in one line, which tasks moved, were restarted on the same worker, or were not stopped."""
     if not before:
         workers = sorted(set(after.values()))
         shares = [f"{worker} {listed([task for task in sorted(after) if after[task] == worker])}" for worker in workers]
@@ -45,5 +51,5 @@ def describe(before: Owners, after: Owners, starts_before: Starts, starts_after:
 
 
 def listed(tasks: Sequence[ConnectorTaskId]) -> str:
-    """The tasks in one line."""
+    """The names of ``tasks``, separated by commas; "nothing" without tasks."""
     return ", ".join(map(str, tasks)) or "nothing"

@@ -12,7 +12,7 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILES
-from coterie.cli.demo.kill import BatchInFlight, assert_continued, kill_in_mid_batch
+from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch
 from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
 from coterie.cli.demo.rebalances import Rebalances, listed
 from coterie.cli.fleet import HOST, Fleet, FleetSettings, is_free
@@ -22,6 +22,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 WORKERS = 3
 TRIGGER_MS = 2_000
+"""The connectors' ``trigger.interval.ms``."""
 SETTINGS = {
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "500",
@@ -30,22 +31,32 @@ SETTINGS = {
     # Three Spark sessions on one small machine: each one is a local master with two threads.
     "spark.master": "local[2]",
 }
+"""The settings of the demo's workers that differ from those of other fleets."""
 INITIAL_DELAY_MS = 1_000
+"""How long the group waits for more workers before its first round."""
 KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
-"""Fractions of all rows: the kill is first tried at ``KILL_AT``, and must come from ``KILL_FROM`` to ``KILL_UNTIL``."""
+"""Fractions of all rows that are committed: the kill is first tried at ``KILL_AT``, and must come from ``KILL_FROM`` to
+``KILL_UNTIL``, unless a worker ended before for another reason."""
 UNTOUCHED_MIN = 3
+"""At least so many tasks must never have been stopped in the whole demo."""
 START_S = 600.0
 """How long the workers may take to start: three JVMs on a busy machine take minutes."""
-FED = "files fed"
-_LOOK_EVERY_S = 0.3
+FED_FILES = "files fed"
+"""The name of the progress bar for the files that the feed has written."""
+_POLL_INTERVAL_S = 0.3
+"""How often the progress and the placement of tasks are read."""
 _STANDSTILL_S = 45.0
-"""If all files are written and no new row is committed for this time, the demo stops waiting for missing rows."""
+"""If no file is written and no row is committed for this time, the demo stops waiting for missing rows."""
 
 
 def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) -> int:
-    """Run the demo in ``data`` or a temporary folder; returns the exit code.
+    """Run the demo in ``data`` or a temporary folder.
 
-    :raises WorldError: when the demo cannot start.
+    Returns the exit code: 0 if the output is correct, 130 after Ctrl-C, else 1, also after an error in a step, which is
+    printed. The temporary folder is deleted unless the exit code is 1.
+
+    :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package with the input is not
+        installed, or there are no free ports.
     """
     archive = flights.archive()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
@@ -62,10 +73,10 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
         name: checker.expected_rows(name, checker.package_rows(archive)).num_rows for name in flights.CONNECTORS
     }
     is_right, is_interrupted = False, False
-    with Display({FED: FILES, **expected}) as display:
+    with Display({FED_FILES: FILES, **expected}) as display:
         try:
             with Children(folder / "logs") as children:
-                is_right = Script(settings, children, display, archive, expected).play()
+                is_right = DemoRun(settings, children, display, archive, expected).run_demo()
         except (CoterieError, OSError) as error:
             display.say(f"The demo failed: {error}")
         except KeyboardInterrupt:
@@ -82,12 +93,13 @@ class OverdueError(WorldError):
     """A condition that the demo waits for did not become true in time."""
 
 
-class Script:
+class DemoRun:
     """One run of the demo."""
 
     def __init__(
         self, settings: FleetSettings, children: Children, display: Display, archive: Path, expected: dict[str, int]
     ) -> None:
+        """``archive`` is the zip file with the input, ``expected`` the number of output rows of each connector."""
         self._settings = settings
         self._children = children
         self._display = display
@@ -102,10 +114,10 @@ class Script:
         self._placement = Placement()
         self._done: dict[str, int] = {}
         self._feed: Child | None = None
-        self._looked_at = 0.0
+        self._observed_at = 0.0
 
-    def play(self) -> bool:
-        """Run all steps of the demo; returns whether the output is correct.
+    def run_demo(self) -> bool:
+        """Run all steps of the demo, and end all processes; returns whether the output is correct.
 
         :raises WorldError: when a step fails or takes too long.
         """
@@ -122,14 +134,16 @@ class Script:
             self._post_connectors()
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
             say(f"The feed starts writing {FILES} files with 336,776 flights, five files a second")
-            self._until(lambda: self._placement.is_whole, 60, f"all {len(ALL_TASKS)} tasks run")
-            self._until(lambda: self._share() >= KILL_AT, 90, f"{KILL_AT:.0%} of the rows are committed")
+            self._wait_until(lambda: self._placement.has_all_tasks, 60, f"all {len(ALL_TASKS)} tasks run")
+            self._wait_until(
+                lambda: self._committed_fraction() >= KILL_AT, 90, f"{KILL_AT:.0%} of the rows are committed"
+            )
             killed, cut = self._kill()
             self._await_survivors(cut)
             say(f"Starting a replacement: worker-{killed}")
             self._fleet.start_worker(killed)
             self._await_started({killed})
-            self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement owns tasks")
+            self._wait_until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement owns tasks")
             self._await_all_rows()
             self._check_untouched()
         except KeyboardInterrupt:
@@ -146,9 +160,9 @@ class Script:
         return is_right
 
     def _await_started(self, numbers: set[int]) -> None:
-        """Wait until these workers are ready, and print the startup status of each.
+        """Wait until these workers are ready, and print each change of their startup status.
 
-        :raises WorldError: when a worker has ended, or is not ready within ``START_S``.
+        :raises WorldError: when one of these workers has ended, or is not ready within ``START_S``.
         """
         shown: dict[int, str] = {}
 
@@ -157,14 +171,14 @@ class Script:
                 names = ", ".join(f"worker-{number}" for number in sorted(dead))
                 raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data}/logs")
             for number in sorted(numbers):
-                stage = self._fleet.start_stage(number)
+                stage = self._fleet.startup_status(number)
                 if shown.get(number) != stage:
                     shown[number] = stage
                     self._display.say(f"worker-{number}: {stage or 'ready'}")
             return not any(shown.values())
 
         try:
-            self._until(have_started, START_S, "all workers are ready")
+            self._wait_until(have_started, START_S, "all workers are ready")
         except OverdueError:
             late = "; ".join(f"worker-{number}: {stage}" for number, stage in sorted(shown.items()) if stage)
             load, processors = os.getloadavg()[0], os.cpu_count()
@@ -177,16 +191,22 @@ class Script:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _post_connectors(self) -> None:
+        """Create the connectors, and wait until they exist."""
         configs = flights.connector_configs(flights=self._flights, out=self._out, trigger_ms=TRIGGER_MS)
         self._flights.mkdir(parents=True, exist_ok=True)
         for name, config in configs.items():
-            self._until(lambda name=name, config=config: self._post(name, config), 60, f"{name} is created")  # type: ignore[misc]
+            self._wait_until(lambda name=name, config=config: self._post(name, config), 60, f"{name} is created")  # type: ignore[misc]
             self._display.say(
                 f"Posted {name}: {config.get('transforms', 'no transforms')} into {config['sink.format']}"
             )
 
     def _post(self, name: str, config: dict[str, str]) -> bool:
-        """Create the connector; returns whether it exists. False if a process cannot be reached: call again then."""
+        """Request that the connector is created; returns whether the connector exists now.
+
+        False if the worker does not respond within 5 s or reports another error than a refusal: call this again then.
+
+        :raises WorldError: when the worker refuses ``config``.
+        """
         number = min(self._fleet.workers)
         try:
             response = httpx.post(
@@ -198,12 +218,16 @@ class Script:
         except httpx.HTTPError:
             return False
         if response.status_code == httpx.codes.BAD_REQUEST:
-            raise WorldError(f"{name} was refused: {response.text}")
+            raise WorldError(f"The connector {name} was refused: {response.text}")
         # 409: an earlier attempt, whose response was lost, has created it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
     def _kill(self) -> tuple[int, list[BatchInFlight]]:
-        """Kill the worker, not the leader, that owns most tasks; returns its number and the interrupted batches."""
+        """Kill the worker that owns most tasks, except the leader; returns its number and the interrupted batches.
+
+        :raises WorldError: see :func:`.kill_in_mid_batch`; also when the kill came too early or too late
+            (``KILL_FROM``, ``KILL_UNTIL``).
+        """
         cut: list[BatchInFlight] = []
         while not cut:
             number = self._choose_victim()
@@ -211,49 +235,64 @@ class Script:
             self._display.say(
                 f"{child.name} will be killed: it owns most tasks ({listed(tasks)}) and is not the leader"
             )
-            cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
+            cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._observe)
             if not cut:
                 self._display.say(f"{child.name} has ended before the demo killed it, so another worker is chosen")
-        self._fleet.forget(number)
+        self._fleet.remove_killed_worker(number)
         self._count()
-        share = self._share()
+        share = self._committed_fraction()
         at = ", ".join(f"N = {one.batch} of {one.task}" for one in cut)
         self._display.say(
             f"SIGKILL for worker-{number} and its JVM in the middle of a batch, at {share:.0%} of the rows: "
             f"offsets/N exists and commits/N does not, for {at}, also after both processes have ended"
         )
         # If a worker ended before for another reason, its rebalance takes time, and the fraction may be any.
-        if not KILL_FROM <= share <= KILL_UNTIL and not self._fleet.gone:
-            raise WorldError(f"The kill came at {share:.0%}, not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}.")
+        if not KILL_FROM <= share <= KILL_UNTIL and not self._fleet.ended_workers:
+            raise WorldError(
+                f"The kill came when {share:.0%} of the rows were committed, "
+                f"not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}."
+            )
         return number, cut
 
     def _choose_victim(self) -> int:
-        """The worker, not the leader, that owns most tasks; waits until one worker reports that it leads the group."""
+        """Return the number of the worker that owns most tasks, except the leader.
+
+        This waits until all tasks run, exactly one worker reports that it leads the group, and another worker owns
+        tasks.
+
+        :raises OverdueError: when that takes longer than 60 s.
+        """
         owners: list[int] = []
 
         def is_known() -> bool:
             leaders = [number for number in self._fleet.workers if is_leader(self._settings.rest_url(number))]
             owners[:] = [number for number in self._fleet.workers if number not in leaders and self._owns(number)]
-            return self._lives_whole() and len(leaders) == 1 and bool(owners)
+            return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(owners)
 
-        self._until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
+        self._wait_until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
         return max(owners, key=lambda number: (len(self._tasks_of(number)), -number))
 
-    def _await_survivors(self, cut: list[BatchInFlight]) -> None:
-        self._until(
-            lambda: assert_continued(cut, self._checkpoints) and self._lives_whole(),
+    def _await_survivors(self, interrupted: list[BatchInFlight]) -> None:
+        """Wait until other workers have repeated the ``interrupted`` batches and run all tasks.
+
+        :raises WorldError: when that takes longer than 60 s, or a batch was not repeated as it was planned.
+        """
+        self._wait_until(
+            lambda: have_continued(interrupted, self._checkpoints) and self._all_tasks_run_on_live_workers(),
             60,
             "the other workers have taken over the tasks and repeated the interrupted batches",
         )
-        for one in cut:
+        for one in interrupted:
             self._display.say(
                 f"{one.task}: the new owner's first batch was N = {one.batch}, planned as before the kill"
             )
 
     def _await_all_rows(self) -> None:
-        """Wait until all rows are committed, or until no row was committed for ``_STANDSTILL_S``.
+        """Wait until all rows are committed, or until for ``_STANDSTILL_S`` no file was written and no row committed.
 
         In the latter case the checker reports the missing rows.
+
+        :raises OverdueError: when that takes longer than 150 s.
         """
         latest, since = -1, time.monotonic()
 
@@ -266,28 +305,29 @@ class Script:
                 time.monotonic() - since > _STANDSTILL_S
             )
 
-        self._until(is_over, 150, "all rows are committed")
+        self._wait_until(is_over, 150, "all rows are committed")
 
     def _check_untouched(self) -> None:
+        """:raises WorldError: when fewer than ``UNTOUCHED_MIN`` tasks were started once and never stopped."""
         untouched = sorted(task for task, count in self._checkpoints.starts().items() if count == 1)
         self._display.say(
             f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({listed(untouched)})"
         )
         # If a worker ended meanwhile for another reason, its tasks were stopped too, and there may be fewer.
-        if len(untouched) < UNTOUCHED_MIN and not self._fleet.gone:
-            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks were never stopped.")
+        if len(untouched) < UNTOUCHED_MIN and not self._fleet.ended_workers:
+            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks ran through the whole demo without a stop.")
 
     # -- observing ----------------------------------------------------------------------------------------------------
 
-    def _until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """Wait until ``condition`` is true.
+    def _wait_until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """Wait until ``condition`` is true; ``what`` describes the condition in the error.
 
-        :raises OverdueError: when it does not become true in time.
-        :raises WorldError: when a task failed.
+        :raises OverdueError: when ``condition`` is still false ``deadline_s`` after this call.
+        :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
         deadline = time.monotonic() + deadline_s
         while True:
-            self._look()
+            self._observe()
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -296,45 +336,53 @@ class Script:
                 )
             time.sleep(0.1)
 
-    def _look(self) -> None:
-        """Check the child processes and, every ``_LOOK_EVERY_S``, read and show the progress."""
-        self._fleet.tend()
+    def _observe(self) -> None:
+        """Check the child processes and, every ``_POLL_INTERVAL_S``, read and show the progress.
+
+        :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
+        """
+        self._fleet.check_children()
         if not self._fleet.workers:
             raise WorldError("No worker is left.")
         if self._feed is not None and self._feed.exit_code not in (None, 0):
             raise WorldError(f"The feed has failed. The end of its log:\n{self._feed.tail()}")
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+        if time.monotonic() - self._observed_at < _POLL_INTERVAL_S:
             return
-        self._looked_at = time.monotonic()
+        self._observed_at = time.monotonic()
         self._count()
         seen = placement([self._settings.rest_url(number) for number in sorted(self._fleet.workers)])
         if seen is not None:
             self._placement = seen
             for task, trace in seen.failed.items():
                 raise WorldError(f"{task} has failed:\n{trace}")
-        if self._lives_whole():
+        if self._all_tasks_run_on_live_workers():
             names = {task: self._name(owner) for task, owner in self._placement.owners.items()}
-            self._rebalances.settled(names, self._checkpoints.starts())
+            self._rebalances.report_if_changed(names, self._checkpoints.starts())
         owners = {f"worker-{number}": list(map(str, self._tasks_of(number))) for number in sorted(self._fleet.workers)}
         self._display.show(self._done, owners)
 
     def _count(self) -> None:
-        self._done = {FED: len(list(self._flights.glob("*.csv")))}
+        """Count the files that the feed has written, and the committed rows of each connector."""
+        self._done = {FED_FILES: len(list(self._flights.glob("*.csv")))}
         self._done |= {name: self._progress.committed(name) for name in self._expected}
 
-    def _share(self) -> float:
+    def _committed_fraction(self) -> float:
         """The fraction of all rows, of both connectors, that is committed."""
         return sum(self._done.get(name, 0) for name in self._expected) / sum(self._expected.values())
 
-    def _lives_whole(self) -> bool:
+    def _all_tasks_run_on_live_workers(self) -> bool:
         """Whether every task runs on a worker whose process runs."""
         living = {self._worker_id(number) for number in self._fleet.workers}
-        return self._placement.is_whole and set(self._placement.owners.values()) <= living
+        return self._placement.has_all_tasks and set(self._placement.owners.values()) <= living
 
     def _is_settled(self) -> bool:
-        return self._lives_whole() and is_settled([self._settings.rest_url(number) for number in self._fleet.workers])
+        """Whether every task runs on a live worker, and all live workers report a settled group without a delay."""
+        return self._all_tasks_run_on_live_workers() and is_settled(
+            [self._settings.rest_url(number) for number in self._fleet.workers]
+        )
 
     def _owns(self, number: int) -> bool:
+        """Whether worker ``number`` runs a task."""
         return bool(self._tasks_of(number))
 
     def _tasks_of(self, number: int) -> list[ConnectorTaskId]:
@@ -351,12 +399,12 @@ class Script:
 
 
 def _free_ports(count: int, *, preferred: int) -> int:
-    """The first of ``count`` consecutive free ports, starting at the preferred one.
+    """The first of ``count`` consecutive free ports, of all ports from ``preferred`` on.
 
-    It does not use a port that the system chooses: the system could also give that port to an outgoing connection of
-    another process before the demo opens it.
+    The system does not choose the port: it could also give that port to an outgoing connection of another process
+    before the demo opens the port.
 
-    :raises WorldError: when there are no such ports.
+    :raises WorldError: when there are no ``count`` consecutive free ports.
     """
     for first in range(preferred, 65537 - count):
         if all(is_free(port) for port in range(first, first + count)):

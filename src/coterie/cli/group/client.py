@@ -1,4 +1,4 @@
-"""A client of a group's REST API, which sends each request to the first worker that responds."""
+"""A client of a group's REST API, which sends each request to its workers in turn until a worker responds."""
 
 import sys
 import time
@@ -7,27 +7,29 @@ from urllib.parse import quote
 
 import httpx
 
-from coterie.cli.asking import message_in, nobody_at, open_client
-from coterie.cli.group.shown import OrderAnswer, ShownGroup, read_group, read_order_answer, read_paused
+from coterie.cli.group.descriptions import GroupDescription, OrderAnswer, read_group, read_order_answer, read_paused
+from coterie.cli.rest_request import error_message, open_client, unreachable_message
 from coterie.nouns.errors import WorldError
 
-_LOOK_EVERY_S = 0.2
-SILENT_S = 1.0
-"""Time after which the client prints why it waits: a worker is starting up, or there is no leader."""
-_ROUNDS_S = 30.0
+_POLL_INTERVAL_S = 0.2
+WAIT_MESSAGE_AFTER_S = 1.0
+"""Time from a request after which the client prints why it waits: a worker is starting up, or there is no leader."""
+_LEADER_WAIT_MAX_S = 30.0
 """How long a group may be without a leader that responds: a session timeout and a rebalance."""
 
 
 class GroupClient:
-    """A group, given the URL of any of its workers.
+    """A client of a group, given the URL of any of its workers.
 
-    The client adds the URLs of the other workers from each response, because the given worker may end first.
+    The client adds the URLs of the other workers from each description of the group, because the given worker may end
+    before the others.
     """
 
     def __init__(self, url: str) -> None:
+        """``url`` is the REST URL of a worker of the group."""
         self._urls = [url.rstrip("/")]
         self._has_answered = False
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
         self._client = open_client()
 
     def __enter__(self) -> "GroupClient":
@@ -36,10 +38,14 @@ class GroupClient:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def shown(self, *, patience_s: float = _ROUNDS_S) -> ShownGroup:
-        """The present group. While it has no leader that responds, the request is repeated for ``patience_s``.
+    def describe(self, *, patience_s: float = _LEADER_WAIT_MAX_S) -> GroupDescription:
+        """Return the group's present description.
 
-        :raises WorldError: when no worker responds, or with the message of an error response.
+        While no leader responds, the request is repeated until ``patience_s`` after this call; but if no worker has
+        responded to this client yet, the request is not repeated.
+
+        :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
+            a description of a group.
         """
         began = time.monotonic()
         while True:
@@ -53,48 +59,60 @@ class GroupClient:
             waited_s = time.monotonic() - began
             if is_final or waited_s >= patience_s:
                 raise WorldError(why)
-            if waited_s >= SILENT_S and why not in self._said:
-                self._said.add(why)  # a set, because the messages of two starting workers may alternate
+            if waited_s >= WAIT_MESSAGE_AFTER_S and why not in self._printed:
+                self._printed.add(why)  # a set, because the messages of two starting workers may alternate
                 sys.stderr.write(f"Waiting: {why}\n")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
-    def order(self, method: str, worker: str, what: str) -> OrderAnswer:
-        """Order ``worker`` to do ``what``; returns its response.
+    def send_order(self, method: str, worker: str, action: str) -> OrderAnswer:
+        """Order ``worker`` (a name, host:port or instance id) to do ``action``; returns the worker's response.
 
-        :raises WorldError: when no worker responds, or with the message of an error response.
+        ``method`` is POST to begin the action, DELETE to cancel it.
+
+        :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
+            that of a worker.
         """
-        self._said.clear()
-        response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
+        self._printed.clear()
+        response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{action}")
         if response is None or not response.is_success:
             raise WorldError(why)
         return read_order_answer(response.content, source=f"The response of {response.url}")
 
-    def wait(self, waits_for: Callable[[ShownGroup], str], *, within_s: float) -> str:
-        """Read the group until ``waits_for`` returns "" for it.
+    def wait_until_met(self, unmet: Callable[[GroupDescription], str], *, within_s: float) -> str:
+        """Read the group's description again and again until ``unmet`` returns "" for it, for ``within_s`` at most.
 
-        Returns the last result of ``waits_for`` or, when no worker responds until ``within_s``, the reason.
+        Returns the last result of ``unmet``: "" when the condition is met. If the group could not be read at the end of
+        ``within_s``, the result is the reason.
+
+        :raises WorldError: when a request fails before the end of ``within_s`` (see :meth:`describe`).
         """
         deadline = time.monotonic() + within_s
         while True:
             try:
-                shown = self.shown(patience_s=max(deadline - time.monotonic(), 0))
+                shown = self.describe(patience_s=max(deadline - time.monotonic(), 0))
             except WorldError as error:
                 if time.monotonic() < deadline:
                     raise
                 return str(error)
-            if not (left := waits_for(shown)) or time.monotonic() >= deadline:
+            if not (left := unmet(shown)) or time.monotonic() >= deadline:
                 return left
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
-    def paused(self) -> Set[str]:
-        """The connectors that are paused or stopped."""
+    def paused_connectors(self) -> Set[str]:
+        """The names of the connectors that are paused or stopped.
+
+        :raises WorldError: when no worker responds, or with the message of an error response.
+        """
         response, why = self._ask("GET", "/connectors?expand=status")
         if response is None or not response.is_success:
             raise WorldError(why)
         return read_paused(response.content, source=f"The response of {response.url}")
 
-    def refuses(self, url: str) -> bool:
-        """Whether connections to ``url`` are refused: no process listens there."""
+    def refuses_connections(self, url: str) -> bool:
+        """Whether no connection to ``url`` can be opened, because no process listens there.
+
+        False if the connection is opened and the response is an error or does not come in time.
+        """
         try:
             self._client.get(f"{url.rstrip('/')}/health")
         except httpx.ConnectError:
@@ -104,19 +122,23 @@ class GroupClient:
         return False
 
     def _ask(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
-        """Return the first response with a status below 500, else the last response or None; and an error message."""
+        """Send the request to the workers in turn, until a response has a status below 500.
+
+        Returns this response, else the last response, or None without any response; and the error message of the
+        response or, if there is none, the reason why no worker responded. The message has no meaning for a success.
+        """
         response: httpx.Response | None = None
         why = ""
         for url in list(self._urls):
             try:
                 response = self._client.request(method, url + path)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                why = why or nobody_at(url, error)
+                why = why or unreachable_message(url, error)
                 continue
             self._has_answered = True
             # The next request goes to this worker first: a worker that does not respond may cost a timeout.
             self._urls = [url, *(other for other in self._urls if other != url)]
-            why = f"{message_in(response)} (HTTP {response.status_code} from {url})"
+            why = f"{error_message(response)} (HTTP {response.status_code} from {url})"
             if response.status_code < 500:
                 break
         return response, why

@@ -9,10 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.assignors.memory import union
+from coterie.assignors.assignor_state import union
 from coterie.cli.group.client import GroupClient
-from coterie.cli.group.shown import OrderAnswer, ShownDeferred, ShownGroup, ShownJobs, ShownMember
-from coterie.cli.plan.preview import known_of
+from coterie.cli.group.descriptions import (
+    DeferredDescription,
+    GroupDescription,
+    JobsDescription,
+    MemberDescription,
+    OrderAnswer,
+)
+from coterie.cli.plan.preview import named_group
 from coterie.nouns.errors import WorldError
 
 # A name may contain the code of an emoji, such as :boom:.
@@ -22,18 +28,24 @@ _STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 SETTLE_S = 60.0
 """How long a group may take to become stable before the next worker restarts."""
 START_S = 60.0
-"""A worker that lost its membership counts as ended if its address refuses connections for this time. Its process
-replaces itself, and loading it takes long on a busy machine."""
-_IN_BETWEEN = ("starting", "stopping")
-_BEGUN = ("running", "failed", "taken")
+"""A worker that lost its membership in a restart counts as ended if its address refuses connections for this time. The
+worker's process replaces itself, and loading the new process takes long on a busy machine."""
+_TRANSITION_PHASES = ("starting", "stopping")
+"""The phases of tasks in which a group does not count as stable."""
+_STARTED_PHASES = ("running", "failed", "taken")
+"""The phases of tasks that count as started again after a restart."""
 
 
 # -- the group --------------------------------------------------------------------------------------------------------
 
 
 def show_group(url: str, *, as_json: bool) -> None:
+    """Print the group of the worker at ``url``, as JSON or as tables and sentences.
+
+    :raises WorldError: see :meth:`.GroupClient.describe`.
+    """
     with GroupClient(url) as group:
-        shown = group.shown()
+        shown = group.describe()
     if as_json:
         sys.stdout.write(shown.model_dump_json(indent=2, by_alias=True) + "\n")
         return
@@ -65,7 +77,8 @@ def show_group(url: str, *, as_json: bool) -> None:
         _console.print(f"[red]{escape(name)} is unassigned[/red]: {escape(job.reason)}.")
 
 
-def _state(member: ShownMember) -> str:
+def _state(member: MemberDescription) -> str:
+    """The member's state with rich's markup of its color, whether it drains, and how many jobs it claims."""
     style = _STYLES.get(member.state, "yellow")
     said = [f"[{style}]{escape(member.state)}[/{style}]"]
     if member.draining:
@@ -79,22 +92,24 @@ def _state(member: ShownMember) -> str:
 
 
 def drain(url: str, worker: str) -> None:
-    """Drain one worker, and print its progress until its process has ended.
+    """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended.
 
-    :raises WorldError: when the worker refuses the drain, the drain is cancelled, or the process ends before all jobs
-        have moved.
+    :raises WorldError: when the worker refuses the drain, is not a member yet, or ends before all its jobs have moved;
+        when the drain is cancelled or the process restarted; or when the group cannot be read.
     """
     with GroupClient(url) as group:
-        before = group.shown()
-        drained = group.order("POST", worker, "drain")
-        last = _at(before, drained) or _at(group.shown(), drained)  # The worker may have joined meanwhile.
+        before = group.describe()
+        drained = group.send_order("POST", worker, "drain")
+        last = _find_ordered_worker(before, drained) or _find_ordered_worker(
+            group.describe(), drained
+        )  # The worker may have joined meanwhile.
         if last is None:
-            raise WorldError(f"{drained.name} is draining and has just joined: follow it with `coterie group`")
+            raise WorldError(f"{drained.name} is draining and has just joined: follow the drain with `coterie group`")
         said = ""
         while True:
-            shown = group.shown()
-            now = _at(shown, drained)
-            if now is None and group.refuses(last.url):
+            shown = group.describe()
+            now = _find_ordered_worker(shown, drained)
+            if now is None and group.refuses_connections(last.url):
                 check_handed_over(shown, last)
                 _console.print(f"{escape(drained.name)} has handed its jobs over and has ended.")
                 return
@@ -114,29 +129,38 @@ def drain(url: str, worker: str) -> None:
             time.sleep(0.2)
 
 
-def _at(shown: ShownGroup, ordered: OrderAnswer) -> ShownMember | None:
-    """The member that accepted an order, found by its address, because two members may have the same name."""
-    return next((member for member in shown.members if member.worker_id == ordered.worker_id), None)
+def _find_ordered_worker(description: GroupDescription, ordered: OrderAnswer) -> MemberDescription | None:
+    """The member that accepted an order, found by its host:port, because two members may have the same name.
 
-
-def check_handed_over(shown: ShownGroup, last: ShownMember) -> None:
-    """Check that ``last``, which is no longer a member in ``shown``, left after its jobs had moved.
-
-    After a crash the member stays in the group, UNREACHABLE, until its session ends.
-
-    :raises WorldError: when it ended before.
+    None if ``description`` has no such member.
     """
-    had = (last.owned.jobs | last.revoked.jobs) & shown.configured.jobs
-    left = had - union(member.owned.jobs for member in shown.members)
+    return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
+
+
+def check_handed_over(description: GroupDescription, last: MemberDescription) -> None:
+    """Check that a drained member left the group after its jobs had moved.
+
+    ``last`` is the last state of the member, which is missing in ``description``. After a crash a member stays in the
+    group, UNREACHABLE, until its session ends.
+
+    :raises WorldError: when ``last`` had jobs, and was UNREACHABLE or had a job that no other member owns now.
+    """
+    had = (last.owned.jobs | last.revoked.jobs) & description.configured.jobs
+    left = had - union(member.owned.jobs for member in description.members)
     if had and (last.state == _UNREACHABLE or left):
         raise WorldError(
-            f"{last.name} ended before its drain was complete; its {_count(len(had))} are those of a lost worker."
+            f"{last.name} ended before its drain was complete; its {_count(len(had))} are treated as those of a lost "
+            "worker."
         )
 
 
 def uncordon(url: str, worker: str) -> None:
+    """Order ``worker`` to cancel its drain.
+
+    :raises WorldError: see :meth:`.GroupClient.send_order`.
+    """
     with GroupClient(url) as group:
-        name = group.order("DELETE", worker, "drain").name
+        name = group.send_order("DELETE", worker, "drain").name
     _console.print(f"The drain of {escape(name)} is cancelled: the worker stays and accepts jobs again.")
 
 
@@ -146,14 +170,18 @@ def uncordon(url: str, worker: str) -> None:
 def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> None:
     """Restart all workers of a group, or ``only`` these, one after the other, the leader last.
 
-    :raises WorldError: when a worker does not return in time, another worker leaves meanwhile, or the group does not
-        become stable; names the restarted workers and the command to continue with.
+    ``timeout_s`` is how long each worker may take from the order until it runs its jobs again.
+
+    :raises WorldError: when a name in ``only`` does not match exactly one worker, the only worker is not named, or the
+        group is not stable at the beginning. Also when a worker refuses to restart or does not return in time, another
+        worker leaves meanwhile, or the group does not become stable again: then the message names the restarted workers
+        and the command to continue with.
     """
     with GroupClient(url) as group:
-        shown = _well(group)
+        shown = _wait_until_stable(group)
         seen = list(shown.members)
-        known = known_of(shown, source="The response of the group")
-        named = {known.member(text) for text in only} or known.names.keys()
+        known = named_group(shown, source="The response of the group")
+        named = {known.find_member(text) for text in only} or known.names.keys()
         left = [member for member in seen if member.member_id in named]
         names = ", ".join(escape(member.name) for member in seen)
         _console.print(f"The group has {_count(len(seen), 'worker')}: {names}.")
@@ -162,17 +190,17 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
         restarted: list[str] = []
         try:
             while left:
-                shown = _well(group, seen)
-                here = (member for member in shown.members if any(_is_same(member, one) for one in left))
+                shown = _wait_until_stable(group, seen)
+                here = (member for member in shown.members if any(_is_same_worker(member, one) for one in left))
                 member = min(here, key=lambda one: (shown.is_led_by(one), one.name))
                 began = time.monotonic()
-                group.order("POST", member.worker_id, "restart")  # A worker that refuses stays in `left`.
+                group.send_order("POST", member.worker_id, "restart")  # A worker that refuses stays in `left`.
                 _console.print(f"{escape(member.name)} restarts…")
-                left = [one for one in left if not _is_same(one, member)]
-                back = _until_back(group, member, began=began, timeout_s=timeout_s)
-                seen = [back if _is_same(one, member) else one for one in seen]
+                left = [one for one in left if not _is_same_worker(one, member)]
+                back = _wait_until_rejoined(group, member, began=began, timeout_s=timeout_s)
+                seen = [back if _is_same_worker(one, member) else one for one in seen]
                 restarted.append(member.name)
-            _well(group, seen)  # A restarted worker may have left since.
+            _wait_until_stable(group, seen)  # A restarted worker may have left since.
         except WorldError as error:
             done = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
             again = " ".join(shlex.quote(one.name) for one in left)
@@ -184,8 +212,11 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
         _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _check_alone(member: ShownMember, *, is_named: bool) -> None:
-    """:raises WorldError: when the only worker was not named in the command: other workers may be about to join."""
+def _check_alone(member: MemberDescription, *, is_named: bool) -> None:
+    """Print that no job runs until ``member``, the only worker of the group, has restarted.
+
+    :raises WorldError: when the worker was not named in the command: other workers may be about to join.
+    """
     if not is_named:
         raise WorldError(
             f"The group has no other worker than {member.name}, and no job would run until it has restarted. "
@@ -194,19 +225,24 @@ def _check_alone(member: ShownMember, *, is_named: bool) -> None:
     _console.print(f"{escape(member.name)} is the only worker of the group: no job runs until it has restarted.")
 
 
-def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
-    """Wait until ``member`` has restarted and runs its jobs; returns the new state of the member.
+def _wait_until_rejoined(
+    group: GroupClient, member: MemberDescription, *, began: float, timeout_s: float
+) -> MemberDescription:
+    """Wait until ``member`` has restarted and runs its jobs, and print that; returns the new state of the member.
 
-    :raises WorldError: when it has not restarted in time, or has ended.
+    ``member`` is its state before the restart, and ``began`` the time of the order (``time.monotonic``).
+
+    :raises WorldError: when the member has not restarted and started its tasks within ``timeout_s`` of this call, or
+        has ended.
     """
-    back: ShownMember | None = None
+    back: MemberDescription | None = None
     has_lost_place = False
     refused_since: float | None = None
 
-    def away(shown: ShownGroup) -> str:
+    def away(shown: GroupDescription) -> str:
         nonlocal back, has_lost_place, refused_since
-        back = next((one for one in shown.members if _is_same(one, member)), None)
-        if back is not None or not group.refuses(member.url):
+        back = next((one for one in shown.members if _is_same_worker(one, member)), None)
+        if back is not None or not group.refuses_connections(member.url):
             refused_since = None
         elif refused_since is None:
             refused_since = time.monotonic()
@@ -227,11 +263,11 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
             return "it does not respond"
         if back.life == member.life:
             return "it is still stopping its tasks"
-        if trouble := _trouble(shown):
+        if trouble := _instability(shown):
             return trouble
         return _tasks_left_to_start(group, member, back)
 
-    if why := group.wait(away, within_s=timeout_s):
+    if why := group.wait_until_met(away, within_s=timeout_s):
         raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {why}")
     assert back is not None, "the worker has restarted"
     stayed = back.owned == member.owned
@@ -241,67 +277,72 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
     return back
 
 
-def _tasks_left_to_start(group: GroupClient, member: ShownMember, back: ShownMember) -> str:
-    """Return a text such as "1 of its 2 tasks run" while tasks that ``member`` ran, and ``back`` still has, do not run.
+def _tasks_left_to_start(group: GroupClient, member: MemberDescription, back: MemberDescription) -> str:
+    """Return a text such as "1 of its 2 tasks run" if ``back`` runs fewer tasks than ``member`` did; else "".
 
-    Tasks of paused connectors need not run. The text is empty when all other tasks run.
+    ``member`` and ``back`` are the same worker before and after its restart. Tasks that it no longer owns, and tasks of
+    paused connectors, need not run.
     """
     kept = (back.owned.jobs & member.owned.jobs).tasks
-    works = _begun(back)
-    if works < min(_begun(member), len(kept)):
-        paused = group.paused()
-        due = min(_begun(member), sum(task.connector not in paused for task in kept))
+    works = _started_task_count(back)
+    if works < min(_started_task_count(member), len(kept)):
+        paused = group.paused_connectors()
+        due = min(_started_task_count(member), sum(task.connector not in paused for task in kept))
         if works < due:
             return f"{works} of its {_count(due, 'task')} run"
     return ""
 
 
-def _is_same(one: ShownMember, other: ShownMember) -> bool:
-    """Whether both are the same worker.
+def _is_same_worker(one: MemberDescription, other: MemberDescription) -> bool:
+    """Whether both are the same worker: they have the same member id or the same host:port.
 
-    A worker that kept its membership may have another port. One that lost it has another member id at the same address.
+    A worker that kept its membership may have another port. A worker that lost its membership has another member id at
+    the same host:port.
     """
     return one.member_id == other.member_id or one.worker_id == other.worker_id
 
 
-def _begun(member: ShownMember) -> int:
-    return sum((member.phases or {}).get(phase, 0) for phase in _BEGUN)
+def _started_task_count(member: MemberDescription) -> int:
+    """How many tasks of ``member`` are in ``_STARTED_PHASES``."""
+    return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
 
 
-def _well(group: GroupClient, seen: Sequence[ShownMember] = ()) -> ShownGroup:
-    """Wait until all ``seen`` are members and the group is stable, so that one of them can restart; returns the group.
+def _wait_until_stable(group: GroupClient, seen: Sequence[MemberDescription] = ()) -> GroupDescription:
+    """Wait until all ``seen`` workers are members and the group is stable, so that a worker can restart.
+
+    Returns the stable group. Each new cause of the wait is printed.
 
     :raises WorldError: with the cause, when the group does not become stable within ``SETTLE_S``.
     """
     said = ""
-    well: ShownGroup | None = None
+    well: GroupDescription | None = None
 
-    def wrong(shown: ShownGroup) -> str:
+    def wrong(shown: GroupDescription) -> str:
         nonlocal said, well
         well = shown
-        gone = next((one for one in seen if not any(_is_same(one, member) for member in shown.members)), None)
-        trouble = f"{gone.name} has left the group" if gone is not None else _trouble(shown)
+        gone = next((one for one in seen if not any(_is_same_worker(one, member) for member in shown.members)), None)
+        trouble = f"{gone.name} has left the group" if gone is not None else _instability(shown)
         if trouble and trouble != said:
             said = trouble
             _console.print(f"Waiting until the group is stable: {escape(trouble)}.")
         return trouble
 
-    if trouble := group.wait(wrong, within_s=SETTLE_S):
+    if trouble := group.wait_until_met(wrong, within_s=SETTLE_S):
         raise WorldError(f"The group is not stable: {trouble}")
     assert well is not None, "the group was read"
     return well
 
 
-def _trouble(shown: ShownGroup) -> str:
-    """The reason why a group is not stable; empty when it is."""
-    for member in shown.members:
+def _instability(description: GroupDescription) -> str:
+    """The first reason why the group is not stable; empty when the group is stable."""
+    for member in description.members:
         if member.state != "STABLE":
             return f"{member.name} is {member.state}"
         if member.draining:
             return f"{member.name} is draining"
-        if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _IN_BETWEEN):
+        if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _TRANSITION_PHASES):
             return f"jobs of {member.name} are starting or stopping"
-    for deferred in shown.deferred:
+    for deferred in description.deferred:
         return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for the worker's return"
     return ""
 
@@ -309,13 +350,16 @@ def _trouble(shown: ShownGroup) -> str:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _whose(deferred: ShownDeferred) -> str:
+def _whose(deferred: DeferredDescription) -> str:
+    """The departed worker for which the jobs wait: its name, else its instance id, else a general phrase."""
     return deferred.worker or deferred.instance_id or "a worker that has left"
 
 
-def _jobs(jobs: ShownJobs) -> str:
+def _jobs(jobs: JobsDescription) -> str:
+    """The number of ``jobs`` as text, such as "2 jobs"."""
     return _count(len(jobs))
 
 
 def _count(count: int, what: str = "job") -> str:
+    """``count`` and ``what`` as text, such as "1 job" or "2 jobs"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

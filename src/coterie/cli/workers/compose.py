@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coterie import __version__
-from coterie.assignors.members import Policy
-from coterie.cli.collector import collect_seldom
+from coterie.assignors.members import RebalancePolicy
+from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.cli.workers import relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
-from coterie.kafka.admission import check_admission
+from coterie.kafka.broker_access import check_broker_access
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.security import java_settings
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.machine import step
-from coterie.member.classic.state import QUIET_MARGIN_MS, Member, MemberSettings
+from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.membership import PlaceHandover
@@ -46,16 +46,21 @@ from coterie.worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 
-RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
-"""Creates the runtime of a worker with these settings and this name. While it runs, only it uses the given folder."""
+RuntimeFactory: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
+"""Creates the task runtime of a worker with these settings and this name. As long as the worker runs, only its runtime
+uses the given folder."""
 
 
-MembershipOf: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
-"""Creates the membership of a worker with these settings and this client id. It continues the membership of the
-worker's previous process if one is given."""
+MembershipFactory: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
+"""Creates the membership of a worker with these settings and this client id. If a membership of the worker's previous
+process is given, the new membership continues it; otherwise (None) the worker joins as a new member."""
 
 
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
+    """Create a runtime that runs tasks on Spark; see :data:`RuntimeFactory`.
+
+    :raises WorldError: see :func:`jar_settings`.
+    """
     return SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=Path(settings.checkpoint_location),
@@ -74,7 +79,13 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
 
 
 def jar_settings(settings: WorkerSettings) -> JarSettings | None:
-    """:raises WorldError: when jars.dir is not a folder, or jars are to be fetched and there is no default folder."""
+    """Return the folder of jars that the worker uses, and whether it fetches missing jars.
+
+    None if ``jars.dir`` is not set, jars are not to be fetched, and there is no readable default folder.
+
+    :raises WorldError: when ``jars.dir`` is not a folder and jars are not to be fetched, or jars are to be fetched and
+        there is no default folder.
+    """
     if settings.jars_dir:
         folder = Path(settings.jars_dir).absolute()
         if not settings.jars_fetch and not os.path.isdir(folder):
@@ -94,11 +105,12 @@ def jar_settings(settings: WorkerSettings) -> JarSettings | None:
 
 
 def kafka_coordinator(settings: WorkerSettings, member: MemberSettings, client_id: str) -> KafkaCoordinator:
+    """Create the client with which a worker sends requests to its group's coordinator."""
     return KafkaCoordinator(
         settings.bootstrap_servers,
         client_id=client_id,
         request_timeout_ms=member.lease.request_timeout_ms,
-        parked_timeout_ms=member.answer_timeout_ms,
+        parked_timeout_ms=member.response_timeout_ms,
         security=settings.security,
     )
 
@@ -106,22 +118,25 @@ def kafka_coordinator(settings: WorkerSettings, member: MemberSettings, client_i
 def classic_membership(
     settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
 ) -> Membership:
+    """Create a membership in a group of the classic protocol; see :data:`MembershipFactory`."""
     return GroupMembership(step, Member(member, place), kafka_coordinator(settings, member, client_id))
 
 
 def run_worker(
-    settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime, check_settings: Callable[[], object] = lambda: None
+    settings: WorkerSettings,
+    runtime_factory: RuntimeFactory = spark_runtime,
+    check_settings: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run one worker until it ends; returns the exit code. Its REST port is bound before anything else starts.
+    """Run one worker until it ends; returns the exit code. The REST port is bound before anything else starts.
+
+    A worker that was ordered to restart replaces this process, and this function does not return. If the worker
+    received a signal meanwhile, or its process cannot be replaced, the worker leaves its group instead.
 
     ``check_settings`` raises an error if the worker could not restart with its present settings file.
 
-    A worker that was ordered to restart leaves its group if it does not restart: because it received a signal
-    meanwhile, or because its process could not be replaced.
-
-    :raises WorldError: when it cannot start (a port in use, no broker, no Java), or cannot replace its process.
+    :raises WorldError: when the worker cannot start (a port in use, no broker, no Java), or cannot replace its process.
     """
-    collect_seldom()
+    raise_gc_thresholds()
     workers: list[Worker] = []
 
     def made(worker: Worker) -> None:
@@ -130,25 +145,29 @@ def run_worker(
 
     with bind(*settings.listener) as listener:
         member = member_settings(settings, listener)
-        place = relaunch.handed_on(member)
-        life = serve_life(settings, listener, runtime_of, made=made, place=place, check_settings=check_settings)
+        place = relaunch.inherited_place(member)
+        life = serve_worker(
+            settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
+        )
         ended = asyncio.run(life)
-    if not ended.restarts:
+    if not ended.relaunches:
         return ended.code
     # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.
-    if (reason := workers[0].ordered) is None:
+    if (reason := workers[0].shutdown_reason) is None:
         try:
-            relaunch.begin_anew(member, ended.place)
+            relaunch.relaunch_process(member, ended.handover)
         except WorldError as error:
-            asyncio.run(_leave(settings, member, ended.place, str(error)))
+            asyncio.run(_leave(settings, member, ended.handover, str(error)))
             raise
     logger.info("This worker was ordered to restart, but ends instead: %s", reason)
-    asyncio.run(_leave(settings, member, ended.place, reason))
+    asyncio.run(_leave(settings, member, ended.handover, reason))
     return 0
 
 
 def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
-    """Check that a worker that listens as in ``running`` could listen as in ``settings``.
+    """Check that a worker that listens as in ``running`` could listen as in ``settings`` after a restart.
+
+    If both have the same port, only the host is checked: the port is in use until the process ends.
 
     :raises WorldError: when another process uses the port, or the host is not an address of this machine.
     """
@@ -157,6 +176,7 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
 
 
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
+    """Return the settings of the worker's membership; its URL has the port of ``listener``."""
     return MemberSettings(
         group_id=settings.group_id,
         instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
@@ -166,25 +186,29 @@ def member_settings(settings: WorkerSettings, listener: socket.socket) -> Member
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
-        quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
-        protocols=ConnectProtocol.named(settings.connect_protocol).offered,
+        next_round_window_ms=settings.task_shutdown_graceful_timeout_ms + NEXT_ROUND_MARGIN_MS,
+        protocols=ConnectProtocol.from_setting(settings.connect_protocol).versions_to_offer,
         claims=settings.claims,
     )
 
 
-async def serve_life(
+async def serve_worker(
     settings: WorkerSettings,
     listener: socket.socket,
-    runtime_of: RuntimeOf = spark_runtime,
+    runtime_factory: RuntimeFactory = spark_runtime,
     *,
-    made: Callable[[Worker], None],
-    membership_of: MembershipOf = classic_membership,
+    on_created: Callable[[Worker], None],
+    membership_factory: MembershipFactory = classic_membership,
     place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Exit:
-    """Run a worker until it ends or must restart, with the membership ``place`` of its previous process, if any.
+    """Run a worker until it ends or must restart; returns its exit code, the reason, and the membership to hand over.
 
-    ``made`` is called with the worker before the worker starts. Several workers can run in one process.
+    ``place`` is the membership of the worker's previous process, which the worker continues; None to join as a new
+    member. ``on_created`` is called with the worker before the worker starts. ``check_settings`` raises an error if the
+    worker could not restart with its present settings file. Several workers can run in one process.
+
+    :raises WorldError: when the worker cannot start, for example because no broker responds.
     """
     port = listener.getsockname()[1]
     name, member = settings.name(bound_port=port), member_settings(settings, listener)
@@ -192,7 +216,7 @@ async def serve_life(
     logger.info("%s serves REST at %s and is starting", name, member.url)
     async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
-            runtime = runtime_of(settings, name, Path(scratch))
+            runtime = runtime_factory(settings, name, Path(scratch))
             worker = Worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
@@ -205,7 +229,7 @@ async def serve_life(
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
-                    policy=Policy(
+                    policy=RebalancePolicy(
                         max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
                         moves_per_round_max=settings.rebalance_max_moves_per_round,
                         round_interval_ms=settings.rebalance_round_interval_ms,
@@ -220,13 +244,13 @@ async def serve_life(
                 ),
                 config_log=config_log,
                 status_log=status_log,
-                membership=membership_of(settings, member, client_id, place),
+                membership=membership_factory(settings, member, client_id, place),
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
-                place=place,
+                handover=place,
                 check_settings=check_settings,
             )
-            made(worker)
+            on_created(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
             ended = await serve_while(app, listener, worker.run())
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
@@ -234,13 +258,17 @@ async def serve_life(
 
 
 async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:
-    """Leave the group with the membership ``place``, because no process will continue it."""
+    """Leave the group as the member with the membership ``place``, which no process will continue.
+
+    Do nothing if ``place`` is None.
+    """
     if place is not None:
         membership = classic_membership(settings, member, settings.client_id or "coterie", place)
         await asyncio.gather(membership.run(), membership.leave(reason))
 
 
 def _obey_signals(worker: Worker) -> None:
+    """Shut ``worker`` down on SIGTERM and SIGINT."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
@@ -248,11 +276,13 @@ def _obey_signals(worker: Worker) -> None:
 
 @asynccontextmanager
 async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
-    """Open the worker's topics, and create missing ones; yields the client, the config log and the status log.
+    """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
 
-    The offset topic is created as well, as Connect does; nothing writes to it yet.
+    The offset topic is created as well, as Connect does; nothing writes to the offset topic yet.
+
+    :raises WorldError: when the broker cannot be reached, or a topic cannot be opened or created.
     """
-    await check_admission(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    await check_broker_access(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
         config_log = await topics.open(
@@ -280,4 +310,5 @@ async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tup
 
 
 def _file_name(name: str) -> str:
+    """A file name for the worker ``name``, in which each special character is replaced by ``_``."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in f"coterie-{name}")

@@ -1,8 +1,8 @@
 """Relaunches a worker: the process replaces itself (``exec``), with the same arguments, and passes its membership on.
 
 The process keeps its pid, so its supervisor (a shell, systemd, a container, `coterie up`) does not notice the restart.
-The membership is passed in an open file that has no name any more: its size is not limited, no other process can read
-it, and no file is left over.
+The membership is passed in an open file that has no name any more: the size of the membership is not limited, no other
+process can read the file, and no file is left over.
 """
 
 import json
@@ -20,17 +20,20 @@ from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect_place import decode_place, encode_place
 
 PLACE_VARIABLE = "COTERIE_PLACE"
-"""The descriptor of the open file with the membership of the previous process."""
+"""The environment variable with the descriptor of the open file that contains the previous process's membership."""
 VERSION = 1
-"""The version of that file's format. Increment it with every change: the two processes may be of different releases."""
+"""The version of this file's format. Increment it with every change: the two processes may be of different releases."""
 
 logger = logging.getLogger(__name__)
 
 
-def begin_anew(settings: MemberSettings, place: PlaceHandover | None) -> NoReturn:
-    """Replace this process by a new one; ``place`` is its membership as a member with ``settings``.
+def relaunch_process(settings: MemberSettings, place: PlaceHandover | None) -> NoReturn:
+    """Replace this process by a new one, and pass on ``place``, its membership as a member with ``settings``.
 
-    :raises WorldError: when that fails, for example because the interpreter was deleted or the disk is full.
+    If ``place`` is None, the new process joins the group as a new member.
+
+    :raises WorldError: when the process cannot be replaced, for example because the interpreter was deleted or the disk
+        is full.
     """
     environment = {key: value for key, value in os.environ.items() if key != PLACE_VARIABLE}
     try:
@@ -41,20 +44,21 @@ def begin_anew(settings: MemberSettings, place: PlaceHandover | None) -> NoRetur
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
-        environment.update(parent.handed_on())
+        environment.update(parent.inherited_environment())
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     except OSError as error:
-        raise WorldError(f"{sys.executable} could not be executed to restart the worker: {error}") from error
+        raise WorldError(f"the worker's process could not be replaced by a new {sys.executable}: {error}") from error
 
 
-def handed_on(settings: MemberSettings) -> PlaceHandover | None:
-    """The membership that the previous process passed on, if a member with ``settings`` can continue it.
+def inherited_place(settings: MemberSettings) -> PlaceHandover | None:
+    """Return the membership that the previous process passed on, if a member with ``settings`` can continue it.
 
-    A member whose join metadata has changed, for example its protocol or address, must join again. None if the group
-    or the instance id has changed. None also if the file cannot be read, for example because another release wrote it:
-    then the worker joins as a new member.
+    If the metadata of the member's JoinGroup request has changed, for example its protocol, address or timeouts, the
+    membership has ``must_ask_for_round``, so that the member starts a rebalance. None if no membership was passed on,
+    the group or the instance id has changed, or the file cannot be read, for example because another release wrote it:
+    then the worker joins as a new member. A second call returns None.
     """
     descriptor = os.environ.pop(PLACE_VARIABLE, None)
     if descriptor is None:
@@ -71,13 +75,20 @@ def handed_on(settings: MemberSettings) -> PlaceHandover | None:
 
 
 def encode(settings: MemberSettings, place: PlaceHandover) -> bytes:
-    """Encode the membership ``place`` of a member with ``settings``."""
-    handed = {"version": VERSION, "who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
+    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
+    handed = {
+        "version": VERSION,
+        "who": _member_key(settings),
+        "said": _join_metadata(settings),
+        "place": encode_place(place).decode(),
+    }
     return json.dumps(handed).encode()
 
 
 def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
-    """Decode ``data`` as described at :func:`handed_on`.
+    """Decode ``data`` of :func:`encode` for a member with ``settings``, as described at :func:`inherited_place`.
+
+    None if the group or the instance id has changed.
 
     :raises WireError: when the bytes are malformed, or of another version.
     """
@@ -88,17 +99,18 @@ def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
         who, said, place = handed["who"], handed["said"], decode_place(handed["place"].encode())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
-    if who != _who(settings):
+    if who != _member_key(settings):
         return None
-    return place if said == _said(settings) else replace(place, must_ask_for_round=True)
+    return place if said == _join_metadata(settings) else replace(place, must_ask_for_round=True)
 
 
-def _who(settings: MemberSettings) -> list[str | None]:
+def _member_key(settings: MemberSettings) -> list[str | None]:
+    """The group and the instance id: with other values, a member cannot continue a membership."""
     return [settings.group_id, settings.instance_id]
 
 
-def _said(settings: MemberSettings) -> str:
-    """The metadata in a member's JoinGroup request without its jobs, as text that is the same in every process."""
+def _join_metadata(settings: MemberSettings) -> str:
+    """The member's part of a JoinGroup request, without its jobs, as text that is the same in every process."""
     claims = None if settings.claims is None else [str(job) for job in settings.claims]
     protocols = [protocol.setting for protocol in settings.protocols]
     timeouts = [settings.session_timeout_ms, settings.rebalance_timeout_ms]

@@ -9,10 +9,10 @@ from coterie.nouns.errors import ConfigError, WorldError
 
 
 def read(path: Path) -> tuple[WorkerSettings, list[str]]:
-    """Read the settings of a worker; returns them and a warning for each key that has no effect.
+    """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
 
-    :raises ConfigError: names the file and each invalid key.
-    :raises WorldError: when the file cannot be read.
+    :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.
+    :raises WorldError: when the file cannot be read or is not UTF-8.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,9 +30,10 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
         raise ConfigError(_named(error, lambda _: str(path))) from None
     unknown = dict.fromkeys(WorkerSettings.unknown_keys(found), "it is not a key of a worker")
     return settings, [
-        f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.idle_keys()}.items()
+        f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.ineffective_keys()}.items()
     ]
 
 
 def _named(error: ConfigError, place: Callable[[str], str]) -> dict[str, list[str]]:
+    """The messages of ``error`` by key, each after the text that ``place`` returns for the key."""
     return {key: [f"{place(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}

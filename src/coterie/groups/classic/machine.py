@@ -1,27 +1,32 @@
 """The coordinator of one classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the deadlines between them.
 
-Theory of operation. A rebalance has two halves. In the *join phase* (PREPARING_REBALANCE) every JoinGroup is parked
-until all known members have rejoined or the longest of their rebalance timeouts has passed. Members that have not
-rejoined by then are removed, the generation rises, and all parked joins get their responses; the leader's response
-contains the metadata of all members. In the *sync phase* (COMPLETING_REBALANCE) every SyncGroup is parked until the
-leader's SyncGroup arrives with the assignments. Then the assignments are written, the group is STABLE, and all parked
-syncs get their responses. Any change of the membership opens the next join phase.
+Theory of operation. A rebalance has two halves. In the *join phase* (PREPARING_REBALANCE) every JoinGroup is *parked*:
+the response is sent later, when all members have rejoined and every issued member id was used, or when the longest
+rebalance timeout of all members has passed. Members that have not rejoined by then are removed, except static members;
+the generation rises, and all parked joins get their responses. The leader's response contains the metadata of all
+members. In the *sync phase* (COMPLETING_REBALANCE) every SyncGroup is parked until the leader's SyncGroup arrives with
+the assignments. Then the assignments are written, the group is STABLE, and all parked syncs get their responses. The
+next join phase begins when a member is added or removed, when a member joins with other protocols, or when the leader
+joins.
 
 Behaviour, codes and the order of checks are those of Kafka's GroupCoordinator (KIP-62 for the two timeouts, KIP-134 for
 the initial delay, KIP-345 for static members, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup),
 except that
 
-- the generation is written when the join phase ends, too (see `GenerationWritten`);
+- the generation is written to the log when its join phase ends, too, not only after the leader's SyncGroup (see
+  `GenerationWritten`);
 - when the leader was removed, the member that rejoined first becomes the leader;
 - when a member sends a request again, its parked request gets the response REBALANCE_IN_PROGRESS; Kafka drops the
   parked request without a response;
-- a static member that is absent when a join phase ends is not awaited in the sync phase after it: it stays a member
-  until its session ends. Kafka removes it, with all members that have not synced when the rebalance timeout has passed;
+- the sync phase does not wait for a static member that was absent when the join phase ended: this member stays in the
+  group until its session ends. Kafka removes it with all members that have not sent SyncGroup when the rebalance
+  timeout has passed;
 - a static member that returns to a full group is accepted, also during a join phase: its slot within the size limit is
   reserved while it is absent. Kafka responds GROUP_MAX_SIZE_REACHED, and during a join phase accepts other members
   instead;
-- a join or sync with an immediate response renews the session in full, as a heartbeat does. Kafka does not move the end
-  of the session, so a member can start jobs on a response that it received shortly before its session ended.
+- a JoinGroup or SyncGroup that gets its response at once begins a new session timeout, as a heartbeat does. Kafka does
+  not move the end of the session, so a member can start jobs on a response that it received shortly before its session
+  ended.
 """
 
 from collections.abc import Mapping
@@ -29,7 +34,6 @@ from collections.abc import Mapping
 from coterie.engine.output import Output
 from coterie.groups.classic import static_members
 from coterie.groups.classic.description import on_describe
-from coterie.groups.classic.guards import check_generation, check_group, check_member
 from coterie.groups.classic.messages import (
     DescribeGroup,
     DescribeGroupResponse,
@@ -56,7 +60,13 @@ from coterie.groups.classic.messages import (
     SyncTimer,
     TimerKey,
 )
-from coterie.groups.classic.newcomers import check_size, hand_out_member_id, has_room_for, on_no_room, take_pending
+from coterie.groups.classic.new_members import (
+    check_metadata_size,
+    has_room_for,
+    issue_member_id,
+    on_group_full,
+    remove_pending_member,
+)
 from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     OffsetCommit,
@@ -65,22 +75,23 @@ from coterie.groups.classic.offset_messages import (
     TopicDeleted,
 )
 from coterie.groups.classic.offsets import (
-    keep_watching_expiry,
+    offset_refusal_response,
     on_expiry,
     on_offset_request,
     on_topic_deleted,
-    refused_offsets,
+    schedule_expiry_check,
 )
+from coterie.groups.classic.request_checks import check_generation, check_group_id, check_member
 from coterie.groups.classic.rounds import (
     add_member,
-    answer_syncs,
-    joined,
+    join_response,
     on_join_phase_over,
     park_join,
     rebalance,
     rebalance_after_removal,
     remove_member,
-    synced,
+    reply_to_parked_syncs,
+    sync_response,
     write_generation,
 )
 from coterie.groups.classic.state import Group, Member, Phase, check
@@ -91,13 +102,17 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
-    """Process one event. The caller appends the records and, once they are durable, performs the effects in order."""
+    """Process one event: change the group's state and return the records and effects. The caller appends the records
+    and, once they are durable, performs the effects in order.
+
+    A request that a check refuses (`KafkaRefusal`) writes no record; its effect is a response with the error code.
+    """
     turn = Turn(group, now_ms)
     match event:
         case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup() | DescribeGroup():
-            answer_or_refuse(turn, event)
+            respond_or_refuse(turn, event)
         case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
-            answer_or_refuse(turn, event)
+            respond_or_refuse(turn, event)
         case TopicDeleted(topic=topic):
             on_topic_deleted(turn, topic)
         case TimerFired(key=key):
@@ -105,20 +120,25 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
     if turn.records or isinstance(event, GroupLoaded):
-        keep_watching_expiry(turn, is_loaded=isinstance(event, GroupLoaded))
+        schedule_expiry_check(turn, is_loaded=isinstance(event, GroupLoaded))
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
 
-def answer_or_refuse(turn: Turn, request: Request) -> None:
+def respond_or_refuse(turn: Turn, request: Request) -> None:
+    """Process ``request``; if it is refused, reply with the error code."""
     try:
         on_request(turn, request)
     except KafkaRefusal as refusal:
         assert not turn.records, "refuse before the first write"
-        turn.reply(request.reply_to, refused(request, refusal.error))
+        turn.reply(request.reply_to, refusal_response(request, refusal.error))
 
 
 def on_request(turn: Turn, request: Request) -> None:
+    """Pass ``request`` to the function for its kind.
+
+    :raises KafkaRefusal: when the request is refused; no record was written then.
+    """
     match request:
         case Heartbeat():
             on_heartbeat(turn, request)
@@ -138,8 +158,12 @@ def on_request(turn: Turn, request: Request) -> None:
 
 
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
+    """Renew the member's session. The response is REBALANCE_IN_PROGRESS during a join phase: the member must rejoin.
+
+    :raises KafkaRefusal: for an empty group id, an unknown or replaced member, or another generation.
+    """
     group = turn.group
-    check_group(group)
+    check_group_id(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     turn.arm_session(member)
@@ -148,42 +172,48 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_join(turn: Turn, request: JoinGroup) -> None:
+    """Process a JoinGroup of a new client, of one that was issued its member id, of a static member that has restarted,
+    or of a current member. The response is sent at once, or parked until the join phase ends.
+
+    :raises KafkaRefusal: for an empty group id, a session timeout outside of the limits, an unknown or replaced member
+        id, no protocol in common with the members, metadata that exceeds the size limit, or too many unused member ids.
+    """
     group = turn.group
-    check_group(group)
+    check_group_id(group)
     limits = group.limits
     if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
         raise KafkaRefusal(ErrorCode.invalid_session_timeout)
-    if group.is_unheard_of and request.member_id:
+    if group.is_nonexistent and request.member_id:
         raise KafkaRefusal(ErrorCode.unknown_member_id)
     former_id = static_members.former_id(group, request)
     known_id = former_id or request.member_id
     if not has_room_for(group, known_id):
-        on_no_room(turn, request)
+        on_group_full(turn, request)
         return
-    if may_have_more_in_common(group, request):
-        ask_for_all_offers(turn, request)
+    if may_share_unloaded_protocol(group, request):
+        rebalance_to_learn_protocols(turn, request)
         return
     check_protocols(group, request)
-    check_size(group, known_id, request.protocols)
+    check_metadata_size(group, known_id, request.protocols)
     if former_id is not None:
-        static_members.on_return(turn, request, former_id)
+        static_members.on_static_rejoin(turn, request, former_id)
     elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
-        hand_out_member_id(turn, request)
+        issue_member_id(turn, request)
     elif not request.member_id:
         add_member(turn, request, request.fresh_member_id)
-    elif request.instance_id is None and take_pending(turn, request.member_id):
+    elif request.instance_id is None and remove_pending_member(turn, request.member_id):
         add_member(turn, request, request.member_id)
     else:
         on_rejoin(turn, request, check_member(group, request.member_id, request.instance_id))
 
 
-def ask_for_all_offers(turn: Turn, request: JoinGroup) -> None:
-    """After a load the coordinator has only the selected protocol of each member. Start a rebalance, in which all
-    members send all their protocols, and make this client retry.
+def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
+    """Start a rebalance, in which all members send all their protocols, and reply with COORDINATOR_LOAD_IN_PROGRESS,
+    after which the client joins again. After a load the coordinator knows only the selected protocol of each member.
 
     Kafka refuses every client that does not offer the selected protocol until another event starts a rebalance. Until
-    then a worker that was restarted with an older protocol cannot join its group. Here that worker causes one
-    rebalance, once after each load.
+    then a worker that was restarted with an older protocol cannot join its group. Here the join of such a worker causes
+    one rebalance, once after each load.
     """
     rebalance(turn)
     turn.reply(
@@ -193,17 +223,22 @@ def ask_for_all_offers(turn: Turn, request: JoinGroup) -> None:
 
 
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
+    """Process a JoinGroup of the current member ``member``. With unchanged protocols it counts as a repeated request in
+    the sync phase, and in STABLE unless it is the leader's: the response with the current generation is sent again.
+    Every other JoinGroup is parked and starts or continues a rebalance."""
     group = turn.group
     phase = group.phase
     unchanged = member.protocols == request.protocols
     # In STABLE a leader's join always starts a rebalance: the leader has no other way to request one.
-    tell_again = phase is Phase.COMPLETING_REBALANCE or (phase is Phase.STABLE and request.member_id != group.leader)
-    if unchanged and tell_again:
+    repeats_response = phase is Phase.COMPLETING_REBALANCE or (
+        phase is Phase.STABLE and request.member_id != group.leader
+    )
+    if unchanged and repeats_response:
         # The member may not have received the response to its join.
         turn.arm_session(member)
-        turn.reply(request.reply_to, joined(group, request.member_id))
+        turn.reply(request.reply_to, join_response(group, request.member_id))
     else:
-        group.change_offer(member, request.protocols)
+        group.change_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         park_join(turn, request.member_id, request.reply_to)
@@ -211,8 +246,14 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
+    """Reply with the member's assignment if the group is STABLE. In the sync phase park the request; the leader's
+    request ends the sync phase.
+
+    :raises KafkaRefusal: for an empty group id, an unknown or replaced member, another generation, another protocol, or
+        during a join phase.
+    """
     group = turn.group
-    check_group(group)
+    check_group_id(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
@@ -220,41 +261,46 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     phase = group.phase
     if phase is Phase.PREPARING_REBALANCE:
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
-    group.unsynced.discard(request.member_id)
-    if not group.unsynced:
+    group.pending_sync_members.discard(request.member_id)
+    if not group.pending_sync_members:
         turn.cancel_timer(SyncTimer())
     if phase is Phase.STABLE:
         turn.arm_session(member)
-        turn.reply(request.reply_to, synced(group, request.member_id))
+        turn.reply(request.reply_to, sync_response(group, request.member_id))
         return
-    replaced = group.syncs.get(request.member_id)
+    replaced = group.parked_syncs.get(request.member_id)
     if replaced is not None:
         turn.reply(replaced, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
-    group.syncs[request.member_id] = request.reply_to
+    group.parked_syncs[request.member_id] = request.reply_to
     if request.member_id == group.leader:
         on_assignments(turn, dict(request.assignments))
 
 
 def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
-    """Write the leader's assignments. If they exceed the size limit of the log, all members get UNKNOWN_SERVER_ERROR,
-    as from Kafka, and join again."""
+    """Write the leader's assignments, and reply to all parked SyncGroups. If the assignments exceed
+    ``generation_size_max``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and a rebalance starts."""
     group = turn.group
     if sum(map(len, assignments.values())) > group.limits.generation_size_max:
-        answer_syncs(turn, ErrorCode.unknown_server_error)
+        reply_to_parked_syncs(turn, ErrorCode.unknown_server_error)
         rebalance(turn)
     else:
         write_generation(turn, group.generation, protocol=group.protocol, assignments=assignments)
-        answer_syncs(turn, ErrorCode.none)
+        reply_to_parked_syncs(turn, ErrorCode.none)
 
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
+    """Remove the members that the request lists. Each member that cannot be removed has its own error code in the
+    response.
+
+    :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty.
+    """
     group = turn.group
-    check_group(group)
+    check_group_id(group)
     codes: list[tuple[MemberId, ErrorCode]] = []
     for leaving in request.members:
         try:
-            if not take_pending(turn, leaving.member_id):
-                remove_member(turn, static_members.leaving_id(group, leaving))
+            if not remove_pending_member(turn, leaving.member_id):
+                remove_member(turn, static_members.leaving_member_id(group, leaving))
             codes.append((leaving.member_id, ErrorCode.none))
         except KafkaRefusal as refusal:
             codes.append((leaving.member_id, refusal.error))
@@ -267,6 +313,8 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
 
 
 def on_timer(turn: Turn, key: TimerKey) -> None:
+    """Process the timer ``key`` that has fired; do nothing if its deadline was moved to a later time or removed
+    meanwhile."""
     group = turn.group
     deadline_ms = group.deadlines.get(key)
     if deadline_ms is None or turn.now_ms < deadline_ms:
@@ -275,29 +323,30 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
     match key:
         case SessionTimer(member_id=member_id):
             # A member with a parked request need not send heartbeats; the response to the request renews its session.
-            if member_id not in group.joins and member_id not in group.syncs:
+            if member_id not in group.parked_joins and member_id not in group.parked_syncs:
                 remove_member(turn, member_id)
                 rebalance_after_removal(turn)
         case NewMemberTimer(member_id=member_id):
             remove_member(turn, member_id)
             rebalance_after_removal(turn)
         case PendingMemberTimer(member_id=member_id):
-            group.pending.discard(member_id)
+            group.pending_join_members.discard(member_id)
             rebalance_after_removal(turn)
         case ExpiryTimer():
             on_expiry(turn)
         case JoinPhaseTimer():
             on_join_phase_over(turn)
         case SyncTimer():
-            for member_id in sorted(group.unsynced):
+            for member_id in sorted(group.pending_sync_members):
                 remove_member(turn, member_id)
             rebalance(turn)
 
 
 def on_loaded(turn: Turn) -> None:
-    """Rebuild the soft state from the stored generation, and give every member a full session."""
+    """Rebuild the soft state from the stored generation: each member begins a full session timeout now. A rebalance
+    starts if the generation has members without assignments, or more members than the size limit permits."""
     group = turn.group
-    written = group.written
+    written = group.generation_record
     if written is None:
         return
     group.protocol_type = written.protocol_type
@@ -318,7 +367,7 @@ def on_loaded(turn: Turn) -> None:
         )
         group.add(member_id, loaded)
         turn.arm_session(loaded)
-    group.is_as_loaded = bool(group.members)
+    group.is_unrebalanced_since_load = bool(group.members)
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
         # No member has an assignment in this generation, and the leader may not have received its response, so a new
         # rebalance is needed. It is also needed when the group exceeds the size limit, to remove members.
@@ -329,23 +378,31 @@ def on_loaded(turn: Turn) -> None:
 
 
 def check_protocols(group: Group, request: JoinGroup) -> None:
+    """Check that the request names a protocol type and protocols and, if the group has members, that the type is the
+    group's and at least one of the protocols is offered by all members.
+
+    :raises KafkaRefusal: INCONSISTENT_GROUP_PROTOCOL.
+    """
     if not request.protocol_type or not request.protocols:
         raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
     if group.members and not (
-        request.protocol_type == group.protocol_type and group.offers.all_offer_one_of(request.protocols)
+        request.protocol_type == group.protocol_type and group.protocol_support.any_supported_by_all(request.protocols)
     ):
         raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
 
 
-def may_have_more_in_common(group: Group, request: JoinGroup) -> bool:
-    """Whether the request may share a protocol with all members, although none of its protocols is known to be offered
-    by all: after a load only one protocol of each member is known."""
-    if not (group.is_as_loaded and request.protocols and request.protocol_type == group.protocol_type):
+def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
+    """Whether this may be a join with a protocol that all members offer, although the coordinator knows of no such
+    protocol: since the last load no join phase has ended, and after a load only the selected protocol of each member is
+    known."""
+    if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False
-    return not group.offers.all_offer_one_of(request.protocols)
+    return not group.protocol_support.any_supported_by_all(request.protocols)
 
 
-def refused(request: Request, error: ErrorCode) -> Response:
+def refusal_response(request: Request, error: ErrorCode) -> Response:
+    """The response of the request's kind with ``error``, and without other content; only a JoinGroupResponse also has
+    the request's member id."""
     match request:
         case Heartbeat():
             return HeartbeatResponse(error=error)
@@ -358,4 +415,4 @@ def refused(request: Request, error: ErrorCode) -> Response:
         case DescribeGroup():
             return DescribeGroupResponse(error=error)
         case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
-            return refused_offsets(request, error)
+            return offset_refusal_response(request, error)

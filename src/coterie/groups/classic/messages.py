@@ -1,8 +1,8 @@
 """The messages of a group's coordinator: its events, records and effects.
 
-Independent of API versions: the parser of a request fills in the fields that an old version lacks. Each group has its
-own machine, so no event contains a group id. A value that a machine may not generate itself (a fresh member id) is part
-of the event.
+The messages are independent of API versions: the parser of a request fills in the fields that an old version lacks.
+Each group has its own machine, so no event contains a group id. A value that a machine may not generate itself (a fresh
+member id) is part of the event.
 """
 
 from collections.abc import Mapping
@@ -19,18 +19,25 @@ from coterie.wire.errors import ErrorCode
 
 
 class Phase(StrEnum):
-    """The state of a group, by Kafka's names. Never stored, always derived."""
+    """The state of a group, by Kafka's names. It is never stored: `Group.phase` derives it from the group's other
+    state."""
 
     EMPTY = "EMPTY"
+    """The group has no members; it may have committed offsets."""
     PREPARING_REBALANCE = "PREPARING_REBALANCE"
+    """The join phase: JoinGroup requests are parked until it ends."""
     COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
+    """The sync phase: the members have a generation, and wait for the leader's assignments."""
     STABLE = "STABLE"
+    """The members have their assignments."""
     DEAD = "DEAD"
-    """The group does not exist."""
+    """The group does not exist. Only responses contain this value."""
 
 
 NO_GENERATION = Generation(-1)
+"""In a response without a generation."""
 NO_MEMBER = MemberId("")
+"""In a response without a leader or a member id."""
 
 # -- events: a request's own name, or a past fact ---------------------------------------------------------------------
 
@@ -47,12 +54,13 @@ class MemberProtocol:
 class JoinGroup:
     reply_to: ReplyTo
     member_id: MemberId
-    """Empty for a member that is new."""
+    """Empty for a client that is not a member yet, and for a static member that has restarted."""
     fresh_member_id: MemberId
-    """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: used for a new member, and for a static one that rejoins."""
+    """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: the member id that a new member gets, and that a static
+    member gets when it rejoins without a member id."""
     requires_known_member_id: bool
-    """JoinGroup v4 and later: a new client first receives its member id, and becomes a member when it joins with that
-    id (KIP-394)."""
+    """True for JoinGroup v4 and later: a new dynamic client first receives its member id, and becomes a member when it
+    joins with that id (KIP-394)."""
     client_id: str
     client_host: str
     session_timeout_ms: int
@@ -60,11 +68,11 @@ class JoinGroup:
     """The session timeout for JoinGroup v0, which lacks this field."""
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
-    """In the order of preference."""
+    """The protocols that the client offers, in its order of preference."""
     instance_id: InstanceId | None = None
     """The instance id of a static member (KIP-345); from v5 on."""
     can_skip_assignment: bool = False
-    """JoinGroup v9 and later: the client supports ``JoinGroupResponse.skip_assignment`` (KIP-814)."""
+    """Whether the client supports ``JoinGroupResponse.skip_assignment`` (KIP-814): JoinGroup v9 and later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +81,11 @@ class SyncGroup:
     member_id: MemberId
     generation: Generation
     protocol_type: str | None = None
-    """From v5 on (KIP-559); not checked when None."""
+    """SyncGroup v5 and later (KIP-559); None is not checked."""
     protocol: str | None = None
+    """As ``protocol_type``."""
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
-    """Sent by the leader; ignored from other members."""
+    """Member ids and their assignments, sent by the leader; ignored from other members."""
     instance_id: InstanceId | None = None
 
 
@@ -90,69 +99,74 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """One member in a LeaveGroup, identified by its member id. If that is empty: the current member of the instance
-    id."""
+    """One member that a LeaveGroup removes: the member with ``member_id`` or, if that is empty, the current member with
+    ``instance_id``."""
 
     member_id: MemberId
     instance_id: InstanceId | None = None
+    """Together with a member id: the member must be the current one with this instance id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
     reply_to: ReplyTo
     members: tuple[LeavingMember, ...]
-    """Any number of members from LeaveGroup v3 on; one member in older versions."""
+    """Any number of members from LeaveGroup v3 on; exactly one in older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     reply_to: ReplyTo
     with_members: bool = True
-    """False for ListGroups, because a group may have many members."""
+    """False for ListGroups, whose response lists no members: a group may have many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoaded:
-    """The group's records have been replayed; the coordinator may send responses again."""
+    """The first event of a machine: all records of the group have been replayed. From now on the coordinator may send
+    responses."""
 
 
 Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
-News: TypeAlias = GroupLoaded | TopicDeleted
+Notification: TypeAlias = GroupLoaded | TopicDeleted
 """Events that come from the broker itself."""
 
 # -- records of the group's log: each contains the whole state of its key, which is the group or a partition ----------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenMember:
-    """One member as stored in a record."""
+class StoredMember:
+    """One member as stored in a `GenerationWritten`."""
 
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     subscription: bytes
-    """The member's metadata in the group's protocol."""
+    """The member's metadata in the group's protocol; empty while the generation has no protocol."""
     assignment: bytes
+    """Empty until the leader has sent the assignments."""
     instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationWritten:
-    """A generation. It is written when its join phase ends (``protocol`` None: no member has an assignment yet), again
-    when its leader has synced, and again when a static member has rejoined under a new member id. A generation without
-    members is an empty group.
+    """A generation of the group with its members; without members the group is empty. The record is written when the
+    join phase ends (``protocol`` is None then: no member has an assignment yet), again when the leader's SyncGroup has
+    brought the assignments, and again when a static member has rejoined under a new member id.
 
-    Kafka does not write the first of these records. It guarantees that no generation number is used twice: a late
-    SyncGroup from before a crash cannot be taken for one of the next generation.
+    Kafka does not write the record at the end of the join phase. That record guarantees that no generation number is
+    used twice: a late SyncGroup from before a crash cannot be taken for one of the next generation.
     """
 
     protocol_type: str
     generation: Generation
     protocol: str | None
     leader: MemberId | None
+    """None in a generation without members."""
     written_at_ms: int
-    members: Mapping[MemberId, WrittenMember]
+    """When the join phase ended or the assignments were written; a new member id does not change it."""
+    members: Mapping[MemberId, StoredMember]
 
 
 Record: TypeAlias = GenerationWritten | OffsetRecord
@@ -162,7 +176,7 @@ Record: TypeAlias = GenerationWritten | OffsetRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One member of a generation, as listed in the leader's response."""
+    """One member of a generation, as listed in the response to the leader's JoinGroup."""
 
     member_id: MemberId
     metadata: bytes
@@ -178,10 +192,13 @@ class JoinGroupResponse:
     protocol: str | None = None
     leader: MemberId = NO_MEMBER
     member_id: MemberId = NO_MEMBER
+    """The member id of the client that receives the response."""
     members: tuple[JoinedMember, ...] = ()
-    """All members in the order in which they joined; empty in responses to other members than the leader."""
+    """All members of the generation, in the order in which they were added to the group; empty in responses to other
+    members than the leader."""
     skip_assignment: bool = False
-    """For a static member that rejoins as the leader: its previous assignments are still valid (KIP-814)."""
+    """True for a static member that rejoins as the leader: the generation's assignments are still valid, and the leader
+    computes none (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +207,7 @@ class SyncGroupResponse:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
+    """The receiver's assignment; empty if the leader sent none for this member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +217,10 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """``error`` concerns the whole request; each member has its own code in ``members``, in the request's order.
+    """``error`` concerns the whole request; ``members`` has the member id and the code of each member, in the request's
+    order.
 
-    Versions before 3 have one code: ``error`` if it is not NONE, otherwise the code of the only member.
+    LeaveGroup versions before 3 have one code: ``error`` if it is not NONE, otherwise the code of the only member.
     """
 
     error: ErrorCode
@@ -210,6 +229,8 @@ class LeaveGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
+    """One member in the response to DescribeGroups."""
+
     member_id: MemberId
     instance_id: InstanceId | None
     client_id: str
@@ -217,6 +238,7 @@ class DescribedMember:
     metadata: bytes = b""
     """The metadata in the group's protocol. Empty unless the group is STABLE, as in Kafka."""
     assignment: bytes = b""
+    """The member's assignment in the last generation, also during a join phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,42 +263,45 @@ Response: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimer:
-    """The coordinator has received no request from the member for its session timeout."""
+    """The session timeout of the member has passed since its session was last renewed, by a request or by the response
+    to a parked request."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMemberTimer:
-    """A member id was issued and no client has joined with it in time."""
+    """A session timeout has passed since this member id was issued, and no client has joined with it."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMemberTimer:
-    """A new member has waited for the end of its first join phase for the maximum time (5 minutes)."""
+    """A new member has waited for the response to its first JoinGroup for ``Limits.new_member_join_timeout_ms``."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPhaseTimer:
-    """The join phase is over: members that have not rejoined are removed."""
+    """The time of the join phase, or of the current part of its initial delay, has passed. If the join phase ends now,
+    members that have not rejoined are removed, except static members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTimer:
-    """The sync phase is over: members that have not sent SyncGroup are removed."""
+    """The time of the sync phase has passed: members that have not sent SyncGroup are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTimer:
-    """It is time to remove expired offsets."""
+    """The time of the next removal of expired offsets has come."""
 
 
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer
+"""A `TimerFired` with one of these keys says that the timer's time has come, not that the deadline still counts."""
 
 
-Event: TypeAlias = Request | TimerFired[TimerKey] | News
+Event: TypeAlias = Request | TimerFired[TimerKey] | Notification
 Effect: TypeAlias = effects.Effect[Response, TimerKey]

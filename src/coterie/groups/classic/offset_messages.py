@@ -1,5 +1,5 @@
-"""The requests, records and responses for a group's offsets; also for the removal of a group, because a group without
-members is removed with its last offset."""
+"""The requests, records and responses for a group's committed offsets, and those for the removal of the group: a group
+that has neither members nor offsets is removed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from coterie.nouns.ids import TopicPartition as TopicPartition
 from coterie.wire.errors import ErrorCode
 
 TopicId = NewType("TopicId", bytes)
-"""16 bytes (KIP-516)."""
+"""The id of a topic: 16 bytes (KIP-516)."""
 
 NO_LEADER_EPOCH = -1
+"""The client has sent no leader epoch, or the log does not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +24,13 @@ class CommittedOffset:
     leader_epoch: int = NO_LEADER_EPOCH
     """The leader epoch of the last consumed record."""
     metadata: str = ""
+    """Text that the client has committed with the offset."""
     committed_at_ms: int
     expires_at_ms: int | None = None
-    """None: the group's retention applies. OffsetCommit v2-4 may specify a retention time."""
+    """When the offset expires, if the client requested a retention time (OffsetCommit v2 to v4). None: the offset
+    expires by `Limits.offsets_retention_ms`."""
     topic_id: TopicId | None = None
+    """None if the client requested a retention time, or if the log's value is of a version without topic ids."""
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -34,7 +38,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOffset:
-    """One partition of an OffsetCommit; the broker has checked that its topic exists."""
+    """One partition in an OffsetCommit. The broker has checked that its topic exists."""
 
     partition: TopicPartition
     topic_id: TopicId | None
@@ -52,6 +56,7 @@ class OffsetCommit:
     generation: Generation
     """Negative for a client that is not a member."""
     retention_ms: int | None
+    """The retention time that the client requests (v2 to v4), from the commit on; None: that of the settings."""
     offsets: tuple[NewOffset, ...]
 
 
@@ -59,24 +64,27 @@ class OffsetCommit:
 class OffsetFetch:
     reply_to: ReplyTo
     partitions: tuple[TopicPartition, ...] | None
-    """None requests all partitions with a committed offset."""
+    """None requests all partitions that have a committed offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDelete:
     reply_to: ReplyTo
     partitions: tuple[TopicPartition, ...]
-    """The broker has checked that their topics exist."""
+    """The broker has checked that the topics exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
+    """Deletes the group with its offsets; refused if it has members."""
+
     reply_to: ReplyTo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
-    """A topic was deleted: its offsets are invalid and are removed, regardless of the group's members."""
+    """A topic was deleted. The group's offsets of this topic are invalid and are removed, also while members read the
+    topic."""
 
     topic: str
 
@@ -94,14 +102,14 @@ class OffsetWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRemoved:
-    """Deleted or expired: a tombstone."""
+    """The tombstone of a partition's offset, which was deleted or has expired."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
-    """The tombstone of the group itself; its offsets have their own."""
+    """The tombstone of the group's generation. Each offset has its own tombstone."""
 
 
 OffsetRecord: TypeAlias = OffsetWritten | OffsetRemoved | GroupRemoved
@@ -112,7 +120,7 @@ OffsetRecord: TypeAlias = OffsetWritten | OffsetRemoved | GroupRemoved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
     """``error`` concerns the whole request. If it is NONE, ``errors`` has the code of each partition, in the request's
-    order."""
+    order; otherwise ``errors`` is empty."""
 
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()
@@ -122,12 +130,13 @@ class OffsetCommitResponse:
 class OffsetFetchResponse:
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset]
-    """Only partitions with a committed offset; sorted."""
+    """The requested partitions that have a committed offset, in the request's order; sorted by partition if all
+    partitions were requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """The fields are as in `OffsetCommitResponse`."""
+    """``error`` and ``errors`` as in `OffsetCommitResponse`."""
 
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()

@@ -1,6 +1,7 @@
-"""The bytes of a group's offsets in `__consumer_offsets`: OffsetCommit (key version 1, value versions 0 to 4).
+"""The bytes of a group's committed offsets in `__consumer_offsets`, which Kafka calls OffsetCommit (key version 1,
+value versions 0 to 4).
 
-Encoded as by Kafka 4.3: value version 4, or 1 when a client specified a retention time.
+They are encoded as by Kafka 4.3: value version 4, or version 1 when a client requested a retention time.
 """
 
 from sys import intern
@@ -11,9 +12,11 @@ from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader, Writer
 
 KEY_VERSIONS = (0, 1)
-"""Brokers before 0.9 wrote version 0, with the same bytes."""
+"""The versions of the key of an offset. Brokers before 0.9 wrote version 0, with the same bytes."""
 _WITH_EXPIRY, _FLEXIBLE = 1, 4
+"""The version of values with an expiry time; the newest version, which has tagged fields."""
 _LEADER_EPOCH_SINCE = 3
+"""The first version of values with a leader epoch."""
 _TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
 
 
@@ -28,7 +31,11 @@ def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
 
 
 def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
-    """:raises WireError: when ``data`` is malformed."""
+    """The group id and the partition in a record's key. The caller has checked that the key's version is one of
+    `KEY_VERSIONS`.
+
+    :raises WireError: when ``data`` is malformed.
+    """
     reader = Reader(data)
     version = reader.int16()
     assert version in KEY_VERSIONS, "the caller has checked the version"
@@ -40,6 +47,8 @@ def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
+    """The value of a committed offset. With ``expires_at_ms`` it has version 1, which has no leader epoch and no topic
+    id."""
     writer = Writer()
     if committed.expires_at_ms is not None:
         writer.int16(_WITH_EXPIRY)
@@ -64,11 +73,16 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> CommittedOffset:
-    """:raises WireError: when ``data`` is malformed or its version is unknown."""
+    """The committed offset in a record's value. Fields that the value's version lacks have their defaults.
+
+    :raises WireError: when ``data`` is malformed or its version is unknown.
+    """
     reader = Reader(data)
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE:
-        raise WireError(f"an offset's record has version {version}; the known versions are 0 to {_FLEXIBLE}")
+        raise WireError(
+            f"the record of a committed offset has version {version}; the known versions are 0 to {_FLEXIBLE}"
+        )
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else NO_LEADER_EPOCH
     metadata = reader.compact_string() if version == _FLEXIBLE else reader.string()
@@ -87,11 +101,14 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
 
 
 def _topic_id(reader: Reader) -> TopicId | None:
+    """Read the tagged fields of a value of version 4; return the topic id, None if there is none."""
     topic_id = None
     for _ in range(reader.uvarint()):
         tag, data = reader.uvarint(), reader.raw(reader.uvarint())
         if tag == _TOPIC_ID_TAG:
             if len(data) != _TOPIC_ID_SIZE:
-                raise WireError(f"a topic id has {len(data)} bytes; 16 are required")
+                raise WireError(
+                    f"the topic id in the record of a committed offset has {len(data)} bytes; 16 are required"
+                )
             topic_id = TopicId(data)
     return topic_id

@@ -2,21 +2,22 @@
 
 Behaviour, codes and the order of checks are those of Kafka's OffsetMetadataManager. Offsets belong to the group and not
 to its members: a consumer that assigns its partitions itself commits without being a member, as long as the group is
-empty, and a group without any generation has only offsets. `ExpiryTimer` periodically removes old offsets:
+empty, and a group without any generation has only offsets. At `ExpiryTimer` the group's expired offsets are removed:
 
 - in an empty group: the offsets expire when the group has been empty for the retention time. An offset that was
-  committed later (an operator has reset it) expires when the retention time has passed since its commit. Kafka removes
-  it together with the others, possibly minutes after its commit;
+  committed while the group was empty (an operator has reset it) expires when the retention time has passed since its
+  commit. Kafka removes such an offset together with the others, possibly minutes after its commit;
 - in a group that never had members: each offset expires when the retention time has passed since its commit;
-- in a stable group of consumers: likewise, but only offsets of topics that no member reads;
+- in a stable group of consumers: each offset likewise, but only if no member reads its topic;
 - in a group that rebalances, or that has members of another protocol type: no offset expires.
 
-A group without members and offsets is removed in the same step, whatever its protocol type.
+An offset for which the client requested a retention time expires, in the first three cases, when that time has passed
+since its commit. The same step removes a group that then has no members, no issued member ids and no offsets, whatever
+its protocol type.
 """
 
 from crc32c import crc32c
 
-from coterie.groups.classic.guards import check_generation, check_group, check_is_known, check_member
 from coterie.groups.classic.messages import ExpiryTimer, PendingMemberTimer
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
@@ -37,6 +38,7 @@ from coterie.groups.classic.offset_messages import (
     OffsetWritten,
     TopicPartition,
 )
+from coterie.groups.classic.request_checks import check_exists, check_generation, check_group_id, check_member
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.subscriptions import CONSUMER, subscribed_topics
 from coterie.groups.classic.turn import Turn
@@ -46,6 +48,10 @@ _EXPIRY = ExpiryTimer()
 
 
 def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
+    """Pass ``request`` to the function for its kind.
+
+    :raises KafkaRefusal: when the request is refused; no record was written then.
+    """
     match request:
         case OffsetCommit():
             on_commit(turn, request)
@@ -57,7 +63,8 @@ def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
             on_delete_group(turn, request)
 
 
-def refused_offsets(request: OffsetRequest, error: ErrorCode) -> OffsetResponse:
+def offset_refusal_response(request: OffsetRequest, error: ErrorCode) -> OffsetResponse:
+    """The response of the request's kind with ``error``, and without other content."""
     match request:
         case OffsetCommit():
             return OffsetCommitResponse(error=error)
@@ -73,6 +80,11 @@ def refused_offsets(request: OffsetRequest, error: ErrorCode) -> OffsetResponse:
 
 
 def on_commit(turn: Turn, request: OffsetCommit) -> None:
+    """Write the offsets of the request. An offset with too long metadata is left out and has its own error code in the
+    response. A commit by a member renews its session.
+
+    :raises KafkaRefusal: see `check_committer`.
+    """
     group = turn.group
     check_committer(group, request)
     if group.phase in (Phase.STABLE, Phase.PREPARING_REBALANCE):
@@ -84,13 +96,15 @@ def on_commit(turn: Turn, request: OffsetCommit) -> None:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(ErrorCode.none)
-            written[new.partition] = committed(new, turn.now_ms, request.retention_ms)
+            written[new.partition] = committed_offset(new, turn.now_ms, request.retention_ms)
     for partition, offset in written.items():
         turn.write(OffsetWritten(partition=partition, committed=offset))
     turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=tuple(errors)))
 
 
-def committed(new: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
+def committed_offset(new: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
+    """The committed offset for ``new`` at ``now_ms``; with a ``retention_ms`` it has no topic id and no leader
+    epoch."""
     # The log's format of an offset with its own retention has no fields for topic id and leader epoch. They are dropped
     # here, too, so that the state is the same as after a restart.
     has_all = retention_ms is None
@@ -105,6 +119,7 @@ def committed(new: NewOffset, now_ms: int, retention_ms: int | None) -> Committe
 
 
 def on_fetch(turn: Turn, request: OffsetFetch) -> None:
+    """Reply with the committed offsets of the requested partitions. Neither group nor member is checked."""
     known = turn.group.offsets
     asked = sorted(known) if request.partitions is None else request.partitions
     offsets = {partition: known[partition] for partition in asked if partition in known}
@@ -112,15 +127,21 @@ def on_fetch(turn: Turn, request: OffsetFetch) -> None:
 
 
 def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
+    """Delete the offsets of the requested partitions. A partition whose topic a member reads, or may read, is left out,
+    with GROUP_SUBSCRIBED_TO_TOPIC.
+
+    :raises KafkaRefusal: for an empty group id, a group that does not exist, or a group that has members and is not of
+        type `consumer`.
+    """
     group = turn.group
-    check_group(group)
-    check_is_known(group)
+    check_group_id(group)
+    check_exists(group)
     if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER:
         raise KafkaRefusal(ErrorCode.non_empty_group)
-    read = topics_read(group)
+    in_use = topics_in_use(group)
     errors: list[ErrorCode] = []
     for partition in request.partitions:
-        if read is None or partition.topic in read:
+        if in_use is None or partition.topic in in_use:
             errors.append(ErrorCode.group_subscribed_to_topic)
             continue
         errors.append(ErrorCode.none)
@@ -130,8 +151,12 @@ def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
 
 
 def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
+    """Delete the group and all its offsets.
+
+    :raises KafkaRefusal: when the group does not exist or is not EMPTY.
+    """
     group = turn.group
-    check_is_known(group)
+    check_exists(group)
     if group.phase is not Phase.EMPTY:
         raise KafkaRefusal(ErrorCode.non_empty_group)
     end_group(turn)
@@ -142,62 +167,68 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
+    """Remove the group's offsets of ``topic``."""
     for partition in sorted(partition for partition in turn.group.offsets if partition.topic == topic):
         turn.write(OffsetRemoved(partition=partition))
 
 
 def on_expiry(turn: Turn) -> None:
+    """Remove expired offsets, then the group if it is empty and has no offset left; set the timer of the next check."""
     group = turn.group
-    for partition in expired(group, turn.now_ms):
+    for partition in expired_partitions(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
-    if group.phase is Phase.EMPTY and not group.pending and not group.offsets:
+    if group.phase is Phase.EMPTY and not group.pending_join_members and not group.offsets:
         end_group(turn)
-    keep_watching_expiry(turn)
+    schedule_expiry_check(turn)
 
 
-def keep_watching_expiry(turn: Turn, *, is_loaded: bool = False) -> None:
-    """Set the timer of the next check, as long as the group has any record. Groups that are loaded together get
-    different times: checking all of them in a row would block the broker for that time."""
+def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
+    """Set the timer of the next removal of expired offsets, unless it is set or the group has no record. After a load
+    the time also depends on the group's id: if many groups that were loaded together were checked together, the broker
+    would be blocked for that long."""
     group = turn.group
-    if (group.written is not None or group.offsets) and _EXPIRY not in group.deadlines:
+    if (group.generation_record is not None or group.offsets) and _EXPIRY not in group.deadlines:
         check_ms = group.limits.offsets_retention_check_ms
         turn.set_timer(_EXPIRY, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
 
 
-def expired(group: Group, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets have expired; sorted."""
+def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
+    """The partitions whose offsets have expired at ``now_ms``, sorted."""
     phase = group.phase
-    read = topics_read(group)
+    in_use = topics_in_use(group)
     emptied_at_ms: int | None = None
     if phase is Phase.EMPTY:
-        emptied_at_ms = group.written.written_at_ms if group.written is not None else None
-    elif phase is not Phase.STABLE or group.protocol_type != CONSUMER or read is None:
+        emptied_at_ms = group.generation_record.written_at_ms if group.generation_record is not None else None
+    elif phase is not Phase.STABLE or group.protocol_type != CONSUMER or in_use is None:
         return []
     retention_ms = group.limits.offsets_retention_ms
     return sorted(
         partition
         for partition, offset in group.offsets.items()
-        if (read is None or partition.topic not in read)
+        if (in_use is None or partition.topic not in in_use)
         and now_ms >= expires_at_ms(offset, emptied_at_ms=emptied_at_ms, retention_ms=retention_ms)
     )
 
 
 def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retention_ms: int) -> int:
+    """When ``offset`` expires: ``retention_ms`` after its commit or, if later, after ``emptied_at_ms`` (None: this time
+    does not count); or at the time that the client requested."""
     if offset.expires_at_ms is not None:
         return offset.expires_at_ms
     return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms
 
 
 def end_group(turn: Turn) -> None:
-    """Write tombstones for the group and all its offsets. A later join creates a new group of the same name."""
+    """Write tombstones for the group and all its offsets, and forget its issued member ids. A later join creates a new
+    group of the same name. The group must be empty."""
     group = turn.group
     assert group.phase is Phase.EMPTY
     for partition in sorted(group.offsets):
         turn.write(OffsetRemoved(partition=partition))
     turn.write(GroupRemoved())
-    for member_id in sorted(group.pending):
+    for member_id in sorted(group.pending_join_members):
         turn.cancel_timer(PendingMemberTimer(member_id=member_id))
-    group.pending.clear()
+    group.pending_join_members.clear()
     group.protocol_type = group.protocol = group.leader = None
     turn.cancel_timer(_EXPIRY)
 
@@ -206,7 +237,13 @@ def end_group(turn: Turn) -> None:
 
 
 def check_committer(group: Group, request: OffsetCommit) -> None:
-    if group.is_unheard_of and request.generation >= 0:
+    """Check that the sender of ``request`` is a member of the current generation, outside of its sync phase; or that it
+    is no member (negative generation) and the group is empty.
+
+    :raises KafkaRefusal: GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or in the sync
+        phase REBALANCE_IN_PROGRESS.
+    """
+    if group.is_nonexistent and request.generation >= 0:
         raise KafkaRefusal(ErrorCode.group_id_not_found)
     if request.generation < 0 and group.phase is Phase.EMPTY:
         return
@@ -217,8 +254,9 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
 
 
-def topics_read(group: Group) -> frozenset[str] | None:
-    """The topics whose offsets must stay because a member reads them; None: unknown, so all offsets must stay."""
+def topics_in_use(group: Group) -> frozenset[str] | None:
+    """The topics that members read, whose offsets must stay; empty for a group without members or of another type than
+    `consumer`. None when the topics are unknown, so that all offsets must stay."""
     if group.protocol_type != CONSUMER or not group.members:
         return frozenset()
     if group.protocol is None:
@@ -227,5 +265,5 @@ def topics_read(group: Group) -> frozenset[str] | None:
 
 
 def utf16_length(text: str) -> int:
-    """The length in UTF-16 units, as Java and `offset.metadata.max.bytes` count."""
+    """The length of ``text`` in UTF-16 units, as Java and `offset.metadata.max.bytes` count."""
     return len(text) + sum(character > "\uffff" for character in text) if not text.isascii() else len(text)

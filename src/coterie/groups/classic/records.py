@@ -1,10 +1,11 @@
-"""The bytes of a group's records in `__consumer_offsets`: GroupMetadata (key version 2, value version 3).
+"""The bytes of a group's generations in `__consumer_offsets`, which Kafka calls GroupMetadata (key version 2, value
+version 3).
 
 Unlike in Kafka, a value with members may have a null protocol: it is a generation in which no member has an assignment
 yet (see `GenerationWritten`). Kafka writes a null protocol for empty groups only.
 """
 
-from coterie.groups.classic.messages import GenerationWritten, WrittenMember
+from coterie.groups.classic.messages import GenerationWritten, StoredMember
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.primitives import Reader, Writer
@@ -12,9 +13,12 @@ from coterie.wire.primitives import Reader, Writer
 KEY_VERSION = 2
 VALUE_VERSION = 3
 _MEMBER_SIZE_MIN = 2 + 2 + 2 + 2 + 4 + 4 + 4 + 4
+"""The size in bytes of a member whose strings and byte fields are empty: a limit for the number of members in a
+value."""
 
 
 def encode_key(group_id: GroupId) -> bytes:
+    """The key of the records of a group's generations."""
     writer = Writer()
     writer.int16(KEY_VERSION)
     writer.string(group_id)
@@ -22,7 +26,8 @@ def encode_key(group_id: GroupId) -> bytes:
 
 
 def decode_key(data: bytes) -> GroupId | None:
-    """The group id in a record's key; None when the record is of another kind (offsets have key versions 0 and 1).
+    """The group id in a record's key; None when the key is not of version `KEY_VERSION` (offsets have versions 0 and
+    1).
 
     :raises WireError: when ``data`` is malformed.
     """
@@ -56,11 +61,16 @@ def encode_value(record: GenerationWritten) -> bytes:
 
 
 def decode_value(data: bytes) -> GenerationWritten:
-    """:raises WireError: when ``data`` is malformed or its version is not `VALUE_VERSION`."""
+    """The generation in a record's value.
+
+    :raises WireError: when ``data`` is malformed or its version is not `VALUE_VERSION`.
+    """
     reader = Reader(data)
     version = reader.int16()
     if version != VALUE_VERSION:
-        raise WireError(f"a group's record has version {version}; the only known version is {VALUE_VERSION}")
+        raise WireError(
+            f"the record of a group's generation has version {version}; the only known version is {VALUE_VERSION}"
+        )
     protocol_type = reader.string()
     generation = Generation(reader.int32())
     protocol = reader.nullable_string()
@@ -78,14 +88,15 @@ def decode_value(data: bytes) -> GenerationWritten:
     )
 
 
-def _member(reader: Reader) -> tuple[MemberId, WrittenMember]:
+def _member(reader: Reader) -> tuple[MemberId, StoredMember]:
+    """Read the id of one member and the member."""
     member_id = MemberId(reader.string())
     instance_id = reader.nullable_string()
     client_id = reader.string()
     client_host = reader.string()
     rebalance_timeout_ms = reader.int32()
     session_timeout_ms = reader.int32()
-    return member_id, WrittenMember(
+    return member_id, StoredMember(
         client_id=client_id,
         client_host=client_host,
         session_timeout_ms=session_timeout_ms,

@@ -11,9 +11,9 @@ from coterie.groups.classic.messages import (
     NewMemberTimer,
     ReplyTo,
     SessionTimer,
+    StoredMember,
     SyncGroupResponse,
     SyncTimer,
-    WrittenMember,
 )
 from coterie.groups.classic.protocols import vote
 from coterie.groups.classic.state import Group, JoinPhase, Member, Phase
@@ -25,6 +25,8 @@ from coterie.wire.errors import ErrorCode
 
 
 def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
+    """Add the client of ``request`` as a new member ``member_id`` and park its JoinGroup. The first member of an empty
+    group opens the initial join phase; every other one starts or continues a rebalance."""
     group = turn.group
     assert member_id not in group.members, "a new member id is unused"
     is_first = group.phase is Phase.EMPTY
@@ -42,6 +44,7 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
 
 
 def new_member(request: JoinGroup, member_id: MemberId) -> Member:
+    """The `Member` with the settings of ``request``. It is not added to the group."""
     return Member(
         client_id=request.client_id,
         client_host=request.client_host,
@@ -54,13 +57,17 @@ def new_member(request: JoinGroup, member_id: MemberId) -> Member:
 
 
 def park_join(turn: Turn, member_id: MemberId, reply_to: ReplyTo) -> None:
-    replaced = turn.group.joins.get(member_id)
+    """Keep the JoinGroup ``reply_to`` of ``member_id`` until the join phase ends. If one is parked already, the earlier
+    one gets REBALANCE_IN_PROGRESS."""
+    replaced = turn.group.parked_joins.get(member_id)
     if replaced is not None:
         turn.reply(replaced, JoinGroupResponse(error=ErrorCode.rebalance_in_progress, member_id=member_id))
-    turn.group.joins[member_id] = reply_to
+    turn.group.parked_joins[member_id] = reply_to
 
 
 def open_initial_join_phase(turn: Turn) -> None:
+    """Open the join phase of an empty group: it stays open for the initial delay, also when all members have joined
+    (KIP-134)."""
     group = turn.group
     delay_ms = group.limits.initial_rebalance_delay_ms
     group.join_phase = JoinPhase(
@@ -70,79 +77,88 @@ def open_initial_join_phase(turn: Turn) -> None:
 
 
 def rebalance(turn: Turn) -> None:
-    """Open a join phase unless one is open; end it when all members have joined."""
+    """Open a join phase unless one is open, and end it at once if all members have joined. The initial join phase is
+    ended by its timer only."""
     group = turn.group
     if group.join_phase is None:
-        answer_syncs(turn, ErrorCode.rebalance_in_progress)
-        group.unsynced.clear()
+        reply_to_parked_syncs(turn, ErrorCode.rebalance_in_progress)
+        group.pending_sync_members.clear()
         turn.cancel_timer(SyncTimer())
         group.join_phase = JoinPhase()
-        if not group.has_everybody_joined:
+        if not group.has_all_members_joined:
             turn.set_timer(JoinPhaseTimer(), group.rebalance_timeout_ms)
-    if group.has_everybody_joined and not group.join_phase.initial:
+    if group.has_all_members_joined and not group.join_phase.initial:
         complete_join_phase(turn)
 
 
 def rebalance_after_removal(turn: Turn) -> None:
-    """Start or continue a rebalance because members were removed. The removal of an unused member id matters only
-    during a join phase, which waits for such ids."""
+    """Start or continue a rebalance after members or issued member ids were removed. Without an open join phase a
+    rebalance starts only if the group has fewer members than its last generation: an issued member id is awaited only
+    by a join phase."""
     group = turn.group
-    left_a_generation = group.written is not None and len(group.members) < len(group.written.members)
+    left_a_generation = group.generation_record is not None and len(group.members) < len(
+        group.generation_record.members
+    )
     if group.join_phase is not None or left_a_generation:
         rebalance(turn)
 
 
 def complete_join_phase(turn: Turn) -> None:
+    """Remove the members that have not rejoined, except static members (`Member.stays_when_absent`); then write the
+    next generation, reply to all parked JoinGroups and begin the sync phase. If all remaining members are static and
+    absent, the join phase continues instead."""
     group = turn.group
-    for member_id in sorted(group.members.keys() - group.joins.keys()):
+    for member_id in sorted(group.members.keys() - group.parked_joins.keys()):
         if not group.members[member_id].stays_when_absent:
             remove_member(turn, member_id)
-    if group.members and not group.joins:
+    if group.members and not group.parked_joins:
         # All remaining members are static and absent: they keep their assignments until their sessions end.
         turn.set_timer(JoinPhaseTimer(), max(group.rebalance_timeout_ms, group.limits.session_timeout_min_ms))
         return
     turn.cancel_timer(JoinPhaseTimer())
     group.join_phase = None
-    group.is_as_loaded = False
+    group.is_unrebalanced_since_load = False
     generation = Generation(group.generation + 1)
     if not group.members:
         group.protocol = None
         write_generation(turn, generation, protocol=None, assignments={})
         return
-    if group.leader not in group.joins:
-        group.leader = next(iter(group.joins))
+    if group.leader not in group.parked_joins:
+        group.leader = next(iter(group.parked_joins))
     group.protocol = vote_of_members(group)
     write_generation(turn, generation, protocol=None, assignments={})
     # Absent static members receive this generation when they rejoin, and the sync phase does not wait for them.
-    group.unsynced = set(group.joins)
-    for member_id, reply_to in group.joins.items():
+    group.pending_sync_members = set(group.parked_joins)
+    for member_id, reply_to in group.parked_joins.items():
         member = group.members[member_id]
-        turn.reply(reply_to, joined(group, member_id))
+        turn.reply(reply_to, join_response(group, member_id))
         turn.cancel_timer(NewMemberTimer(member_id=member_id))
         turn.arm_session(member)
         member.is_new = False
-    group.joins.clear()
+    group.parked_joins.clear()
     turn.set_timer(SyncTimer(), group.rebalance_timeout_ms)
 
 
 def vote_of_members(group: Group) -> str:
-    """The result of the members' vote, absent static members included. The member that rejoined first breaks a tie."""
-    absent = group.members.keys() - group.joins.keys()
-    order = [*group.joins, *(member_id for member_id in group.members if member_id in absent)]
+    """The protocol that the members' vote selects; absent static members vote, too. When two protocols have equally
+    many votes, the preference of the member that rejoined first decides."""
+    absent = group.members.keys() - group.parked_joins.keys()
+    order = [*group.parked_joins, *(member_id for member_id in group.members if member_id in absent)]
     return vote([group.members[member_id].protocols for member_id in order if group.members[member_id].protocols])
 
 
 def remove_member(turn: Turn, member_id: MemberId) -> None:
-    """Remove a member; its parked requests get UNKNOWN_MEMBER_ID."""
+    """Remove a member, its timers and its parked requests, which get UNKNOWN_MEMBER_ID. The caller starts the
+    rebalance."""
     group = turn.group
     group.remove(member_id)
-    join = group.joins.pop(member_id, None)
+    join = group.parked_joins.pop(member_id, None)
     if join is not None:
         turn.reply(join, JoinGroupResponse(error=ErrorCode.unknown_member_id))
-    sync = group.syncs.pop(member_id, None)
+    sync = group.parked_syncs.pop(member_id, None)
     if sync is not None:
         turn.reply(sync, SyncGroupResponse(error=ErrorCode.unknown_member_id))
-    group.unsynced.discard(member_id)
+    group.pending_sync_members.discard(member_id)
     turn.cancel_timer(SessionTimer(member_id=member_id))
     turn.cancel_timer(NewMemberTimer(member_id=member_id))
     if group.leader == member_id:
@@ -150,6 +166,7 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_join_phase_over(turn: Turn) -> None:
+    """End the join phase; or extend it, if it is the initial one and members have joined since its last extension."""
     phase = turn.group.join_phase
     assert phase is not None, "the timer of a join phase runs only during the join phase"
     if phase.initial and phase.member_added and phase.remaining_ms > 0:
@@ -166,17 +183,23 @@ def on_join_phase_over(turn: Turn) -> None:
 # -- the sync phase -----------------------------------------------------------------------------------------------
 
 
-def answer_syncs(turn: Turn, error: ErrorCode) -> None:
+def reply_to_parked_syncs(turn: Turn, error: ErrorCode) -> None:
+    """Reply to all parked SyncGroups, with the member's assignment if ``error`` is NONE and with ``error`` otherwise,
+    and renew the sessions of their members."""
     group = turn.group
-    for member_id, reply_to in group.syncs.items():
-        turn.reply(reply_to, synced(group, member_id) if error is ErrorCode.none else SyncGroupResponse(error=error))
+    for member_id, reply_to in group.parked_syncs.items():
+        turn.reply(
+            reply_to, sync_response(group, member_id) if error is ErrorCode.none else SyncGroupResponse(error=error)
+        )
         turn.arm_session(group.members[member_id])
-    group.syncs.clear()
+    group.parked_syncs.clear()
 
 
 def write_generation(
     turn: Turn, generation: Generation, *, protocol: str | None, assignments: Mapping[MemberId, bytes]
 ) -> None:
+    """Write the group's present members as ``generation``. ``protocol`` None: no member has an assignment yet. A member
+    that is not in ``assignments`` has an empty one."""
     group = turn.group
     assert group.protocol_type is not None, "the first member sets the protocol type"
     turn.write(
@@ -187,15 +210,16 @@ def write_generation(
             leader=group.leader,
             written_at_ms=turn.now_ms,
             members={
-                member_id: written_member(member, protocol, assignments.get(member_id, b""))
+                member_id: stored_member(member, protocol, assignments.get(member_id, b""))
                 for member_id, member in group.members.items()
             },
         )
     )
 
 
-def written_member(member: Member, protocol: str | None, assignment: bytes) -> WrittenMember:
-    return WrittenMember(
+def stored_member(member: Member, protocol: str | None, assignment: bytes) -> StoredMember:
+    """``member`` as it is stored in a generation with ``protocol`` and ``assignment``."""
+    return StoredMember(
         client_id=member.client_id,
         client_host=member.client_host,
         session_timeout_ms=member.session_timeout_ms,
@@ -209,11 +233,12 @@ def written_member(member: Member, protocol: str | None, assignment: bytes) -> W
 # -- responses ----------------------------------------------------------------------------------------------------
 
 
-def joined(
+def join_response(
     group: Group, member_id: MemberId, *, leader: MemberId | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """The response with the current generation for ``member_id``. With a ``leader`` other than the group's leader,
-    ``member_id`` becomes a follower."""
+    """The successful response to a JoinGroup of ``member_id``, with the current generation. ``leader`` is the member id
+    that the response names as the leader (None: the group's leader); only the leader's own response lists the
+    members."""
     leader = leader or group.leader
     assert group.protocol is not None
     assert leader is not None
@@ -235,11 +260,12 @@ def joined(
     )
 
 
-def synced(group: Group, member_id: MemberId) -> SyncGroupResponse:
-    assert group.written is not None
+def sync_response(group: Group, member_id: MemberId) -> SyncGroupResponse:
+    """The successful response to a SyncGroup of ``member_id``, with its assignment in the current generation."""
+    assert group.generation_record is not None
     return SyncGroupResponse(
         error=ErrorCode.none,
         protocol_type=group.protocol_type,
         protocol=group.protocol,
-        assignment=group.written.members[member_id].assignment,
+        assignment=group.generation_record.members[member_id].assignment,
     )

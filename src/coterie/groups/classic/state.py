@@ -1,4 +1,4 @@
-"""The state of a classic group's coordinator, hard and soft; `apply` and `check`.
+"""The state of a classic group's coordinator, hard and soft; `apply` writes the hard state, `check` asserts invariants.
 
 Hard state is what was written to the log: the last generation, with its members and their assignments, and the
 committed offset of each partition. Soft state is which members have joined so far, which requests are parked and which
@@ -28,58 +28,67 @@ from coterie.groups.classic.offset_messages import (
     OffsetWritten,
     TopicPartition,
 )
-from coterie.groups.classic.protocols import Offers
+from coterie.groups.classic.protocols import ProtocolSupport
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The coordinator's settings; defaults are Kafka's (``group.min.session.timeout.ms`` and so on)."""
+    """The coordinator's settings; the defaults are Kafka's (``group.min.session.timeout.ms`` and so on) unless a field
+    says otherwise."""
 
     session_timeout_min_ms: int = 6_000
+    """The least session timeout that a client may request."""
     session_timeout_max_ms: int = 1_800_000
+    """The greatest session timeout that a client may request."""
     initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
+    """How long the first join phase of an empty group stays open for further members; while members join, it is
+    extended by this time (KIP-134)."""
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member may wait for the end of its first join phase. A constant in Kafka, too."""
+    """How long a new member may wait for the response to its first JoinGroup. A constant in Kafka, too."""
     group_size_max: int = defaults.GROUP_SIZE_MAX
+    """The greatest number of members of one group."""
     generation_size_max: int = 64 * 1024 * 1024
-    """The size limit in bytes for all protocols that a group's members offer, and the same limit for all their
-    assignments. Kafka has no limit for the first; the maximum size of a record, 1 MB by default, limits both
-    together."""
+    """The greatest size in bytes of all protocols (names and metadata) that a group's members offer; also the greatest
+    size in bytes of all their assignments. Kafka has no limit for the protocols offered; there the maximum size of a
+    record, 1 MB by default, limits the selected metadata and the assignments together."""
     groups_max: int = defaults.GROUPS_MAX
-    """The limit for one broker; each group takes memory, and any client may create one. Kafka has no such limit."""
+    """The greatest number of groups on one broker: each group takes memory, and any client may create one. Kafka has no
+    such limit."""
     pending_members_max: int = 20_000
-    """The limit for issued member ids of one group that no client has joined with; each expires after a session
-    timeout."""
+    """The greatest number of issued member ids of one group that no client has joined with. Each id expires after the
+    session timeout of its client. Kafka has no such limit."""
     offset_metadata_size_max: int = 4_096
-    """In UTF-16 units, as in Kafka."""
+    """The greatest length, in UTF-16 units as in Kafka, of the metadata of a committed offset."""
     offsets_retention_ms: int = 604_800_000
+    """How long an offset is kept after its commit or, if later, after the group became empty; see `offsets`."""
     offsets_retention_check_ms: int = 600_000
+    """The time between two removals of expired offsets."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member and its current settings."""
+    """One member of the group, with the values that its JoinGroups contained."""
 
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
-    """The protocols that the member offers. After a load only the group's protocol is known, and no protocol if the
-    generation had no assignments yet."""
+    """The protocols that the member offers, in its order of preference. After a load only the group's selected protocol
+    is known, and none if no member of the stored generation has an assignment."""
     session_timer: SessionTimer
-    """The key of the member's session timer. Created once, because every heartbeat needs it."""
+    """The key of the member's session timer. It is created once, because every heartbeat needs it."""
     instance_id: InstanceId | None = None
     """The instance id of a static member (KIP-345)."""
     is_new: bool = True
-    """The member has not received the response to its first join, so it cannot send heartbeats: `NewMemberTimer` is
-    used instead of the shorter session timer."""
+    """True until the response to the member's first JoinGroup. The member cannot send heartbeats before, so
+    `NewMemberTimer` takes the place of the session timer."""
 
     @property
     def stays_when_absent(self) -> bool:
         """Whether the member stays in the group when it misses a join phase. A static member stays, unless its
-        protocols are unknown after a load: no leader can compute an assignment for a member without metadata."""
+        protocols are unknown after a load: without its metadata no leader can compute an assignment for it."""
         return self.instance_id is not None and bool(self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
@@ -89,104 +98,125 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class JoinPhase:
-    """An open join phase. The first one of an empty group is delayed, so that many members can join in it."""
+    """A join phase that has not ended. If it began with the first member of an empty group (``initial``), it stays open
+    for the initial delay, which is extended while members join, so that many members can join in it. The other fields
+    serve only the initial delay."""
 
     initial: bool = False
+    """Whether this is the first join phase of an empty group."""
     delay_ms: int = 0
-    """The length of the current part of the initial delay."""
+    """The length of the current part of the initial delay: the first part, or the last extension."""
     remaining_ms: int = 0
-    """By how much the initial delay may still be extended."""
+    """The total time of the extensions that may still follow."""
     member_added: bool = False
-    """A member has joined since the current part of the delay began."""
+    """Whether a member has joined since the current part of the initial delay began."""
 
 
 class Group:
-    """One classic group. Only `apply` writes ``written`` and ``offsets``; all else is soft."""
+    """One classic group. Only `apply` writes ``generation_record`` and ``offsets``, the hard state; all other fields
+    are soft state."""
 
     def __init__(self, group_id: GroupId, limits: Limits) -> None:
         self.group_id = group_id
         self.limits = limits
         # hard state: written to the log
-        self.written: GenerationWritten | None = None
+        self.generation_record: GenerationWritten | None = None
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         # soft state: lost in a restart, then rebuilt from the hard state
         self.protocol_type: str | None = None
+        """The protocol type of the members, for example `consumer` or `connect`; None before the first member has
+        joined."""
         self.protocol: str | None = None
-        """The selected protocol of the last generation."""
+        """The selected protocol of the last generation; None before the first one, and if no member was left in it."""
         self.leader: MemberId | None = None
+        """The member id of the leader; None after the leader was removed, until the join phase ends."""
         self.members: dict[MemberId, Member] = {}
-        """Changed only by `add`, `remove` and `change_offer`, which also update ``offers`` and ``static_members``."""
-        self.offers = Offers()
-        self.is_as_loaded = False
-        """No join phase has ended since the load: the members may offer more protocols than the known one."""
+        """The members by member id. Changed only by `add`, `remove` and `change_protocols`, which also update
+        ``protocol_support`` and ``static_members``."""
+        self.protocol_support = ProtocolSupport()
+        self.is_unrebalanced_since_load = False
+        """Whether no join phase has ended since the load: the members may offer more protocols than the known one."""
         self.static_members: dict[InstanceId, MemberId] = {}
         """The current member id of each static member."""
-        self.pending: set[MemberId] = set()
+        self.pending_join_members: set[MemberId] = set()
         """Issued member ids that no client has joined with yet."""
         self.join_phase: JoinPhase | None = None
-        self.joins: dict[MemberId, ReplyTo] = {}
-        """Parked JoinGroups, in the order in which the members (re)joined."""
-        self.syncs: dict[MemberId, ReplyTo] = {}
-        """Parked SyncGroups of members that wait for the leader's SyncGroup."""
-        self.unsynced: set[MemberId] = set()
-        """Members of this generation that have not sent their SyncGroup."""
+        """None while no join phase is open."""
+        self.parked_joins: dict[MemberId, ReplyTo] = {}
+        """Parked JoinGroups by member id, in the order in which the members (re)joined."""
+        self.parked_syncs: dict[MemberId, ReplyTo] = {}
+        """Parked SyncGroups by member id; they wait for the leader's SyncGroup."""
+        self.pending_sync_members: set[MemberId] = set()
+        """Members of this generation that have not sent their SyncGroup; they are removed when `SyncTimer` fires.
+        Without the static members that missed the join phase."""
         self.deadlines: dict[TimerKey, int] = {}
+        """The time, in ms, of each timer that is set."""
 
     def add(self, member_id: MemberId, member: Member) -> Member:
+        """Add ``member`` with the id ``member_id``, and return it."""
         self.members[member_id] = member
-        self.offers.add(member.protocols)
+        self.protocol_support.add(member.protocols)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
         return member
 
     def remove(self, member_id: MemberId) -> Member:
+        """Remove the member ``member_id``, and return it. Its timers and parked requests stay."""
         member = self.members.pop(member_id)
-        self.offers.remove(member.protocols)
+        self.protocol_support.remove(member.protocols)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         return member
 
-    def change_offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
-        self.offers.remove(member.protocols)
+    def change_protocols(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
+        """Replace the protocols that ``member`` offers."""
+        self.protocol_support.remove(member.protocols)
         member.protocols = protocols
-        self.offers.add(protocols)
+        self.protocol_support.add(protocols)
 
     @property
     def generation(self) -> Generation:
-        return self.written.generation if self.written is not None else Generation(0)
+        """The number of the last generation; 0 before the first one."""
+        return self.generation_record.generation if self.generation_record is not None else Generation(0)
 
     @property
     def phase(self) -> Phase:
+        """The group's state, derived from its members, its last generation and the join phase. Never DEAD: a group that
+        does not exist is EMPTY here."""
         if self.join_phase is not None:
             return Phase.PREPARING_REBALANCE
         if not self.members:
             return Phase.EMPTY
-        if self.written is None or self.written.protocol is None:
+        if self.generation_record is None or self.generation_record.protocol is None:
             return Phase.COMPLETING_REBALANCE
         return Phase.STABLE
 
     @property
-    def is_unheard_of(self) -> bool:
-        """The group does not exist: it has no members, offsets, member ids or records. A shell need not keep it."""
-        return not (self.written or self.offsets or self.members or self.pending or self.join_phase)
+    def is_nonexistent(self) -> bool:
+        """Whether the group does not exist: it has no members, no offsets, no issued member ids, no records and no join
+        phase. A shell need not keep the state of such a group."""
+        return not (
+            self.generation_record or self.offsets or self.members or self.pending_join_members or self.join_phase
+        )
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of all members."""
+        """The longest rebalance timeout of all members; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
-    def has_everybody_joined(self) -> bool:
-        return len(self.joins) == len(self.members) and not self.pending
+    def has_all_members_joined(self) -> bool:
+        """Whether every member has a parked JoinGroup, and every issued member id was used or has expired."""
+        return len(self.parked_joins) == len(self.members) and not self.pending_join_members
 
 
 def apply(group: Group, record: Record) -> None:
-    """The only writer of hard state, live and at replay."""
+    """Change the hard state as ``record`` says. Hard state is changed by this function only, live and at replay."""
     match record:
         case GenerationWritten():
-            group.written = record
+            group.generation_record = record
         case GroupRemoved():
-            group.written = None
+            group.generation_record = None
         case OffsetWritten(partition=partition, committed=committed):
             group.offsets[partition] = committed
         case OffsetRemoved(partition=partition):
@@ -194,45 +224,51 @@ def apply(group: Group, record: Record) -> None:
 
 
 def check(group: Group) -> None:
-    """Assert the invariants whose cost does not depend on the size of the group."""
-    assert len(group.joins) <= len(group.members), "a parked join belongs to a member"
-    assert group.join_phase is not None or not group.joins, "a join waits only while a join phase is open"
-    assert group.join_phase is None or not group.syncs, "no sync is parked while a join phase is open"
+    """Assert those invariants whose check costs the same for every size of the group. Called after each step."""
+    assert len(group.parked_joins) <= len(group.members), "a parked join belongs to a member"
+    assert group.join_phase is not None or not group.parked_joins, "a join waits only while a join phase is open"
+    assert group.join_phase is None or not group.parked_syncs, "no sync is parked while a join phase is open"
     assert group.join_phase is None or JoinPhaseTimer() in group.deadlines, "a join phase has a timer that ends it"
-    assert not group.unsynced or SyncTimer() in group.deadlines, "a sync timer runs while a SyncGroup is missing"
+    assert not group.pending_sync_members or SyncTimer() in group.deadlines, (
+        "a sync timer runs while a SyncGroup is missing"
+    )
 
 
-def check_whole(group: Group) -> None:
-    """Assert all invariants, with a walk over the members: for tests, the simulator and after a load."""
+def check_all(group: Group) -> None:
+    """Assert all invariants, with a walk over the members. Called by tests, by the simulator and by the scenarios."""
     check(group)
     phase = group.phase
-    assert group.joins.keys() <= group.members.keys()
-    assert group.syncs.keys() <= group.members.keys()
-    assert group.unsynced <= group.members.keys()
-    assert not group.syncs.keys() & group.unsynced, "a member with a parked sync has sent its SyncGroup"
-    assert not group.pending & group.members.keys(), "a pending member id belongs to no member"
-    for member_id in group.pending:
+    assert group.parked_joins.keys() <= group.members.keys()
+    assert group.parked_syncs.keys() <= group.members.keys()
+    assert group.pending_sync_members <= group.members.keys()
+    assert not group.parked_syncs.keys() & group.pending_sync_members, (
+        "a member with a parked sync has sent its SyncGroup"
+    )
+    assert not group.pending_join_members & group.members.keys(), "a pending member id belongs to no member"
+    for member_id in group.pending_join_members:
         assert PendingMemberTimer(member_id=member_id) in group.deadlines
     for member_id, member in group.members.items():
         assert member.session_timer.member_id == member_id
         watched = (
             (member.is_new and NewMemberTimer(member_id=member_id) in group.deadlines)
             or member.session_timer in group.deadlines
-            or member_id in group.joins
-            or member_id in group.syncs
+            or member_id in group.parked_joins
+            or member_id in group.parked_syncs
         )
         assert watched, f"member {member_id} has a timer or a parked request, so that its absence is noticed"
     if phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
-        assert group.written is not None
-        assert group.members.keys() == group.written.members.keys(), "the members are those of the stored generation"
+        assert group.generation_record is not None
+        assert group.members.keys() == group.generation_record.members.keys(), (
+            "the members are those of the stored generation"
+        )
         assert group.leader in group.members
     if phase is Phase.COMPLETING_REBALANCE:
-        for member_id in group.members.keys() - group.unsynced - group.syncs.keys():
+        for member_id in group.members.keys() - group.pending_sync_members - group.parked_syncs.keys():
             assert group.members[member_id].instance_id is not None, "only static members may miss a join phase"
-    offers = Offers()
+    protocol_support = ProtocolSupport()
     for member in group.members.values():
-        offers.add(member.protocols)
-    assert group.offers == offers, "the counts of offered protocols match the members"
+        protocol_support.add(member.protocols)
+    assert group.protocol_support == protocol_support, "the counts of offered protocols match the members"
     named = {member.instance_id: member_id for member_id, member in group.members.items()}
     named.pop(None, None)
     assert named == group.static_members, "one member for each instance id"

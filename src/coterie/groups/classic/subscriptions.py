@@ -1,7 +1,8 @@
-"""Reads a consumer's topics from its metadata: only here does the coordinator decode a member's metadata.
+"""Reads the topics to which a consumer subscribes from its metadata. The coordinator decodes a member's metadata only
+here.
 
-OffsetDelete and expiry must keep the offsets of topics that a group of type `consumer` reads. All versions of the
-metadata begin as version 0 does: a version, then the topics.
+OffsetDelete and the removal of expired offsets must keep the offsets of topics that a group of type `consumer` reads.
+The metadata of every version begins as that of version 0 does: a version, then the topics.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,15 @@ from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type whose metadata contains topics."""
+"""The protocol type of groups whose members' metadata contains topics."""
 
 _STRING_SIZE_MIN = 2
+"""The size in bytes of an empty topic name."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics that members with this metadata read; None when the metadata of one of them cannot be decoded."""
+    """The topics in all of ``metadata``, which has the metadata of each member. None when one member's metadata cannot
+    be decoded."""
     topics: set[str] = set()
     for data in metadata:
         reader = Reader(data)

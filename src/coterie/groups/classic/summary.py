@@ -1,7 +1,7 @@
-"""The summary of an event for a trace: its name, its member, its generation, and the number of its elements.
+"""The summary of an event for a trace: the event's name, member and generation, and the number of its elements.
 
 It omits the elements themselves: the sender determines the size of an assignment, a subscription or an offset's
-metadata, and a trace contains hundreds of events, also of refused requests.
+metadata, and a trace keeps hundreds of events, those of refused requests too.
 """
 
 from coterie.groups.classic.messages import (
@@ -17,13 +17,16 @@ from coterie.groups.classic.offset_messages import DeleteGroup, OffsetCommit, Of
 from coterie.groups.effects import TimerFired
 
 ID_LENGTH_MAX = 80
-"""Clients also determine the length of ids. A summary contains only the end of a long id, which contains the uuid."""
+"""The greatest length of an id in a summary, because clients also determine the length of ids. A longer id is
+represented by its end, which contains the uuid."""
 
 Summary = tuple[str | int, ...]
+"""The parts of a summary; the first is the event's name."""
 
 
 def summary(event: Event) -> Summary:
-    """The parts of the summary. For a heartbeat no text is formatted, because most events are heartbeats."""
+    """The parts of the summary of ``event``. They are not joined to one text, which would cost time at every
+    heartbeat."""
     match event:
         case Heartbeat():
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation
@@ -54,4 +57,5 @@ def summary(event: Event) -> Summary:
 
 
 def _end(text: str) -> str:
+    """The last `ID_LENGTH_MAX` characters of ``text``."""
     return text[-ID_LENGTH_MAX:]

@@ -1,97 +1,107 @@
-"""A member's part in a round: the round begins, it ends with an assignment, or the membership is lost during it."""
+"""A member's part in a round: a round begins, it ends with an assignment, or the membership is lost."""
 
 from coterie.herder import place, statuses
-from coterie.herder.messages import CancelTimer, Say, SetTimer
-from coterie.herder.rounds import asking, bursts, leading, spoken
-from coterie.herder.rounds.state import AfterReading, AfterRelease
+from coterie.herder.messages import CancelTimer, SetTimer, WriteLogMessage
+from coterie.herder.rounds import leading, protocol_features, rebalance_window, rejoin
+from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, Lost, MemberState, PlaceHandover
+from coterie.nouns.membership import Assigned, MembershipLost, MemberState, PlaceHandover
 from coterie.wire.connect import AssignmentError, RoundResult
 
 
 def on_round(turn: Turn, state: MemberState) -> None:
-    """A round has begun."""
+    """A round has begun: this worker has sent JoinGroup. An assignment of an earlier round that was to be computed is
+    dropped."""
     place.begin_round(turn, state)
-    leading.drop_round(turn)
+    leading.drop_pending_assignment(turn)
 
 
 def on_must_release_all(turn: Turn) -> None:
-    """A round has begun, which this worker joins after all its tasks have stopped."""
-    leading.drop_round(turn)
+    """A round of an eager group has begun, which this worker joins only after all its tasks have stopped: drop all its
+    jobs."""
+    leading.drop_pending_assignment(turn)
     if place.release_all(turn):
-        turn.order(Say(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins"))
-        asking.drop_reasons(turn, AfterRelease)
+        turn.emit(
+            WriteLogMessage(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins")
+        )
+        rejoin.drop_reasons(turn, AfterJobsReleased)
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
+    """A round has ended: apply its result, and store for which reasons another round must follow. A failed round
+    changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
     herder, result = turn.herder, RoundResult.of(event.token)
-    is_told_again = not herder.place.is_lost and event.epoch == herder.place.epoch
+    is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
     has_failed = result.error is not AssignmentError.NO_ERROR
     herder.rounds.protocol = result.protocol
-    asking.on_end(turn)
-    bursts.close_window(turn)
-    leading.drop_round(turn)
+    rejoin.on_end(turn)
+    rebalance_window.close_window(turn)
+    leading.drop_pending_assignment(turn)
     if event.leader != event.member_id:
-        bursts.forget(turn)
+        rebalance_window.forget_assigned_jobs(turn)
         leading.forget_result(turn)
-    turn.order(Say(text=_told(event)))
-    place.take(turn, event, has_failed=has_failed)
-    asking.drop_reasons(turn, AfterReading)
+    turn.emit(WriteLogMessage(text=_round_summary(event)))
+    place.apply_round(turn, event, has_failed=has_failed)
+    rejoin.drop_reasons(turn, AfterConfigLogRead)
     if has_failed:
         # All members keep their jobs. A worker whose config log lagged requests another round when it has caught up;
         # the leader's config log lagged in this round, even if it has caught up since then.
         if event.leader == event.member_id or not herder.has_read(event.config_offset):
-            asking.add_reason(turn, AfterReading(end=event.config_offset))
+            rejoin.add_reason(turn, AfterConfigLogRead(end_offset=event.config_offset))
         return
-    herder.rounds.completed = Generation(event.epoch)
-    if event.is_whole:
+    herder.rounds.last_completed_generation = Generation(event.epoch)
+    if event.replaces_all:
         # Each member has stopped all its jobs before, or stops them now: no job can be lost by dropping the memory.
-        leading.forget_memory(turn)
-        asking.drop_reasons(turn, AfterRelease)
-        if has_yet_to_deal(herder.rounds.assigned_for, configured=herder.config.jobs()):
-            asking.add_reason(turn, AfterRelease())
-    if not herder.life.is_leaving and _is_wanted(herder, event.revoked):
-        asking.add_reason(turn, AfterRelease())
-    if not is_told_again:
+        leading.reset_assignor_state(turn)
+        rejoin.drop_reasons(turn, AfterJobsReleased)
+        if must_rejoin_after_empty_eager_round(herder.rounds.assigned_for, configured=herder.config.jobs()):
+            rejoin.add_reason(turn, AfterJobsReleased())
+    if not herder.lifecycle.is_leaving and _needs_rejoin_after_release(herder, event.revoked):
+        rejoin.add_reason(turn, AfterJobsReleased())
+    if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_delay(turn, result.delay_ms)
     if herder.place.is_leader:
         leading.on_settled(turn)
-        statuses.forget_the_deleted(turn)
-        statuses.tell_unassigned(turn)
+        statuses.delete_orphaned_statuses(turn)
+        statuses.report_unassigned(turn)
 
 
-def has_yet_to_deal(dealt_for: Jobs | None, *, configured: Jobs) -> bool:
-    """Whether the leader of an eager round assigned no job, because not all members had stopped their tasks: it must
-    request the round that assigns the jobs."""
-    return dealt_for == NO_JOBS and bool(configured)
+def must_rejoin_after_empty_eager_round(assigned_for: Jobs | None, *, configured: Jobs) -> bool:
+    """Whether this leader must request the next round, because its eager round assigned no job although jobs are
+    configured: not all members had stopped their tasks. ``assigned_for`` is the set of jobs that the round assigned
+    (None: this worker did not compute the round)."""
+    return assigned_for == NO_JOBS and bool(configured)
 
 
 def on_opened(turn: Turn) -> None:
-    """Continue the scheduled rebalance delay that the previous process received."""
+    """The runtime is open: set the timer of the scheduled rebalance delay that the previous process has received, if
+    one runs."""
     if turn.herder.rounds.deferred_until_ms is not None:
-        turn.order(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
+        turn.emit(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
 
 
-def on_lost(turn: Turn, event: Lost) -> None:
-    """Stop all tasks. The member rejoins, with no owned jobs, when all tasks have stopped."""
-    turn.order(Say(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
+def on_lost(turn: Turn, event: MembershipLost) -> None:
+    """The membership is lost: drop all jobs, so that all tasks stop, and forget the rounds. The member rejoins, with no
+    owned jobs, when all tasks have stopped."""
+    turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
     place.lose(turn)
-    asking.on_end(turn)
-    asking.drop_reasons(turn, AfterReading, AfterRelease)
-    bursts.close_window(turn)
-    bursts.forget(turn)
-    leading.drop_round(turn)
+    rejoin.on_end(turn)
+    rejoin.drop_reasons(turn, AfterConfigLogRead, AfterJobsReleased)
+    rebalance_window.close_window(turn)
+    rebalance_window.forget_assigned_jobs(turn)
+    leading.drop_pending_assignment(turn)
     leading.forget_result(turn)
     # A group that its coordinator has lost starts its generations at 1 again: an old memory could pass for a new one.
-    leading.forget_memory(turn)
+    leading.reset_assignor_state(turn)
     _set_delay(turn, 0)
 
 
 def on_due(turn: Turn) -> None:
-    """The scheduled rebalance delay is over, or the leader may make the next moves: request a round."""
+    """Request a round if the scheduled rebalance delay has ended, or if this worker is the leader and the time has come
+    at which postponed moves may continue. Does nothing while a round is running."""
     rounds = turn.herder.rounds
     # Not while a round is running: its end brings a new delay.
     if (
@@ -100,14 +110,15 @@ def on_due(turn: Turn) -> None:
         and turn.now_ms >= rounds.deferred_until_ms
     ):
         rounds.deferred_until_ms = None
-        asking.ask_for_round(turn, "the scheduled rebalance delay is over")
+        rejoin.request_rejoin(turn, "the scheduled rebalance delay is over")
     if leading.take_due_moves(turn):
-        asking.ask_for_round(turn, "moves are left to make")
+        rejoin.request_rejoin(turn, "moves are left to make")
 
 
 def handover_of(herder: Herder) -> PlaceHandover | None:
-    """The membership that the relaunched process continues; None when this worker is not a member."""
-    here, protocol = herder.place, spoken.setting(herder)
+    """The membership that the relaunched process continues; None when this worker is not a member, or has ended no
+    round yet."""
+    here, protocol = herder.place, protocol_features.protocol_name(herder)
     if protocol is None or not here.member_id:
         return None
     return PlaceHandover(
@@ -120,19 +131,20 @@ def handover_of(herder: Herder) -> PlaceHandover | None:
         jobs=here.assigned,
         deferred_until_ms=herder.rounds.deferred_until_ms,
         may_have_missed_vote=not here.is_settled,
-        must_ask_for_round=here.is_named_leader or asking.has_reason(herder, AfterRelease) or not here.is_settled,
+        must_ask_for_round=here.is_named_leader or rejoin.has_reason(herder, AfterJobsReleased) or not here.is_settled,
     )
 
 
-def _is_wanted(herder: Herder, revoked: Jobs) -> bool:
-    """Whether another worker waits for the revoked jobs. Deleted jobs are assigned to no worker, so their release needs
-    no round, unless they still run here: a join may have reported them, and if they are created again, the leader would
-    count them as running here."""
-    exists = not herder.caught_up or bool(revoked & herder.config.jobs())
+def _needs_rejoin_after_release(herder: Herder, revoked: Jobs) -> bool:
+    """Whether a round must follow the release of the ``revoked`` jobs, so that another worker receives them. Deleted
+    jobs are assigned to no worker, so their release needs no round, unless they still run here: this worker may have
+    reported them as owned, and if they were created again, the leader would still count them as owned by this
+    worker."""
+    exists = not herder.is_caught_up or bool(revoked & herder.config.jobs())
     return bool(revoked) and (exists or bool(revoked & herder.owned))
 
 
-def _told(event: Assigned) -> str:
+def _round_summary(event: Assigned) -> str:
     """The result of a round for this worker, as a log message."""
     result = RoundResult.of(event.token)
     given = ", ".join(map(str, event.jobs)) or "nothing"
@@ -146,10 +158,11 @@ def _told(event: Assigned) -> str:
 
 
 def _set_delay(turn: Turn, delay_ms: int) -> None:
+    """Set the timer of the scheduled rebalance delay to ``delay_ms`` from now; 0 cancels it."""
     rounds = turn.herder.rounds
     if delay_ms > 0:
         rounds.deferred_until_ms = turn.now_ms + delay_ms
-        turn.order(SetTimer(timer="delay over", at_ms=rounds.deferred_until_ms))
+        turn.emit(SetTimer(timer="delay over", at_ms=rounds.deferred_until_ms))
     elif rounds.deferred_until_ms is not None:
         rounds.deferred_until_ms = None
-        turn.order(CancelTimer(timer="delay over"))
+        turn.emit(CancelTimer(timer="delay over"))

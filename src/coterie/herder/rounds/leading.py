@@ -1,275 +1,315 @@
-"""The leader's part in a round: it computes the assignment."""
+"""The leader's part in a round: it computes the assignments of all members."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from coterie.assignors import cooperative, eager
-from coterie.assignors.claims import Places
+from coterie.assignors.assignor_state import AssignorState
+from coterie.assignors.claims import Eligibility
 from coterie.assignors.cooperative import RoundOutcome
-from coterie.assignors.members import MemberView
-from coterie.assignors.memory import Memory
+from coterie.assignors.members import MemberSpec
 from coterie.herder import group_view, place
-from coterie.herder.group_view import Dealt
-from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, Say, SetTimer
+from coterie.herder.group_view import RoundSnapshot
+from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, SetTimer, WriteLogMessage
 from coterie.herder.requests import GroupView
-from coterie.herder.rounds import bursts
-from coterie.herder.rounds.state import Computing
+from coterie.herder.rounds import rebalance_window
+from coterie.herder.rounds.state import PendingAssignment
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, Computed, Install, MemberAssignment, MemberReport
+from coterie.nouns.membership import (
+    AssignmentChange,
+    AssignmentsRequested,
+    ComputedAssignments,
+    MemberReport,
+    SendAssignments,
+)
 from coterie.wire.connect import ConnectProtocol, RoundToken
 
 FIRST_GENERATION = Generation(1)
-"""The generation of a new group: no worker was a member before."""
+"""The generation of a new group: before it, no worker was a member."""
 
 
-def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
-    herder, computing = turn.herder, Computing(wanted=event)
-    herder.lead.moves_at_ms = None
-    if not herder.has_read(_furthest(computing)):
-        herder.lead.looks += 1
-        computing = replace(computing, look=herder.lead.looks)
-        turn.order(FindConfigEnd(purpose=ForRound(look=herder.lead.looks)))
-        turn.order(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
-    herder.lead.computing = computing
+def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
+    """Store the round whose assignment this leader has to compute. If a member has read more of the config log than
+    this leader, look up the log's end offset, and set the timer of :func:`on_assignment_timeout`."""
+    herder, pending = turn.herder, PendingAssignment(request=event)
+    herder.leader_state.moves_at_ms = None
+    if not herder.has_read(_highest_config_offset(pending)):
+        herder.leader_state.last_lookup_id += 1
+        pending = replace(pending, lookup_id=herder.leader_state.last_lookup_id)
+        turn.emit(FindConfigEnd(purpose=ForRound(lookup_id=herder.leader_state.last_lookup_id)))
+        turn.emit(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
+    herder.leader_state.pending_assignment = pending
 
 
 def advance(turn: Turn) -> None:
-    """Compute the assignment as soon as this leader has read the config log to the offsets of all members."""
-    computing = turn.herder.lead.computing
-    if computing is not None and turn.herder.has_read(_furthest(computing)):
-        turn.order(CancelTimer(timer="assign"))
-        _assign(turn, computing)
+    """Compute the pending assignment, if this leader has read the config log as far as all members (those with another
+    config log are left out, :func:`_members_with_foreign_config_log`)."""
+    pending = turn.herder.leader_state.pending_assignment
+    if pending is not None and turn.herder.has_read(_highest_config_offset(pending)):
+        turn.emit(CancelTimer(timer="assign"))
+        _assign(turn, pending)
 
 
-def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
-    """The log's end offset was found: a member whose config offset is beyond it reads another log."""
-    computing = turn.herder.lead.computing
-    if computing is None or look != computing.look or end is None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
+    ignored. Members that have reported a higher offset read another config log. If they are more than half of the
+    members, this worker resigns as the leader."""
+    pending = turn.herder.leader_state.pending_assignment
+    if pending is None or lookup_id != pending.lookup_id or end_offset is None:
         return
-    computing = turn.herder.lead.computing = replace(computing, end=end)
-    members = computing.wanted.members
-    if 2 * len(_strangers(computing)) > len(members):
+    pending = turn.herder.leader_state.pending_assignment = replace(pending, end_offset=end_offset)
+    members = pending.request.members
+    if 2 * len(_members_with_foreign_config_log(pending)) > len(members):
         # More than half of the members read another log: so this worker reads another log than its group.
-        place.step_aside(turn, furthest=max(one.config_offset for one in members.values()), end=end)
+        place.resign_as_leader(
+            turn, highest_config_offset=max(one.config_offset for one in members.values()), end_offset=end_offset
+        )
     else:
         advance(turn)
 
 
-def on_patience_over(turn: Turn) -> None:
-    """This leader has read less of the config log than a member: the round assigns no new job, and the leader requests
-    another round when it has caught up."""
-    herder, computing = turn.herder, turn.herder.lead.computing
-    if computing is None:
+def on_assignment_timeout(turn: Turn) -> None:
+    """End the round without a change of any assignment (CONFIG_MISMATCH), because this leader has still read less of
+    the config log than a member. The leader requests another round when it has read the missing lines."""
+    herder, pending = turn.herder, turn.herder.leader_state.pending_assignment
+    if pending is None:
         return
-    wanted, furthest = computing.wanted, _furthest(computing)
-    turn.order(
-        Say(
+    request, highest_config_offset = pending.request, _highest_config_offset(pending)
+    turn.emit(
+        WriteLogMessage(
             text="This rebalance assigns no new jobs: this leader has read the config topic to offset "
-            f"{herder.config.offset}, a member to {furthest}. Another rebalance follows when this leader has caught up"
+            f"{herder.config.offset}, a member to {highest_config_offset}. Another rebalance follows when this "
+            "leader has caught up"
         )
     )
-    herder.lead.computing = None
-    nothing = dict.fromkeys(sorted(wanted.members), MemberAssignment())
-    computed = Computed(config_offset=furthest, assignments=nothing, has_config_mismatch=True)
-    turn.order(Install(token=wanted.token, computed=computed))
+    herder.leader_state.pending_assignment = None
+    nothing = dict.fromkeys(sorted(request.members), AssignmentChange())
+    computed = ComputedAssignments(config_offset=highest_config_offset, assignments=nothing, has_config_mismatch=True)
+    turn.emit(SendAssignments(token=request.token, computed=computed))
 
 
-def last_computed(herder: Herder) -> Dealt | None:
-    """The last round that this leader has computed; None if this worker is not the leader, or has computed none."""
-    return herder.lead.dealt if herder.place.is_named_leader else None
+def last_round_of(herder: Herder) -> RoundSnapshot | None:
+    """The last round that this worker has computed; None if it is not the leader now, or has computed none."""
+    return herder.leader_state.last_round if herder.place.is_named_leader else None
 
 
 def group_view_of(turn: Turn) -> GroupView | None:
-    """This leader's view of its group; None as in `last_computed`."""
-    herder, dealt = turn.herder, last_computed(turn.herder)
-    if dealt is None:
+    """The group as this leader sees it after its last round; None if this worker is not the leader now, or has computed
+    no round."""
+    herder, last_round = turn.herder, last_round_of(turn.herder)
+    if last_round is None:
         return None
-    due = (herder.rounds.deferred_until_ms, herder.lead.moves_at_ms)
+    due = (herder.rounds.deferred_until_ms, herder.leader_state.moves_at_ms)
     return group_view.view(
-        dealt,
-        herder.lead.memory.waiting,
+        last_round,
+        herder.leader_state.assignor_state.deferrals,
         configured=herder.config.jobs(),
         policy=herder.settings.policy,
-        next_round_ms=min((left_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
+        next_round_ms=min((remaining_delay_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
         now_ms=turn.now_ms,
     )
 
 
 def unassigned_reasons(herder: Herder) -> Mapping[Job, str]:
-    """Why each job without a worker is unassigned; empty unless this leader has computed the current generation."""
-    dealt = herder.lead.dealt
-    if dealt is None or dealt.generation != herder.place.epoch:
+    """Why no worker runs each unassigned job, by job; empty unless this worker has computed the current generation."""
+    last_round = herder.leader_state.last_round
+    if last_round is None or last_round.generation != herder.place.epoch:
         return {}
-    return group_view.reasons(dealt, herder.lead.memory.waiting)
+    return group_view.unassigned_reasons(last_round, herder.leader_state.assignor_state.deferrals)
 
 
-def drop_round(turn: Turn) -> None:
-    """The round whose assignment this leader had to compute is over."""
-    turn.herder.lead.computing = None
+def drop_pending_assignment(turn: Turn) -> None:
+    """Drop the assignment that this leader had to compute: its round is over."""
+    turn.herder.leader_state.pending_assignment = None
 
 
 def forget_result(turn: Turn) -> None:
-    """This worker is no longer the leader."""
-    turn.herder.lead.dealt = turn.herder.lead.moves_at_ms = None
+    """Drop the last computed round and the time of its next moves, because this worker is no longer the leader."""
+    turn.herder.leader_state.last_round = turn.herder.leader_state.moves_at_ms = None
 
 
-def forget_memory(turn: Turn) -> None:
-    turn.herder.lead.memory = Memory()
+def reset_assignor_state(turn: Turn) -> None:
+    """Forget what the assignor kept from earlier rounds."""
+    turn.herder.leader_state.assignor_state = AssignorState()
 
 
 def on_settled(turn: Turn) -> None:
-    """The members have their assignments: set the timer of the next moves, if jobs still have to move."""
-    if turn.herder.lead.moves_at_ms is not None:
-        turn.order(SetTimer(timer="moves", at_ms=turn.herder.lead.moves_at_ms))
+    """If moves of jobs were postponed, set the timer of the next moves. Called when the leader's round has ended."""
+    if turn.herder.leader_state.moves_at_ms is not None:
+        turn.emit(SetTimer(timer="moves", at_ms=turn.herder.leader_state.moves_at_ms))
 
 
 def take_due_moves(turn: Turn) -> bool:
-    """Whether the next moves are due; when they are, their deadline is cleared."""
-    herder, lead = turn.herder, turn.herder.lead
-    if not herder.place.is_leader or lead.moves_at_ms is None or turn.now_ms < lead.moves_at_ms:
+    """Whether the time has come at which the leader may continue postponed moves of jobs. If so, this time is also
+    cleared."""
+    herder, leader_state = turn.herder, turn.herder.leader_state
+    if not herder.place.is_leader or leader_state.moves_at_ms is None or turn.now_ms < leader_state.moves_at_ms:
         return False
-    lead.moves_at_ms = None
+    leader_state.moves_at_ms = None
     return True
 
 
-def _assign(turn: Turn, computing: Computing) -> None:
-    herder, wanted, strangers = turn.herder, computing.wanted, _strangers(computing)
-    herder.lead.computing = None
-    token = RoundToken.of(wanted.token)
-    views = {member: view_of(report) for member, report in wanted.members.items()}
-    for member in strangers:
-        turn.order(Say(text=_stranger_words(computing, wanted.members[member]), warns=True))
+def _assign(turn: Turn, pending: PendingAssignment) -> None:
+    """Compute the assignments of a round and send them to the members. A member with another config log is assigned no
+    job, and a warning is logged."""
+    herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
+    herder.leader_state.pending_assignment = None
+    token = RoundToken.of(request.token)
+    views = {member: spec_of(report) for member, report in request.members.items()}
+    for member in foreign_members:
+        turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), warns=True))
         views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
-        computed = _deal_anew(turn, wanted, takers=wanted.members.keys() - strangers)
-        places = Places.of(views, herder.config.jobs())
+        computed = _assign_eagerly(turn, request, eligible_members=request.members.keys() - foreign_members)
+        eligibility = Eligibility.of(views, herder.config.jobs())
     else:
-        computed, round_ = _deal_on(turn, token.generation, views)
-        places, unassigned = round_.places, round_.unassigned
-    herder.lead.dealt = group_view.deal(
-        herder.lead.dealt,
-        wanted,
+        computed, round_ = _assign_cooperatively(turn, token.generation, views)
+        eligibility, unassigned = round_.eligibility, round_.unassigned
+    herder.leader_state.last_round = group_view.snapshot_round(
+        herder.leader_state.last_round,
+        request,
         views,
         computed.assignments,
         generation=token.generation,
         protocol=token.protocol.setting,
-        places=places,
+        eligibility=eligibility,
         configured=herder.config.jobs(),
         unassigned=unassigned,
     )
-    turn.order(Install(token=wanted.token, computed=computed))
+    turn.emit(SendAssignments(token=request.token, computed=computed))
 
 
-def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, MemberView]) -> tuple[Computed, RoundOutcome]:
-    """A cooperative round: all members keep their jobs, except the jobs that this round revokes or assigns."""
+def _assign_cooperatively(
+    turn: Turn, generation: Generation, views: Mapping[MemberId, MemberSpec]
+) -> tuple[ComputedAssignments, RoundOutcome]:
+    """Compute a cooperative round: all members keep their jobs, except the jobs that this round revokes. Also stores
+    the assignor's state and the time of the next moves. Returns the assignments, and the assignor's result."""
     herder = turn.herder
     round_ = cooperative.assign(
-        herder.lead.memory,
+        herder.leader_state.assignor_state,
         configured=herder.config.jobs(),
         members=views,
         generation=generation,
-        last_completed_generation=Generation(-1) if herder.place.is_lost else herder.rounds.completed,
+        last_completed_generation=Generation(-1) if herder.place.is_lost else herder.rounds.last_completed_generation,
         now_ms=turn.now_ms,
         policy=herder.settings.policy,
-        known_delay_ms=left_ms(herder.rounds.deferred_until_ms, turn.now_ms),
+        received_delay_ms=remaining_delay_ms(herder.rounds.deferred_until_ms, turn.now_ms),
     )
-    herder.lead.memory = round_.memory
-    herder.lead.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
-    bursts.on_computed(turn, herder.config.jobs())
-    return computed_of(round_, config_offset=herder.config.offset), round_
+    herder.leader_state.assignor_state = round_.state
+    herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_in_ms if round_.next_moves_in_ms else None
+    rebalance_window.on_computed(turn, herder.config.jobs())
+    return cooperative_assignments(round_, config_offset=herder.config.offset), round_
 
 
-def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
-    """The remaining ms of the scheduled rebalance delay that this worker received."""
+def remaining_delay_ms(deferred_until_ms: int | None, now_ms: int) -> int:
+    """The time from ``now_ms`` until ``deferred_until_ms``; 0 when that has passed, or is None."""
     return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
 
 
-def computed_of(round_: RoundOutcome, *, config_offset: ConfigOffset) -> Computed:
-    """The result of a cooperative round, as its members receive it."""
+def cooperative_assignments(round_: RoundOutcome, *, config_offset: ConfigOffset) -> ComputedAssignments:
+    """The result of a cooperative round, in the form in which the member sends it to the group. ``config_offset`` is
+    that of this leader."""
     assignments = {
-        member: MemberAssignment(assigned=one.assigned, revoked=one.revoked)
+        member: AssignmentChange(assigned=one.assigned, revoked=one.revoked)
         for member, one in round_.assignments.items()
     }
-    return Computed(config_offset=config_offset, assignments=assignments, delay_ms=round_.delay_ms)
+    return ComputedAssignments(config_offset=config_offset, assignments=assignments, delay_ms=round_.delay_ms)
 
 
-def _deal_anew(turn: Turn, wanted: AssignmentWanted, *, takers: Collection[MemberId]) -> Computed:
-    """An eager round. A member that took part in the last eager round has stopped all its jobs before it joined this
-    round.
+def _assign_eagerly(
+    turn: Turn, request: AssignmentsRequested, *, eligible_members: Collection[MemberId]
+) -> ComputedAssignments:
+    """Compute an eager round. It assigns all jobs to ``eligible_members`` if no member can still run a job
+    (:func:`have_all_stopped`).
 
-    If the last round was not eager, or this leader does not have its result, this round assigns no job: members of a
-    cooperative group may still run their jobs (KIP-415: "first sending a downgraded assignment with empty assigned
-    connectors and tasks"). The jobs that are still to be assigned then cause the next round.
+    Otherwise it assigns no job, because members of a group that was cooperative may still run their jobs (KIP-415:
+    "first sending a downgraded assignment with empty assigned connectors and tasks"). The leader then requests another
+    round, which assigns the jobs.
     """
     herder = turn.herder
-    heard = None if herder.place.is_lost else Generation(herder.place.epoch)
-    all_stopped = have_all_stopped(wanted, heard=heard, protocol=herder.rounds.protocol)
-    herder.lead.memory = Memory()
+    last_seen_generation = None if herder.place.is_lost else Generation(herder.place.epoch)
+    all_stopped = have_all_stopped(request, last_seen_generation=last_seen_generation, protocol=herder.rounds.protocol)
+    herder.leader_state.assignor_state = AssignorState()
     configured = herder.config.jobs() if all_stopped else NO_JOBS
-    bursts.on_computed(turn, configured)
+    rebalance_window.on_computed(turn, configured)
     if not all_stopped:
-        turn.order(
-            Say(
+        turn.emit(
+            WriteLogMessage(
                 text="The group's protocol changed to eager: this rebalance assigns no jobs, so that all workers stop "
                 "their tasks; the next rebalance assigns all jobs"
             )
         )
-    dealt = eager.assign(configured, takers)
-    return dealt_anew(wanted, dealt, config_offset=herder.config.offset)
+    assigned_jobs = eager.assign(configured, eligible_members)
+    return eager_assignments(request, assigned_jobs, config_offset=herder.config.offset)
 
 
-def have_all_stopped(wanted: AssignmentWanted, *, heard: Generation | None, protocol: ConnectProtocol | None) -> bool:
-    """Whether no member of an eager round runs a job. ``heard`` is the last generation whose result this leader has
-    received (None: the membership was lost), and ``protocol`` is the protocol of that generation."""
-    token = RoundToken.of(wanted.token)
+def have_all_stopped(
+    request: AssignmentsRequested, *, last_seen_generation: Generation | None, protocol: ConnectProtocol | None
+) -> bool:
+    """Whether no member of an eager round can still run a job. True if the previous generation was eager, because its
+    members stopped all jobs before they joined; if this is the group's first generation; and if the leader is the only
+    member.
+
+    ``last_seen_generation`` is the last generation whose result this leader has received (None: the membership was
+    lost), and ``protocol`` is the protocol of that generation.
+    """
+    token = RoundToken.of(request.token)
     return (
-        (heard == token.generation - 1 and protocol is ConnectProtocol.EAGER)
+        (last_seen_generation == token.generation - 1 and protocol is ConnectProtocol.EAGER)
         or token.generation == FIRST_GENERATION
-        or wanted.members.keys() | token.left_out == {wanted.member_id}
+        or request.members.keys() | token.undecodable_members == {request.member_id}
     )
 
 
-def dealt_anew(wanted: AssignmentWanted, dealt: Mapping[MemberId, Jobs], *, config_offset: ConfigOffset) -> Computed:
-    """The result of an eager round, as its members receive it."""
-    assignments = {member: MemberAssignment(assigned=dealt.get(member, NO_JOBS)) for member in wanted.members}
-    return Computed(config_offset=config_offset, assignments=assignments)
+def eager_assignments(
+    request: AssignmentsRequested, assigned_jobs: Mapping[MemberId, Jobs], *, config_offset: ConfigOffset
+) -> ComputedAssignments:
+    """The result of an eager round, in the form in which the member sends it to the group: each member's
+    ``assigned_jobs``, none if it is not in the mapping."""
+    assignments = {member: AssignmentChange(assigned=assigned_jobs.get(member, NO_JOBS)) for member in request.members}
+    return ComputedAssignments(config_offset=config_offset, assignments=assignments)
 
 
-def view_of(report: MemberReport) -> MemberView:
-    """A member's report, as the assignor reads it."""
-    return MemberView(
+def spec_of(report: MemberReport) -> MemberSpec:
+    """A member's report, in the form that the assignor takes."""
+    return MemberSpec(
         owned=report.owned, claims=report.claims, draining=report.draining, instance_id=report.instance_id
     )
 
 
-def _strangers(computing: Computing) -> Collection[MemberId]:
+def _members_with_foreign_config_log(pending: PendingAssignment) -> Collection[MemberId]:
     """The members that read another config log: they report an offset beyond the end of this leader's log. Empty before
     the end offset is found.
 
-    Such a member is not removed from the group, because it would rejoin again and again; it is assigned no job.
+    Such a member is assigned no job. It stays in the group, because it would rejoin again and again if it were removed.
     """
-    wanted, end = computing.wanted, computing.end
+    request, end = pending.request, pending.end_offset
     if end is None:
         return ()
     return [
-        member for member, report in wanted.members.items() if report.config_offset > end and member != wanted.member_id
+        member
+        for member, report in request.members.items()
+        if report.config_offset > end and member != request.member_id
     ]
 
 
-def _stranger_words(computing: Computing, report: MemberReport) -> str:
+def _foreign_config_log_warning(pending: PendingAssignment, report: MemberReport) -> str:
+    """The log message about a member that reads another config log."""
     worker_id = group_view.worker_id_in(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (
-        f"Worker {name} reported config offset {report.config_offset}, but the config topic ends at {computing.end}. "
+        f"Worker {name} reported config offset {report.config_offset}, but the config topic ends at "
+        f"{pending.end_offset}. "
         "No jobs are assigned to this worker. Check that all workers have the same config.storage.topic, and whether "
         "this topic has lost records"
     )
 
 
-def _furthest(computing: Computing) -> ConfigOffset:
-    """The highest config offset of the members that read the same config log as this leader."""
-    strangers = _strangers(computing)
-    return max(one.config_offset for member, one in computing.wanted.members.items() if member not in strangers)
+def _highest_config_offset(pending: PendingAssignment) -> ConfigOffset:
+    """The highest config offset that a member has reported, without the members of
+    :func:`_members_with_foreign_config_log`."""
+    foreign_members = _members_with_foreign_config_log(pending)
+    return max(one.config_offset for member, one in pending.request.members.items() if member not in foreign_members)

@@ -1,92 +1,100 @@
-"""The state of a herder that is kept from round to round. Each field is assigned in one module, named in a comment."""
+"""The state of a herder that remains from one round to the next. A comment names the module that assigns each field."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coterie.assignors.memory import Memory
+from coterie.assignors.assignor_state import AssignorState
 from coterie.herder.config_state import UNREAD
-from coterie.herder.group_view import Dealt
+from coterie.herder.group_view import RoundSnapshot
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import Jobs
-from coterie.nouns.membership import AssignmentWanted, PlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 # -- reasons for which this worker must request a round ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterRelease:
-    """Jobs were revoked; after this worker has released them, a round can assign them to other workers."""
+class AfterJobsReleased:
+    """Revoked jobs, or the jobs that an eager round did not assign, need another round, which assigns them. It is
+    requested when this worker has released its revoked jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterReading:
-    """The last round failed because this worker's config log lagged."""
+class AfterConfigLogRead:
+    """The last round failed because the leader's config log lagged: the leader, and each member whose config log also
+    lagged, requests another round."""
 
-    end: ConfigOffset
-    """The config log must be read to this offset before the round is requested."""
+    end_offset: ConfigOffset
+    """The round is requested when this worker has read the config log to this offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForNews:
-    """This worker's reported state has changed."""
+class ReportedStateChanged:
+    """A state that this worker reports when it joins has changed, for example that it drains."""
 
     reason: str
+    """The reason that the request of the round contains."""
 
 
-RoundReason: TypeAlias = AfterRelease | AfterReading | ForNews
+RejoinReason: TypeAlias = AfterJobsReleased | AfterConfigLogRead | ReportedStateChanged
 
 
 class Rounds:
-    """The state of every member, leader or follower."""
+    """What every member keeps from one round to the next, leader or follower."""
 
     def __init__(self, handover: PlaceHandover | None) -> None:
         # `following`
-        self.protocol = ConnectProtocol.named(handover.protocol) if handover is not None else None
+        self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None
         """The group's protocol in the last round that ended here; None before the first round."""
-        self.completed = handover.generation if handover is not None else Generation(-1)
-        """The last generation that ended here with an assignment; a failed round changes no assignment."""
+        self.last_completed_generation = handover.generation if handover is not None else Generation(-1)
+        """The last generation that ended here with an assignment, -1 for none. A failed round changes no assignment and
+        is not counted."""
         self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
-        """When the scheduled rebalance delay of the last round ends; None: no delay runs."""
-        # `asking`
-        self.pending_reasons: tuple[RoundReason, ...] = ()
-        """Why this worker must request a round, and has not requested it; at most one reason of each kind."""
+        """When the scheduled rebalance delay of the last assignment ends; None when no delay runs."""
+        # `rejoin`
+        self.rejoin_reasons: tuple[RejoinReason, ...] = ()
+        """Why this worker must request a round that it has not requested yet; at most one reason of each kind."""
         if handover is not None and handover.must_ask_for_round:
-            self.pending_reasons = (ForNews(reason="this worker's process was relaunched"),)
-        self.is_asked = False
+            self.rejoin_reasons = (ReportedStateChanged(reason="this worker's process was relaunched"),)
+        self.is_rejoin_requested = False
         """Whether this worker has requested a round that has not ended."""
-        # `bursts`
+        # `rebalance_window`
         self.assigned_for: Jobs | None = None
-        """The configured jobs for which the last round was computed; None while this worker does not have them."""
+        """The configured jobs for which the last round was computed; None while this worker does not have this set."""
         self.window_ends_ms: int | None = None
-        """Until when changes of the set of jobs are collected for one round; None when no window is open."""
-        self.compared_at = UNREAD
+        """When the window ends in which changes of the set of jobs are collected for one round; None when no window is
+        open."""
+        self.compared_config_offset = UNREAD
         """The config offset at which the configured jobs were last compared with ``assigned_for``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computing:
-    """A round that waits for its assignment, because this leader's config log lags."""
+class PendingAssignment:
+    """A round whose assignment this leader has to compute. It waits while this leader has read less of the config log
+    than a member."""
 
-    wanted: AssignmentWanted
-    look: int | None = None
-    """The number of the running lookup of the log's end offset, which starts when a member reports that it has read
-    more than this leader; None: no lookup."""
-    end: ConfigOffset | None = None
-    """The end offset that the lookup found."""
+    request: AssignmentsRequested
+    """The members' reports."""
+    lookup_id: int | None = None
+    """The number of the lookup of the log's end offset for this round, which starts when a member reports a higher
+    config offset than this leader's; None: no lookup."""
+    end_offset: ConfigOffset | None = None
+    """The end offset that the lookup found; None before that."""
 
 
-class Lead:
-    """The state of the leader; all its fields are assigned in `leading`."""
+class LeaderState:
+    """What the leader keeps from one round to the next; all its fields are assigned in `leading`."""
 
     def __init__(self) -> None:
-        self.computing: Computing | None = None
-        self.looks = 0
-        """The number of lookups of the log's end offset."""
-        self.memory = Memory()
-        """The assignor's state from the rounds computed here."""
+        self.pending_assignment: PendingAssignment | None = None
+        """None while this leader has no assignment to compute."""
+        self.last_lookup_id = 0
+        """The number of lookups of the log's end offset that this worker has started."""
+        self.assignor_state = AssignorState()
+        """The assignor's state after the last round that was computed here."""
         self.moves_at_ms: int | None = None
-        """When the leader requests the next round, because the last round could not make all moves; None when it
-        could."""
-        self.dealt: Dealt | None = None
-        """The last round that was computed here, for the group API."""
+        """When the leader requests the next round, because the last round had to postpone moves of jobs; None when it
+        has not."""
+        self.last_round: RoundSnapshot | None = None
+        """The last round that was computed here, for the group API and for the reasons of unassigned jobs."""

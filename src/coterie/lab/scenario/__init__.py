@@ -1,1 +1,2 @@
-"""Transcripts: scenarios of the source documents, run by the real machines and printed as text."""
+"""Scenarios of the source documents, run by the real machines; a transcript contains the commands of a scenario and the
+lines that they print."""

@@ -1,5 +1,5 @@
 """Base class of the scenarios of workers and of consumers: the real coordinator of one group, on a clock that only
-`wait` moves, over a network without delay."""
+`GroupScenario.wait` moves, over a network without delay."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -9,45 +9,58 @@ from itertools import count
 
 from coterie.engine.timers import Timers
 from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
-from coterie.groups.classic.state import Group, Limits, check_whole
+from coterie.groups.classic.state import Group, Limits, check_all
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.steps import Steps
 from coterie.nouns.ids import Generation, GroupId
 
 
-class GroupStage(ABC):
+class GroupScenario(ABC):
+    """The coordinator of one group, its timers and the queue of what is to be done at the current time. A subclass adds
+    the members."""
+
     def __init__(self, group_id: GroupId, steps: Steps) -> None:
         self.steps = steps
         self.now_ms = 0
         self.lines: list[str] = []
+        """The lines printed so far."""
         self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
         self._numbers = map(ReplyTo, count(1))
+        """The ids of the next requests."""
         self._waiting: dict[ReplyTo, Callable[[Response], None]] = {}
+        """For each request without a response, the function that receives it."""
         self._queue: deque[Callable[[], None]] = deque()
+        """What is to be done at the current time, in order."""
         self._lives: dict[str, int] = {}
+        """How often each member has started."""
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
+        """Add ``line`` to the lines that the present command prints."""
         self.lines.append(line)
 
-    def soon(self, act: Callable[[], None]) -> None:
+    def enqueue(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called by `run_queue`, after all that is queued before it."""
         self._queue.append(act)
 
     def ask(self, make: Callable[[ReplyTo], Request], answered: Callable[[Response], None]) -> None:
-        """Queue the request that ``make`` returns; its response is queued as a call of ``answered``."""
+        """Queue a request to the coordinator: ``make`` builds it from its id when its turn comes. The response is
+        queued as a call of ``answered``."""
         reply_to = next(self._numbers)
         self._waiting[reply_to] = answered
-        self.soon(lambda: self._coordinate(make(reply_to)))
+        self.enqueue(lambda: self._coordinate(make(reply_to)))
 
     def wait(self, ms: int) -> None:
+        """Let ``ms`` pass, and do on the way what is due, each at its time."""
         until_ms = self.now_ms + ms
         while (at_ms := self._next_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
-            self.settle()
+            self.run_queue()
         self.now_ms = until_ms
 
-    def settle(self) -> None:
-        """Perform everything that is queued or due at the current time."""
+    def run_queue(self) -> None:
+        """Call everything that is queued and fire all timers that are due at the current time, until nothing is
+        left."""
         while True:
             if self._queue:
                 self._queue.popleft()()
@@ -57,37 +70,40 @@ class GroupStage(ABC):
                 return
 
     def _next_life(self, name: str) -> int:
-        """Number of starts of ``name``, this one included."""
+        """Count a start of ``name``. Returns the number of its starts, with this one."""
         self._lives[name] = self._lives.get(name, 0) + 1
         return self._lives[name]
 
     @abstractmethod
     def _fire_due(self) -> bool:
-        """Fire one member's timer that is due; False if none is due."""
+        """Fire one timer of a member that is due. Returns whether there was one."""
 
     @abstractmethod
     def _deadlines(self) -> Iterable[int | None]:
-        """The time in ms at which each member's next timer is due; None for no timer."""
+        """For each member, the time in ms at which its next timer is due; None if it has none."""
 
     @abstractmethod
-    def _tell_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:
-        """Print what the coordinator's step has changed; before the step the group was in phase ``was`` and in
-        ``generation``."""
+    def _report_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:
+        """Print what a step of the coordinator has changed. Before the step the group was in phase ``was`` and in
+        ``generation``; the step has written ``records``."""
 
     def _coordinate(self, event: Event) -> None:
+        """Step the coordinator with ``event``, print what has changed, and perform the effects. Responses are
+        queued."""
         was, generation = self.group.phase, self.group.generation
         output = self.steps.group(self.group, event, now_ms=self.now_ms)
-        check_whole(self.group)
-        self._tell_step(was, generation, output.records)
+        check_all(self.group)
+        self._report_step(was, generation, output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):
-                    self.soon(partial(self._waiting.pop(to), response))
+                    self.enqueue(partial(self._waiting.pop(to), response))
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
                     self._timers.cancel(key)
 
     def _next_at_ms(self) -> int | None:
+        """The time of the next timer of the coordinator or of a member; None if there is none."""
         deadlines = [self._timers.next_at_ms(), *self._deadlines()]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)

@@ -1,5 +1,6 @@
-"""KIP-415's notation: ``AC0`` is the connector A, ``AT1`` its task 1. In ``W1(delay: 0, assigned: [AC0, AT1],
-revoked: [])``, `assigned` lists the jobs that W1 owns after the round, `revoked` those that it must release in it."""
+"""KIP-415's notation. ``AC0`` is the connector A, ``AT1`` its task 1. In ``W1(delay: 0, assigned: [AC0, AT1], revoked:
+[])``, `assigned` lists the jobs that W1 owns after the round, and `revoked` the jobs that W1 must release in the
+round."""
 
 from collections.abc import Iterable
 
@@ -7,7 +8,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 
 def parse_jobs(text: str) -> Jobs:
-    """Parse jobs that are separated by blanks or commas.
+    """The jobs in ``text``, in which they are separated by blanks or commas.
 
     :raises ValueError: when a word is not a job in this notation.
     """
@@ -21,9 +22,12 @@ def parse_jobs(text: str) -> Jobs:
 
 
 def show_jobs(jobs: Iterable[Job]) -> str:
+    """The jobs in this notation, sorted and in brackets: ``[AC0, AT1]``."""
     words = [f"{job.connector}T{job.task}" if isinstance(job, ConnectorTaskId) else f"{job}C0" for job in jobs]
     return f"[{', '.join(sorted(words))}]"
 
 
-def show_share(worker: str, *, delay_ms: int, runs: Jobs, gives: Jobs) -> str:
+def show_assignment(worker: str, *, delay_ms: int, runs: Jobs, gives: Jobs) -> str:
+    """The line for the assignment of ``worker`` in a round: ``runs`` are the jobs that it owns after the round,
+    ``gives`` those that it must release."""
     return f"  {worker}(delay: {delay_ms}, assigned: {show_jobs(runs)}, revoked: {show_jobs(gives)})"

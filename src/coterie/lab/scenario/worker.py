@@ -1,4 +1,4 @@
-"""One worker of a scenario: a real member, and the part of a herder that a scenario needs."""
+"""One worker of a scenario: a real member, and of a herder only what a scenario needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,37 +6,44 @@ from functools import partial
 from typing import TypeAlias
 
 from coterie.assignors import eager
+from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
-from coterie.assignors.members import Policy
-from coterie.assignors.memory import Memory
+from coterie.assignors.members import RebalancePolicy
 from coterie.engine.timers import Timers
 from coterie.groups.classic import messages as said
-from coterie.herder.place import kept_of
-from coterie.herder.rounds.following import has_yet_to_deal
-from coterie.herder.rounds.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
-from coterie.lab.scenario.group import GroupStage
+from coterie.herder.place import retained_jobs
+from coterie.herder.rounds.following import must_rejoin_after_empty_eager_round
+from coterie.herder.rounds.leading import (
+    cooperative_assignments,
+    eager_assignments,
+    have_all_stopped,
+    remaining_delay_ms,
+    spec_of,
+)
+from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import show_jobs
-from coterie.lab.translation import as_asked, as_heard
+from coterie.lab.translation import to_group_request, to_member_response
 from coterie.member.classic.messages import Event, JoinRequest, Request, Timer
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.member.events import Answered, CancelTimer, RequestId, Send, SetTimer, TimerFired
+from coterie.member.events import CancelTimer, RequestId, ResponseReceived, Send, SetTimer, TimerFired
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentWanted,
-    Install,
-    Lost,
+    AssignmentsRequested,
+    MembershipLost,
     MembershipRefused,
-    MustReleaseAll,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
+    StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.connect_bytes import decode_metadata
 
 GROUP = GroupId("fleet")
 RELEASED = "the revoked jobs have been released"
+"""The reason of the rejoin that follows the release of revoked jobs."""
 
 
 ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
@@ -45,10 +52,10 @@ ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
 
 @dataclass(slots=True, kw_only=True)
 class FleetConfig:
-    """The input of every leader: the jobs that the config topic contains, and the policy."""
+    """What every leader computes rounds from: the jobs that the config topic contains, and the policy."""
 
     configured: Jobs
-    policy: Policy
+    policy: RebalancePolicy
 
 
 class ScenarioWorker:
@@ -56,28 +63,28 @@ class ScenarioWorker:
 
     def __init__(
         self,
-        stage: GroupStage,
+        scenario: GroupScenario,
         fleet: FleetConfig,
         name: str,
         protocol: ConnectProtocol,
         claims: Jobs | None,
         *,
         fresh_member_id: MemberId,
-        tell_round: Callable[[str, ConnectProtocol, ComputedRound], None],
+        report_round: Callable[[str, ConnectProtocol, ComputedRound], None],
     ) -> None:
-        """``tell_round`` receives this worker's name, the group's protocol, and the round that the worker computed as
-        leader."""
-        self.stage = stage
+        """``claims`` None: the worker may run all jobs that no worker claims. ``report_round`` is called when this
+        worker has computed a round as the leader, with the worker's name, the group's protocol and the round."""
+        self.scenario = scenario
         self.fleet = fleet
         self.name = name
         self.fresh_member_id = fresh_member_id
-        self.tell_round = tell_round
+        self.report_round = report_round
         self.draining = False
         self.member = Member(
             MemberSettings(
                 group_id=GROUP,
                 url=WorkerUrl(f"http://{name}:8083/"),
-                protocols=protocol.offered,
+                protocols=protocol.versions_to_offer,
                 claims=claims,
                 rebalance_heartbeat_interval_ms=3_000,  # One heartbeat interval keeps transcripts short.
             )
@@ -85,21 +92,24 @@ class ScenarioWorker:
         self.timers = Timers[Timer]()
         self.owned = NO_JOBS
         self.stopped = NO_JOBS
-        """Jobs that the worker has stopped since the last round, because the group is eager."""
-        self.memory = Memory()
-        self.completed = Generation(-1)
+        """The jobs that the worker stopped before it joined the present round of an eager group."""
+        self.assignor_state = AssignorState()
+        self.last_completed_generation = Generation(-1)
         """The last generation whose assignment the worker has received."""
-        self.spoken: ConnectProtocol | None = None
-        """The protocol that the group elected in that generation."""
+        self.protocol: ConnectProtocol | None = None
+        """The group's protocol in that generation; None before the first one."""
         self.deferred_until_ms: int | None = None
-        """Time at which the scheduled rebalance delay ends."""
+        """When the scheduled rebalance delay ends; None while there is none."""
         self.moves_at_ms: int | None = None
-        """Time at which the worker, as the leader, requests the round that makes the next moves."""
-        self.dealt_for: Jobs | None = None
-        """The jobs that the worker, as the leader, assigned in the last round if that round was eager; else None."""
+        """When the worker, as the leader, requests the round that makes the next moves; None if no moves are
+        postponed."""
+        self.eager_assigned_jobs: Jobs | None = None
+        """The jobs that the worker, as the leader, assigned in the last round, if that round was eager; otherwise
+        None."""
 
     def feed(self, event: Event) -> None:
-        for effect in self.stage.steps.member(self.member, event, now_ms=self.stage.now_ms).effects:
+        """Step the member with ``event``, and perform its effects."""
+        for effect in self.scenario.steps.member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
                     self.ask(id_, request)
@@ -107,104 +117,127 @@ class ScenarioWorker:
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case AssignmentWanted():
-                    self.stage.soon(partial(self.compute, effect))
+                case AssignmentsRequested():
+                    self.scenario.enqueue(partial(self.compute, effect))
                 case Assigned():
-                    self.stage.soon(partial(self.take, effect))
-                case MustReleaseAll():
-                    self.stage.soon(self.release)
-                case Lost():
-                    self.stage.soon(self.lose)
+                    self.scenario.enqueue(partial(self.handle_assignment, effect))
+                case StopAllBeforeJoin():
+                    self.scenario.enqueue(self.release)
+                case MembershipLost():
+                    self.scenario.enqueue(self.handle_lost_membership)
                 case MembershipRefused(reason=reason):
-                    raise AssertionError(f"bug in the scenario's setup: {reason}")
+                    raise AssertionError(f"bug in the scenario's setup: a worker's membership was refused: {reason}")
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 
     def ask(self, id_: RequestId, request: Request) -> None:
+        """Send the member's ``request`` to the coordinator; the member receives the response to its request ``id_``."""
+
         def make(reply_to: said.ReplyTo) -> said.Request:
             if isinstance(request, JoinRequest) and request.member_id:
-                self._tell_join(request)
-            return as_asked(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
+                self._report_join(request)
+            return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
-        self.stage.ask(make, lambda response: self.feed(Answered(id=id_, response=as_heard(response))))
+        self.scenario.ask(
+            make, lambda response: self.feed(ResponseReceived(id=id_, response=to_member_response(response)))
+        )
 
-    def _tell_join(self, request: JoinRequest) -> None:
+    def _report_join(self, request: JoinRequest) -> None:
+        """Print that the worker joins, and the jobs that it reports."""
         allocation = decode_metadata(request.protocols[0][1])[1].allocation
         verb = "rejoins" if request.reason == RELEASED else "joins"
-        group = self.stage.group
+        group = self.scenario.group
         if request.member_id not in group.members and group.phase is said.Phase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
         runs = show_jobs(allocation.assigned if allocation else NO_JOBS)
-        self.stage.say(f"{self.name} {verb} with assignment: {runs}")
+        self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
 
     def subscribe(self) -> None:
-        self.feed(Subscribe(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
+        """Tell the member what it is to report in its next join: the owned jobs, and whether the worker drains."""
+        self.feed(SetWorkerState(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
 
     def release(self) -> None:
-        """Stop all jobs, since an eager group rebalances."""
-        self.stage.say(f"{self.name} stops everything")
+        """Stop all jobs before the next join, because the group is eager."""
+        self.scenario.print_line(f"{self.name} stops everything")
         self.owned, self.stopped = NO_JOBS, self.owned
         self.subscribe()
 
-    def compute(self, wanted: AssignmentWanted) -> None:
+    def compute(self, wanted: AssignmentsRequested) -> None:
+        """Compute the round that the member requests, because this worker is the leader."""
         token = RoundToken.of(wanted.token)
         if token.protocol is ConnectProtocol.EAGER:
-            self.deal_anew(wanted)
+            self.assign_eager(wanted)
         else:
-            self.deal_on(wanted, token)
+            self.assign_cooperative(wanted, token)
 
-    def deal_anew(self, wanted: AssignmentWanted) -> None:
-        all_stopped = have_all_stopped(wanted, heard=self.completed, protocol=self.spoken)
-        self.memory, self.moves_at_ms = Memory(), None
-        self.dealt_for = self.fleet.configured if all_stopped else NO_JOBS
-        dealt = eager.assign(self.dealt_for, wanted.members)
-        self.tell_round(self.name, ConnectProtocol.EAGER, dealt)
-        self.feed(Install(token=wanted.token, computed=dealt_anew(wanted, dealt, config_offset=ConfigOffset(1))))
-
-    def deal_on(self, wanted: AssignmentWanted, token: RoundToken) -> None:
-        outcome = assign(
-            self.memory,
-            configured=self.fleet.configured,
-            members={other: view_of(report) for other, report in wanted.members.items()},
-            generation=token.generation,
-            last_completed_generation=self.completed,
-            now_ms=self.stage.now_ms,
-            policy=self.fleet.policy,
-            known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
+    def assign_eager(self, wanted: AssignmentsRequested) -> None:
+        """Compute an eager round: it assigns all configured jobs if all members have stopped theirs, otherwise none."""
+        all_stopped = have_all_stopped(
+            wanted, last_seen_generation=self.last_completed_generation, protocol=self.protocol
         )
-        self.memory, self.dealt_for = outcome.memory, None
-        self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
-        self.tell_round(self.name, token.protocol, outcome)
-        self.feed(Install(token=wanted.token, computed=computed_of(outcome, config_offset=ConfigOffset(1))))
+        self.assignor_state, self.moves_at_ms = AssignorState(), None
+        self.eager_assigned_jobs = self.fleet.configured if all_stopped else NO_JOBS
+        dealt = eager.assign(self.eager_assigned_jobs, wanted.members)
+        self.report_round(self.name, ConnectProtocol.EAGER, dealt)
+        self.feed(
+            SendAssignments(
+                token=wanted.token, computed=eager_assignments(wanted, dealt, config_offset=ConfigOffset(1))
+            )
+        )
 
-    def take(self, delivered: Assigned) -> None:
+    def assign_cooperative(self, wanted: AssignmentsRequested, token: RoundToken) -> None:
+        """Compute a cooperative round."""
+        outcome = assign(
+            self.assignor_state,
+            configured=self.fleet.configured,
+            members={other: spec_of(report) for other, report in wanted.members.items()},
+            generation=token.generation,
+            last_completed_generation=self.last_completed_generation,
+            now_ms=self.scenario.now_ms,
+            policy=self.fleet.policy,
+            received_delay_ms=remaining_delay_ms(self.deferred_until_ms, self.scenario.now_ms),
+        )
+        self.assignor_state, self.eager_assigned_jobs = outcome.state, None
+        self.moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
+        self.report_round(self.name, token.protocol, outcome)
+        self.feed(
+            SendAssignments(
+                token=wanted.token, computed=cooperative_assignments(outcome, config_offset=ConfigOffset(1))
+            )
+        )
+
+    def handle_assignment(self, delivered: Assigned) -> None:
+        """Take over the jobs of an assignment and stop the revoked ones; request another round if one is needed."""
         result = RoundResult.of(delivered.token)
-        self.completed, self.spoken = Generation(delivered.epoch), result.protocol
-        if delivered.is_whole and self.owned:
-            self.stage.say(f"{self.name} stops everything")
-        self.owned = kept_of(self.owned, delivered) | delivered.jobs
-        self.deferred_until_ms = self.stage.now_ms + result.delay_ms if result.delay_ms else None
+        self.last_completed_generation, self.protocol = Generation(delivered.epoch), result.protocol
+        if delivered.replaces_all and self.owned:
+            self.scenario.print_line(f"{self.name} stops everything")
+        self.owned = retained_jobs(self.owned, delivered) | delivered.jobs
+        self.deferred_until_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
         if delivered.leader != self.member.member_id:
-            self.moves_at_ms = self.dealt_for = None
+            self.moves_at_ms = self.eager_assigned_jobs = None
         self.subscribe()
         if delivered.revoked:
-            self.stage.say(f"{self.name} stops revoked resources")
+            self.scenario.print_line(f"{self.name} stops revoked resources")
             self.feed(Rejoin(reason=RELEASED))
-        if has_yet_to_deal(self.dealt_for, configured=self.fleet.configured):
+        if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured):
             self.feed(Rejoin(reason="all members have stopped their jobs"))
 
-    def lose(self) -> None:
+    def handle_lost_membership(self) -> None:
+        """Stop all jobs, and forget all rounds."""
         self.owned = self.stopped = NO_JOBS
-        self.memory, self.completed, self.spoken = Memory(), Generation(-1), None
+        self.assignor_state, self.last_completed_generation, self.protocol = AssignorState(), Generation(-1), None
         self.deferred_until_ms = self.moves_at_ms = None
         self.subscribe()
 
     def next_at_ms(self) -> int | None:
+        """When the worker's next timer is due; None if there is none."""
         due = (self.timers.next_at_ms(), self.deferred_until_ms, self.moves_at_ms)
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def fire_due(self) -> bool:
-        now_ms = self.stage.now_ms
+        """Fire one timer that is due. Returns whether there was one."""
+        now_ms = self.scenario.now_ms
         if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
             self.deferred_until_ms = None
             self.feed(Rejoin(reason="the scheduled rebalance delay is over"))

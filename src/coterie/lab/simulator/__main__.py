@@ -1,8 +1,8 @@
 """``python -m coterie.lab.simulator --seeds 1-40`` prints one digest for each seed. At the first seed that breaks an
 invariant it stops and prints the end of that seed's trace.
 
-``--write FILE`` writes the digests to a file, one line ``seed digest`` each. ``--compare FILE`` runs the seeds of
-``--seeds``, by default all seeds of the file, and fails if a digest differs from the file's.
+``--write FILE`` writes the digests to a file, one line ``seed digest`` for each seed. ``--compare FILE`` runs the seeds
+of ``--seeds``, by default all seeds of the file, and fails if a digest is not the one in the file.
 """
 
 import argparse
@@ -14,24 +14,25 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from coterie.lab.simulator.clients.run import simulate_clients
-from coterie.lab.simulator.fleet.run import simulate
+from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
-PLAYS = {"fleet": simulate, "clients": simulate_clients, "producers": simulate_producers}
+PLAYS = {"fleet": simulate_fleet, "clients": simulate_clients, "producers": simulate_producers}
 """The simulations by name: workers with connectors; ordinary clients, static and dynamic, with offsets; producers with
 transactions."""
 
 
 def seeds(text: str) -> Iterator[int]:
-    """The seeds of ``3``, ``1-40``, or several of both, separated by commas or blanks."""
+    """The seeds that ``text`` lists: ``3``, ``1-40``, or several of both, separated by commas or blanks."""
     for part in text.replace(",", " ").split():
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def outcomes(play: str, wanted: Iterator[int], *, story_lines: int, jobs: int) -> Generator[Outcome, None, None]:
-    """The outcomes of the simulation ``play`` in the order of the seeds ``wanted``, run by ``jobs`` processes."""
+    """Run the simulation ``play`` (a key of `PLAYS`) for the seeds ``wanted`` in ``jobs`` processes. Yields the
+    outcomes in the order of the seeds; each contains ``story_lines`` lines of the trace."""
     one = partial(PLAYS[play], story_lines=story_lines)
     if jobs == 1:
         yield from map(one, wanted)
@@ -41,6 +42,7 @@ def outcomes(play: str, wanted: Iterator[int], *, story_lines: int, jobs: int) -
 
 
 def summary_line(outcome: Outcome) -> str:
+    """One line with the seed, its digest, the simulated minutes, and the numbers of callbacks and of generations."""
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
@@ -49,11 +51,13 @@ def summary_line(outcome: Outcome) -> str:
 
 
 def read_digests(file: Path) -> dict[int, str]:
-    """The digests in a file of ``--write``, by seed."""
+    """The digests in ``file``, which ``--write`` has written, by seed."""
     return {int(seed): digest for seed, digest in map(str.split, file.read_text().splitlines())}
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command; ``arguments`` None: those of the process. Returns the exit code: 1 if an invariant is broken or
+    a digest differs, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument("--seeds", help="3, 1-40, or several of both (default: 1-40, or those of --compare)")
     parser.add_argument("--play", choices=sorted(PLAYS), default="fleet", help="the simulation (default: %(default)s)")

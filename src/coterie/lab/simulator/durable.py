@@ -1,10 +1,10 @@
-"""The state of a group by its durable records, and the check that a response contains nothing else."""
+"""The state of a group as its durable records give it, and the check that a response reports nothing else."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from coterie.groups.classic.lines import decode_line
+from coterie.groups.classic.log_records import decode_record
 from coterie.groups.classic.messages import (
     JoinGroup,
     JoinGroupResponse,
@@ -20,38 +20,40 @@ from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of one record, as encoded in the log."""
+"""The key and the value of one record as in the log; a record is also called a line here. The value None is a
+tombstone."""
 
 
 class DurableGroup:
-    """The group by its durable records, replayed up to those on which the last response depended."""
+    """A group that is rebuilt from its records in the log: from those on which the responses sent so far depended."""
 
     def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
-        """``lines`` is the log's own list, which grows."""
+        """``lines`` is the list to which the disk adds each record when it becomes durable."""
         self._lines = lines
         self._read = len(lines)
-        self._group = folded(group_id, limits, lines)
+        self._group = replay_group(group_id, limits, lines)
 
-    def check(self, request: Request, response: Response, *, needs: int) -> None:
-        """Check that the durable records contain the content of ``response``, which leaves now and depends on the
-        first ``needs`` lines of the log.
+    def check(self, request: Request, response: Response, *, lines_required: int) -> None:
+        """Check that the durable records contain what ``response`` reports. The response is sent now, and depends on
+        the first ``lines_required`` records of the log.
 
         :raises Violation: DURABLE_FIRST.
         """
-        if needs > len(self._lines):
-            what = f"{type(response).__name__} needs {needs} lines"
+        if lines_required > len(self._lines):
+            what = f"{type(response).__name__} needs {lines_required} lines"
             raise Violation(Invariant.DURABLE_FIRST, f"{what}, the log has {len(self._lines)}")
-        assert needs >= self._read, "responses leave in the order of their steps"
-        for line in self._lines[self._read : needs]:
+        assert lines_required >= self._read, "responses leave in the order of their steps"
+        for line in self._lines[self._read : lines_required]:
             replay(self._group, line)
-        self._read = needs
-        if response.error is ErrorCode.none and not holds(self._group, request, response):
+        self._read = lines_required
+        if response.error is ErrorCode.none and not contains_response(self._group, request, response):
             raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
 
 
-def holds(group: Group, request: Request, response: Response) -> bool:
-    """Whether ``group`` contains what the error-free ``response`` reports."""
-    written, offsets = group.written, group.offsets
+def contains_response(group: Group, request: Request, response: Response) -> bool:
+    """Whether the state of ``group`` contains what ``response``, a response without error, reports: a generation, an
+    assignment or offsets. True for the response to any other ``request``."""
+    written, offsets = group.generation_record, group.offsets
     match request, response:
         case JoinGroup(), JoinGroupResponse(generation=generation, member_id=member_id):
             return written is not None and written.generation == generation and member_id in written.members
@@ -72,8 +74,8 @@ def holds(group: Group, request: Request, response: Response) -> bool:
             return True
 
 
-def folded(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
-    """The group that results from a replay of ``lines``."""
+def replay_group(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
+    """The group whose hard state is the result of a replay of ``lines``."""
     group = Group(group_id, limits)
     for line in lines:
         replay(group, line)
@@ -81,10 +83,12 @@ def folded(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) ->
 
 
 def replay(group: Group, line: EncodedRecord) -> None:
+    """Apply one record to the hard state of ``group``."""
     decoded = _decoded(*line)
     assert decoded is not None, "every line is a record of a group"
     apply(group, decoded[1])
 
 
-_decoded = lru_cache(maxsize=1_000)(decode_line)
-"""Cached: each start of the coordinator replays all lines that earlier ones have written."""
+_decoded = lru_cache(maxsize=1_000)(decode_record)
+"""`decode_record` with a cache, because each start of the coordinator replays all records that it had written
+before."""

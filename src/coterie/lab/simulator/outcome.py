@@ -1,4 +1,4 @@
-"""The outcome of one seed, with the end of its trace for failures."""
+"""The outcome of one seed, with the end of its trace, which is printed if an invariant is broken."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +10,28 @@ from coterie.lab.simulator.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one seed; ``violation`` None means that all invariants held."""
+    """The outcome of one seed. ``violation`` is the broken invariant; None if all invariants held."""
 
     seed: int
     digest: str
+    """The checksum of all records: two runs of a seed are equal if their digests are."""
     virtual_ms: int
+    """The simulated time at the end."""
     events: int
+    """Number of callbacks that have run."""
     generations: int
+    """The group's generation at the end; for producers the number of transactions that have ended."""
     violation: Violation | None
     story: str
     """The last lines of the trace."""
 
 
-def told_by(
+def run_to_outcome(
     seed: int, world: World, play: Callable[[], None], *, generations: Callable[[], int], story_lines: int
 ) -> Outcome:
-    """Run ``play`` and return its outcome. An exception other than `Violation` is raised again, with the last lines of
-    the trace in a note."""
+    """Run ``play`` and return the outcome of the seed. The function ``generations`` is called at the end;
+    ``story_lines`` lines of the trace are kept. A `Violation` becomes part of the outcome; every other exception is a
+    bug of a machine or of the simulator, and is raised with the last lines of the trace in a note."""
     violation = None
     try:
         play()
@@ -48,16 +53,16 @@ def told_by(
     )
 
 
-def settle(
-    world: World, unsettled: Callable[[], str | None], broken: Invariant, *, within_ms: int, every_ms: int
+def run_until_settled(
+    world: World, unsettled_reason: Callable[[], str | None], broken: Invariant, *, within_ms: int, every_ms: int
 ) -> None:
-    """Run the world until ``unsettled``, called every ``every_ms``, returns None. Until then it returns the reason why
-    the simulation is not settled.
+    """Run the world until ``unsettled_reason`` returns None. It is called now and then every ``every_ms``; a text is
+    the reason why the simulation has not settled.
 
-    :raises Violation: ``broken``, when there is still a reason after ``within_ms``.
+    :raises Violation: of the invariant ``broken``, when there still is a reason after ``within_ms``.
     """
     until_ms = world.now_ms + within_ms
-    while (missing := unsettled()) is not None:
+    while (missing := unsettled_reason()) is not None:
         if world.now_ms >= until_ms:
             raise Violation(broken, f"{within_ms} ms after the last fault {missing}")
         world.run_until(world.now_ms + every_ms)

@@ -1,7 +1,7 @@
 """The records of a simulation: their kinds, and the fixed names of the classes that appear in them.
 
-The digest of a seed is computed from its records alone. A change of a kind or of a name here changes digests; a change
-of a class's name or of a sentence in the trace does not.
+The digest of a seed is computed from its records alone. A changed kind or name in this module changes digests; another
+name of a class, or another sentence in the trace, does not.
 """
 
 from collections.abc import Iterable
@@ -17,103 +17,190 @@ from coterie.member.classic import messages as member
 from coterie.nouns.jobs import Jobs
 
 RecordValue: TypeAlias = str | int | None
-"""Ids, numbers, jobs in their order, names of errors: never a class's name, a ``repr`` or a sentence."""
+"""A value of a record: an id, a number, jobs in their order, or the name of an error; never the name of a class, a
+``repr`` or a sentence."""
 
 
 class RecordKind(StrEnum):
-    """The kind of a record. The comment of each kind lists the record's values."""
+    """The kinds of records. The text of each kind says when it is recorded and which values its records have; the value
+    name is the name of the process."""
 
-    # -- processes; the first value is the process's name
-    STARTS = "starts"  # its settings
-    CONTINUES = "continues"  # its settings; the process keeps its predecessor's membership
+    # -- processes
+    STARTS = "starts"
+    """A process starts. Values: name, settings."""
+    CONTINUES = "continues"
+    """A process starts and continues the membership of its predecessor, which has relaunched itself. Values: name,
+    settings."""
     PAUSED = "paused"
+    """A process pauses. Values: name."""
     RESUMED = "resumed"
+    """A process resumes. Values: name."""
     KILLED = "killed"
+    """A process is killed. Values: name."""
     LEADER_KILLED = "leader killed"
+    """A process is killed because it is the leader. Values: name."""
     ALL_KILLED = "all killed"
+    """A process is killed together with all others. Values: name."""
     REPLACED = "replaced"
+    """A process is killed because a second process of its worker has replaced it. Values: name."""
     BURIED = "buried"
+    """A process is killed permanently: no other process of its service starts. Values: name."""
     STOPS = "stops"
+    """A client stops cleanly. Values: name."""
     FENCED = "fenced"
-    REFUSED = "refused"  # the error
-    EXITS = "exits"  # the exit code, whether it restarts
+    """A client ends because another process with its instance id has replaced it. Values: name."""
+    REFUSED = "refused"
+    """A producer ends because a request of it was refused. Values: name, error."""
+    EXITS = "exits"
+    """A worker's process exits. Values: name, exit code, whether it relaunches itself."""
     SHUT_DOWN = "shut down"
+    """A worker is ordered to shut down. Values: name."""
 
-    # -- the network; the first value is the link's name
-    BROKEN = "broken"  # a call's connection: how many ms later the request arrives
-    LOST = "lost"  # a message: its direction
+    # -- the network
+    BROKEN = "broken"
+    """The connection of a call breaks. Values: link, how many ms later the request arrives."""
+    LOST = "lost"
+    """A message is lost. Values: link, direction."""
 
     # -- faults
     FAULTS_END = "faults end"
-    CUT = "cut"  # the link
-    CONNECTED = "connected"  # the link
-    CLOGGED = "clogged"  # the link, the direction, for how many ms
-    LOSSY = "lossy"  # the link, the percentage of messages that are lost
-    NARROW = "narrow"  # the link
-    READS_LATE = "reads late"  # the worker, by how many ms
-    PROTOCOL_SET = "protocol set"  # the protocol that all workers are to use
+    """No more faults begin."""
+    CUT = "cut"
+    """A link is cut. Values: link."""
+    CONNECTED = "connected"
+    """A link is no longer cut. Values: link."""
+    CLOGGED = "clogged"
+    """The messages of one direction are delayed. Values: link, direction, for how many ms."""
+    LOSSY = "lossy"
+    """A link begins to lose messages. Values: link, percentage."""
+    NARROW = "narrow"
+    """A link begins to lose large messages. Values: link."""
+    READS_LATE = "reads late"
+    """A worker begins to read the config log late. Values: worker, by how many ms."""
+    PROTOCOL_SET = "protocol set"
+    """All workers are to use another protocol. Values: protocol."""
     DISK_FAILS = "disk fails"
-    QUERY_DIES = "query dies"  # the worker, the task, whether the worker still holds the checkpoint
-    TOPIC_DELETED = "topic deleted"  # the topic
+    """The writes of the broker begin to fail."""
+    QUERY_DIES = "query dies"
+    """The query of a task dies. Values: worker's process, task, whether the process still holds the checkpoint."""
+    TOPIC_DELETED = "topic deleted"
+    """A topic is deleted. Values: topic."""
 
     # -- a group's coordinator
-    COORDINATOR_UP = "coordinator up"  # lines of its log, generation
-    COORDINATOR_CRASHES = "coordinator crashes"  # phase, generation
-    ASKED = "asked"  # the client, the request
-    ANSWERED = "answered"  # the client, the request, the error, the response's other fields
-    TIMER_FIRED = "timer fired"  # the timer, its member
-    PHASE = "phase"  # before, after, generation
-    APPENDED = "appended"  # lines, bytes, checksum
-    DURABLE = "durable"  # lines
+    COORDINATOR_UP = "coordinator up"
+    """The coordinator starts. Values: number of records in its log, generation."""
+    COORDINATOR_CRASHES = "coordinator crashes"
+    """The coordinator crashes. Values: phase, generation."""
+    ASKED = "asked"
+    """The coordinator receives a request other than Heartbeat. Values: client, request."""
+    ANSWERED = "answered"
+    """The coordinator sends a response; not recorded for Heartbeat without an error. Values: client, request, error,
+    the response's other fields."""
+    TIMER_FIRED = "timer fired"
+    """A timer of the coordinator fires. Values: timer, member id."""
+    PHASE = "phase"
+    """The group's phase changes. Values: phase before, phase after, generation."""
+    APPENDED = "appended"
+    """The coordinator appends records. Values: number, bytes, checksum."""
+    DURABLE = "durable"
+    """Records of the coordinator become durable. Values: number."""
 
-    # -- a member of a group (a worker or a client); the first value is the process's name
-    SENDS = "sends"  # the request
-    HEARS = "hears"  # the request, the error
-    ASSIGNED = "assigned"  # generation, error, config offset, assigned, revoked, delay
-    ASSIGNMENT_WANTED = "assignment wanted"  # generation, protocol, members
-    REBALANCE_STARTED = "rebalance started"  # whether all tasks must stop
+    # -- members of a group: workers and clients
+    SENDS = "sends"
+    """A member sends a request other than Heartbeat. Values: name, request."""
+    HEARS = "hears"
+    """A member receives a response; not recorded for Heartbeat without an error. Values: name, request, error."""
+    ASSIGNED = "assigned"
+    """A worker receives its assignment. Values: name, generation, error, config offset, assigned jobs, revoked jobs,
+    delay."""
+    ASSIGNMENT_WANTED = "assignment wanted"
+    """A worker's member, as the leader, requests a round from its herder. Values: name, generation, protocol,
+    members."""
+    REBALANCE_STARTED = "rebalance started"
+    """A worker's member takes part in a rebalance. Values: name, whether all tasks must stop."""
     MEMBERSHIP_LOST = "membership lost"
+    """A worker has lost its membership. Values: name."""
     MEMBERSHIP_REFUSED = "membership refused"
+    """The group refuses a worker permanently. Values: name."""
     LEFT = "left"
+    """A worker has left the group. Values: name."""
 
-    # -- a worker's herder; the first value is the process's name
-    SUBSCRIBES = "subscribes"  # config offset, owned, whether it drains
+    # -- the herder of a worker
+    SUBSCRIBES = "subscribes"
+    """A herder tells the member what it is to report. Values: name, config offset, owned jobs, whether the worker
+    drains."""
     REJOINS = "rejoins"
+    """A herder requests a round. Values: name."""
     ABANDONS = "abandons"
-    LEAVES = "leaves"  # whether permanently
-    DEALS = "deals"  # generation; for each member its id, error, config offset, assigned, revoked, delay
-    TASK_STARTS = "task starts"  # task
-    TASK_RESTARTS = "task restarts"  # task
-    TASK_STOPS = "task stops"  # task, grace
-    TASK_STOPPED = "task stopped"  # task
-    SPLITS = "splits"  # connector, offset of its config
-    PUBLISHES = "publishes"  # connector, leader, number of tasks, whether it signs
-    SESSION_KEY = "session key"  # size
-    STATUSES = "statuses"  # each key with its state
+    """A herder has the member leave the group and join again. Values: name."""
+    LEAVES = "leaves"
+    """A herder has the member leave the group. Values: name, whether permanently."""
+    DEALS = "deals"
+    """A herder, as that of the leader, has computed a round. Values: name, generation; for each member its id, error,
+    config offset, assigned jobs, revoked jobs, delay."""
+    TASK_STARTS = "task starts"
+    """A task starts. Values: name, task."""
+    TASK_RESTARTS = "task restarts"
+    """A task's query restarts. Values: name, task."""
+    TASK_STOPS = "task stops"
+    """A task is ordered to stop. Values: name, task, grace in ms."""
+    TASK_STOPPED = "task stopped"
+    """A task has stopped. Values: name, task."""
+    SPLITS = "splits"
+    """A connector is split into tasks. Values: name, connector, offset of its config."""
+    PUBLISHES = "publishes"
+    """Task configs are sent to the leader. Values: name, connector, URL of the leader, number of tasks, whether the
+    request is signed."""
+    SESSION_KEY = "session key"
+    """A session key is made. Values: name, size in bytes."""
+    STATUSES = "statuses"
+    """Statuses are written. Values: name, each key with its state."""
     CLOSES_RUNTIME = "closes runtime"
-    CONFIG_APPENDED = "config appended"  # lines, bytes, checksum, the log's end
-    REPLIES = "replies"  # request id, "done" or the problem
+    """The task runtime is closed. Values: name."""
+    CONFIG_APPENDED = "config appended"
+    """Lines are appended to the config log. Values: name, number, bytes, checksum, the log's end."""
+    REPLIES = "replies"
+    """A herder responds to a REST request. Values: name, request id, `done` or the problem."""
 
     # -- users and operators
-    REQUESTED = "requested"  # the worker, the request, its connector, the request's other values
-    FORGED = "forged"  # task configs that no worker has signed are sent
-    SETTLED = "settled"  # generation, or number of transactions that have ended
-    CHANGE = "change"  # the change after the last fault
+    REQUESTED = "requested"
+    """A user or operator sends a request. Values: worker's process or operator, request, its connector, its other
+    values."""
+    FORGED = "forged"
+    """Task configs without a valid signature are sent."""
+    SETTLED = "settled"
+    """The processes have settled. Values: generation, or number of transactions that have ended."""
+    CHANGE = "change"
+    """A change is made after the last fault. Values: change."""
 
     # -- producers and their broker
-    BROKER_UP = "broker up"  # end offset of each partition
+    BROKER_UP = "broker up"
+    """The broker starts. Values: end offset of each partition."""
     BROKER_CRASHES = "broker crashes"
-    STEP = "step"  # transactional id, request, its sender, the error, or the base offset and the state
-    ROLLED_BACK = "rolled back"  # number of writes
-    BECOMES = "becomes"  # process, producer id, epoch
-    PRODUCED = "produced"  # process, partition, the error, base offset
-    BATCH_GIVEN_UP = "batch given up"  # process, partition
-    TRANSACTION_ENDED = "transaction ended"  # the request that ended it, its sender, the transaction's process
-    COMMITTED = "committed"  # process
-    ABORTED = "aborted"  # process
-    DONE = "done"  # process
+    """The broker crashes."""
+    STEP = "step"
+    """A write of the broker is durable. Values: transactional id, request, its sender; the error, or the base offset,
+    the transactional id's state and the end offsets."""
+    ROLLED_BACK = "rolled back"
+    """Writes of the broker have failed. Values: number."""
+    BECOMES = "becomes"
+    """A producer receives its producer id and epoch. Values: name, producer id, epoch."""
+    PRODUCED = "produced"
+    """A producer receives the response to a batch. Values: name, partition, error, base offset."""
+    BATCH_GIVEN_UP = "batch given up"
+    """A producer no longer sends a batch again. Values: name, partition."""
+    TRANSACTION_ENDED = "transaction ended"
+    """A transaction has ended. Values: the request that ended it, that request's sender, the process that began the
+    transaction."""
+    COMMITTED = "committed"
+    """A producer receives the success of its commit. Values: name."""
+    ABORTED = "aborted"
+    """A producer receives the success of its abort. Values: name."""
+    DONE = "done"
+    """A producer has committed its last transaction. Values: name."""
 
-    VIOLATION = "violation"  # the invariant
+    VIOLATION = "violation"
+    """An invariant is broken. Values: invariant."""
 
 
 NAMES: dict[type, str] = {
@@ -147,21 +234,22 @@ NAMES: dict[type, str] = {
 """The fixed name of each request, response and timer that appears in a record."""
 
 
-def name_of(value: object) -> str:
-    """The name of ``value``'s class in records.
+def recorded_name(value: object) -> str:
+    """The name by which the class of ``value`` appears in records.
 
     :raises KeyError: when `NAMES` has no name for the class.
     """
     return NAMES[type(value)]
 
 
-def texts(jobs: Jobs) -> str:
-    """The jobs in the order of `Jobs`, separated by commas; ``-`` for none."""
+def jobs_text(jobs: Jobs) -> str:
+    """The jobs in the order of `Jobs`, separated by commas; ``-`` if there are none."""
     return ",".join(map(str, jobs)) or "-"
 
 
-def weight(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
-    """The number of lines (keys with values), their size in bytes, and their checksum."""
+def size_and_checksum(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
+    """How many ``lines`` there are, the sum of their sizes in bytes, and one checksum of them all. A line is a key and
+    its value; a tombstone (value None) counts too."""
     count = size_bytes = checksum = 0
     for key, value in lines:
         count += 1

@@ -1,4 +1,4 @@
-"""Check that a replay of a group's records gives the same group."""
+"""The check that a replay of a group's records gives the same group."""
 
 from collections.abc import Iterable
 
@@ -6,19 +6,20 @@ from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, ReplyTo, SessionTimer
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.effects import Reply
-from coterie.lab.simulator.durable import EncodedRecord, folded
+from coterie.lab.simulator.durable import EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.wire.errors import ErrorCode
 
 
 def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
-    """Compare ``group`` with a replay of ``lines``, all records that it has written. If the group is stable, its
-    members and their session timers are compared too.
+    """Check that a replay of ``lines``, all records that ``group`` has written, gives its last generation and its
+    offsets. If ``group`` is STABLE, check also its leader and members, and that after a load each member has a session
+    timer and may send heartbeats.
 
     :raises Violation: REPLAY_IS_LIVE.
     """
-    replica = folded(group.group_id, group.limits, lines)
-    if (replica.written, replica.offsets) != (group.written, group.offsets):
+    replica = replay_group(group.group_id, group.limits, lines)
+    if (replica.generation_record, replica.offsets) != (group.generation_record, group.offsets):
         raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from a replay of its records")
     if group.phase is not Phase.STABLE:
         return

@@ -1,5 +1,5 @@
-"""The requests, responses and timers of a classic member. They are independent of API versions, which only `wire`,
-`broker` and `kafka` handle."""
+"""The requests, responses and timers of a classic member. They are the same for all API versions, which only `wire`,
+`broker` and `kafka` distinguish."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,37 +14,47 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
+    """The JoinGroup request."""
+
     group_id: GroupId
     member_id: MemberId
-    """Empty at first: the coordinator then issues a member id."""
+    """Empty for the first join: the coordinator then issues a member id."""
     instance_id: InstanceId | None = None
-    """The instance id of a static member, which stays a member after its process ends until its session ends
-    (KIP-345)."""
+    """The instance id of a static member, which stays a member after its process has ended until its session ends
+    (KIP-345). None for a dynamic member, also in the other requests."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata of each protocol, in the order of preference."""
+    """Name and metadata of each offered protocol, the preferred protocol first."""
     reason: str = ""
+    """Why the member joins, for the coordinator's log (KIP-800)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
+    """The response to JoinGroup. The fields after ``error`` are only valid without an error, except ``member_id`` with
+    MEMBER_ID_REQUIRED."""
+
     error: ErrorCode
     generation: Generation = Generation(-1)
     protocol: str = ""
+    """The name of the protocol that the group selected."""
     leader: MemberId = MemberId("")
     member_id: MemberId = MemberId("")
     members: Mapping[MemberId, bytes] | None = None
-    """The metadata of all members, for the leader only."""
+    """The metadata of all members, by member id; empty unless this member is the leader."""
     instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
     """The instance ids of those ``members`` that are static."""
     skip_assignment: bool = False
-    """This leader rejoined a generation that already has its assignments: it computes none (KIP-814)."""
+    """Whether this leader has rejoined a generation that already has its assignments: then it computes none
+    (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
+    """The SyncGroup request. The leader's request contains the assignments of all members."""
+
     group_id: GroupId
     member_id: MemberId
     instance_id: InstanceId | None = None
@@ -52,17 +62,23 @@ class SyncRequest:
     protocol_type: str
     protocol: str
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
-    """Empty unless this member is the leader."""
+    """Member id and assignment of each member; empty unless this member is the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResponse:
+    """The response to SyncGroup."""
+
     error: ErrorCode
     assignment: bytes = b""
+    """This member's assignment. Empty when the leader has assigned nothing to this member, for example because the
+    leader could not decode the member's metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
+    """The Heartbeat request."""
+
     group_id: GroupId
     member_id: MemberId
     instance_id: InstanceId | None = None
@@ -71,20 +87,26 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
+    """The response to Heartbeat."""
+
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequest:
+    """The LeaveGroup request."""
+
     group_id: GroupId
     member_id: MemberId
     instance_id: InstanceId | None = None
-    """The instance id of a static member that will not return."""
+    """The instance id of a static member that will not return; None for a dynamic member."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResponse:
+    """The response to LeaveGroup."""
+
     error: ErrorCode
 
 
@@ -94,9 +116,9 @@ Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveRes
 # -- timers -----------------------------------------------------------------------------------------------------------
 
 Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
-"""``heartbeat``: send the next heartbeat · ``lease``: the lease ends · ``answer``: the response to a join or sync is
-overdue · ``retry``: a back-off ends · ``held``: send a join that was held back · ``leave``: leave without a
-response."""
+"""``heartbeat``: send the next heartbeat · ``lease``: the lease ends · ``answer``: the response to a join or sync, or
+to the check for a prior member, is overdue · ``retry``: a back-off ends · ``held``: a join that waits for revoked jobs
+to stop must wait no longer · ``leave``: end without the response to LeaveGroup."""
 
 Event: TypeAlias = events.Event[Response, Timer]
 Effect: TypeAlias = events.Effect[Request, Timer]

@@ -1,32 +1,42 @@
-"""How a member keeps its membership, and how it ends: heartbeats, the lease, loss, leaving, the back-off."""
+"""How a member keeps its membership, and how the membership ends: heartbeats, the lease, loss, leaving, the
+back-off."""
 
 from dataclasses import replace
 
 from coterie.member.classic.messages import Event, HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request, Timer
-from coterie.member.classic.refusals import refusal
+from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.state import (
     NO_MEMBER,
-    Computes,
-    FormerLife,
+    AssignmentReceived,
+    AwaitingWorkerState,
+    ComputingAssignments,
     HasLeft,
     InFlight,
     InGroup,
     Leaving,
     Member,
-    NotSubscribed,
+    PriorMember,
     Refused,
-    ReleasesAll,
-    Settled,
-    WaitsToJoin,
-    WasIn,
+    StoppingAllJobs,
+    WaitingToJoin,
+    WasInGroup,
 )
 from coterie.member.classic.turn import Turn
-from coterie.member.events import Answered, CancelTimer, Left, Say, SetTimer, TimerFired, Unanswered
-from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
+from coterie.member.events import (
+    CancelTimer,
+    LeaveCompleted,
+    RequestFailed,
+    ResponseReceived,
+    SetTimer,
+    TimerFired,
+    WriteLogMessage,
+)
+from coterie.nouns.membership import LeaseRenewed, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
 
-LEAVE_PATIENCE_MS = 1_000
-"""How long the response to LeaveGroup is awaited: without it, the end of the session has the same effect."""
+LEAVE_TIMEOUT_MS = 1_000
+"""How long the member waits for the response to LeaveGroup. If the request is lost, the group removes the member at the
+end of its session."""
 
 _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held", "leave")
 
@@ -34,35 +44,41 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held
 # -- heartbeats and the lease -----------------------------------------------------------------------------------------
 
 
-def expect_a_round(turn: Turn) -> None:
-    """Send heartbeats at the shorter interval from now on, for ``quiet_ms``.
+def expect_next_round(turn: Turn) -> None:
+    """Send heartbeats at the shorter interval from now on, for ``next_round_window_ms``. Called after every assignment.
 
-    A member learns of a rebalance from the response to its next heartbeat, and a job that another member has released
-    stays down until all members have joined the next rebalance. A member does not receive the revocations of other
-    members, so every member shortens its heartbeat interval after every rebalance.
+    The response to a member's next heartbeat shows that a rebalance has begun, and a job that another member has
+    released does not run until all members have joined this rebalance. A member does not receive the revocations of
+    other members, so every member shortens its heartbeat interval after every rebalance.
     """
     member = turn.member
     assert isinstance(member.place, InGroup)
-    member.place = replace(member.place, next_round_expected_until_ms=turn.now_ms + member.settings.quiet_ms)
+    member.place = replace(
+        member.place, next_round_expected_until_ms=turn.now_ms + member.settings.next_round_window_ms
+    )
     set_heartbeat(turn)
 
 
 def set_heartbeat(turn: Turn) -> None:
+    """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further round is
+    expected."""
     member, settings = turn.member, turn.member.settings
     interval_ms = settings.heartbeat_interval_ms
     if isinstance(member.place, InGroup) and turn.now_ms < member.place.next_round_expected_until_ms:
         interval_ms = min(interval_ms, settings.rebalance_heartbeat_interval_ms)
-    turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
+    turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
 
 
 def send_heartbeat(turn: Turn) -> None:
+    """Send a heartbeat, and set the timer of the next one. No heartbeat is sent outside the group, or while the last
+    heartbeat has waited for its response for less than ``Lease.heartbeat_timeout_ms``."""
     member = turn.member
     place = member.place
     if not isinstance(place, InGroup):
         return
     set_heartbeat(turn)
-    patience_ms = member.settings.lease.heartbeat_patience_ms
-    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < patience_ms:
+    timeout_ms = member.settings.lease.heartbeat_timeout_ms
+    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < timeout_ms:
         return  # The response may still arrive; after this time one more heartbeat fits in before the lease ends.
     heartbeat = HeartbeatRequest(
         group_id=member.settings.group_id,
@@ -73,149 +89,165 @@ def send_heartbeat(turn: Turn) -> None:
     member.place = replace(place, heartbeat=turn.send(heartbeat))
 
 
-def on_heartbeat(turn: Turn, asked: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
+def on_heartbeat(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
+    """Process the response to a heartbeat: renew the lease, request a round, or end the membership."""
     member = turn.member
     assert isinstance(member.place, InGroup)
     match response.error:
         case ErrorCode.none:
-            renew_lease(turn, asked)
+            renew_lease(turn, in_flight)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
-                renew_lease(turn, asked)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
+                renew_lease(turn, in_flight)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
             # An outstanding join or sync will get the same error in its response, as will a heartbeat of a newer
             # generation.
-            if asked.request.generation == member.place.generation and isinstance(member.round, Settled | Computes):
-                if isinstance(member.round, Computes):
-                    member.round = WaitsToJoin()
+            if in_flight.request.generation == member.place.generation and isinstance(
+                member.round, AssignmentReceived | ComputingAssignments
+            ):
+                if isinstance(member.round, ComputingAssignments):
+                    member.round = WaitingToJoin()
                 member.rejoin_reason = member.rejoin_reason or f"the coordinator responded {error.name}"
         case ErrorCode.unknown_member_id:
-            on_unknown(turn)
-        case error if (reason := refusal(member, error)) is not None:
-            expel(turn, reason)
+            on_unknown_member_id(turn)
+        case error if (reason := permanent_error_reason(member, error)) is not None:
+            lose_membership_permanently(turn, reason)
         case error:
-            turn.order(Say(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
+            turn.emit(WriteLogMessage(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
 
 
-def renew_lease(turn: Turn, asked: InFlight[Request]) -> None:
+def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
+    """Extend the lease: it ends ``Lease.duration_ms`` after the answered request was sent. The stored failures are
+    cleared."""
     member = turn.member
-    member.troubles.clear()
+    member.failures.clear()
     place = member.place
     assert isinstance(place, InGroup)
-    proved_until_ms = asked.sent_at_ms + member.settings.lease_ms
-    if place.proved_until_ms is None or proved_until_ms > place.proved_until_ms:
-        member.place = replace(place, proved_until_ms=proved_until_ms)
-        turn.order(SetTimer(timer="lease", at_ms=proved_until_ms))
-        turn.order(ProvedUntil(until_ms=proved_until_ms, session_timeout_ms=member.settings.session_timeout_ms))
+    lease_ends_ms = in_flight.sent_at_ms + member.settings.lease_duration_ms
+    if place.lease_ends_ms is None or lease_ends_ms > place.lease_ends_ms:
+        member.place = replace(place, lease_ends_ms=lease_ends_ms)
+        turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
+        turn.emit(LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=member.settings.session_timeout_ms))
 
 
 def end_lease_if_over(turn: Turn) -> bool:
-    """End the membership if the lease has ended; return whether it has."""
+    """End the membership if the lease has ended. Returns whether it has."""
     place = turn.member.place
-    proved_until_ms = place.proved_until_ms if isinstance(place, InGroup) else None
-    if proved_until_ms is None or turn.now_ms < proved_until_ms:
+    lease_ends_ms = place.lease_ends_ms if isinstance(place, InGroup) else None
+    if lease_ends_ms is None or turn.now_ms < lease_ends_ms:
         return False
-    waited_ms = turn.now_ms - proved_until_ms + turn.member.settings.lease_ms
-    lose(turn, f"the coordinator has not responded to any request sent in the last {waited_ms} ms")
+    waited_ms = turn.now_ms - lease_ends_ms + turn.member.settings.lease_duration_ms
+    lose_membership(turn, f"the coordinator has not responded to any request sent in the last {waited_ms} ms")
     return True
 
 
 def retry_later(turn: Turn) -> None:
+    """Join again after a back-off, which doubles with each retry since the last assignment."""
     member = turn.member
     settings = member.settings
     backoff_ms = min(settings.retry_backoff_ms * 2 ** min(member.retries, 16), settings.retry_backoff_max_ms)
     member.retries += 1
     until_ms = turn.now_ms + backoff_ms
-    if isinstance(member.round, ReleasesAll):
-        member.round = ReleasesAll(until_ms=until_ms)
+    if isinstance(member.round, StoppingAllJobs):
+        member.round = StoppingAllJobs(until_ms=until_ms)
     else:
-        member.round = WaitsToJoin(until_ms=until_ms)
-    turn.order(SetTimer(timer="retry", at_ms=until_ms))
+        member.round = WaitingToJoin(until_ms=until_ms)
+    turn.emit(SetTimer(timer="retry", at_ms=until_ms))
 
 
 # -- endings ----------------------------------------------------------------------------------------------------------
 
 
-def on_unknown(turn: Turn) -> None:
+def on_unknown_member_id(turn: Turn) -> None:
+    """Handle UNKNOWN_MEMBER_ID: a member of the group loses its membership, every other member joins again after a
+    back-off. The member id is cleared."""
     member = turn.member
     if isinstance(member.place, InGroup):
-        lose(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
+        lose_membership(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
         retry_later(turn)
-    forget_id(member)
-    member.former_life = FormerLife.UNASKED
+    clear_member_id(member)
+    member.prior_member = PriorMember.UNCHECKED
 
 
-def forget_id(member: Member) -> None:
+def clear_member_id(member: Member) -> None:
+    """Forget the member id of a member outside the group: the next join requests a new one."""
     assert not isinstance(member.place, InGroup)
     member.place = replace(member.place, member_id=NO_MEMBER)
 
 
-def lose(turn: Turn, reason: str) -> None:
-    """End the membership: all jobs must stop. A late response to a request that was sent before has no effect."""
+def lose_membership(turn: Turn, reason: str) -> None:
+    """End the membership: the herder stops all jobs, and the member joins again when no job is owned. The member id is
+    kept. A later response to a request that was sent before has no effect."""
     member = turn.member
     if isinstance(member.place, InGroup):
-        member.place = WasIn(member_id=member.place.member_id)
-    if not isinstance(member.round, NotSubscribed):
-        member.round = ReleasesAll()
+        member.place = WasInGroup(member_id=member.place.member_id)
+    if not isinstance(member.round, AwaitingWorkerState):
+        member.round = StoppingAllJobs()
     member.rejoin_reason = None
     for timer in _ALL_TIMERS:
-        turn.order(CancelTimer(timer=timer))
-    turn.order(Lost(reason=reason))
+        turn.emit(CancelTimer(timer=timer))
+    turn.emit(MembershipLost(reason=reason))
 
 
-def expel(turn: Turn, reason: str) -> None:
-    """End the membership, and send no further join, because no retry can succeed."""
-    lose(turn, reason)
+def lose_membership_permanently(turn: Turn, reason: str) -> None:
+    """End the membership, and send no further join, because no retry can succeed. The herder shuts the worker down."""
+    lose_membership(turn, reason)
     if turn.member.ending is None:
         turn.member.ending = Refused(reason=reason)
-        turn.order(MembershipRefused(reason=reason))
+        turn.emit(MembershipRefused(reason=reason))
 
 
-def on_abandon(turn: Turn, reason: str) -> None:
-    """Leave the group, as Kafka's clients do when they are not polled, and join again when all jobs have stopped.
+def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
+    """Leave the group, as Kafka's clients do when they are not polled, and join again when all jobs have stopped. Does
+    nothing if the membership is lost already, or the worker is leaving.
 
     A static member sends no LeaveGroup here either: it rejoins before its session ends, or its session ends.
     """
     member = turn.member
-    is_lost = isinstance(member.round, ReleasesAll) and not isinstance(member.place, InGroup)
+    is_lost = isinstance(member.round, StoppingAllJobs) and not isinstance(member.place, InGroup)
     if member.ending is not None or is_lost:
         return
     is_static = member.settings.instance_id is not None
     if member.member_id and not is_static:
         turn.send(LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason))
-    lose(turn, reason)
+    lose_membership(turn, reason)
     if not is_static:
-        forget_id(member)
+        clear_member_id(member)
 
 
-def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
+def on_leave(turn: Turn, reason: str, *, is_permanent: bool = False) -> None:
+    """Leave the group and end. A LeaveGroup request is sent by a dynamic member, and by a static member with
+    ``is_permanent``; without a member id, none is sent."""
     member = turn.member
     for timer in _ALL_TIMERS:
-        turn.order(CancelTimer(timer=timer))
+        turn.emit(CancelTimer(timer=timer))
     instance_id = member.settings.instance_id
-    if not member.member_id or (instance_id is not None and not for_good):
+    if not member.member_id or (instance_id is not None and not is_permanent):
         # A static member is expected to return: the coordinator keeps its membership and jobs until its session ends.
         leave(turn)
         return
     request = LeaveRequest(
         group_id=member.settings.group_id, member_id=member.member_id, instance_id=instance_id, reason=reason
     )
-    member.ending = Leaving(asked=turn.send(request))
-    turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
+    member.ending = Leaving(in_flight=turn.send(request))
+    turn.emit(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_TIMEOUT_MS))
 
 
 def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
-    asked = leaving.asked
+    """End when the response to LeaveGroup arrives, its request fails, or `LEAVE_TIMEOUT_MS` is over. All other events
+    are ignored."""
+    in_flight = leaving.in_flight
     match event:
-        case Answered(id=id_) | Unanswered(id=id_) if id_ == asked.id:
+        case ResponseReceived(id=id_) | RequestFailed(id=id_) if id_ == in_flight.id:
             leave(turn)
-        case TimerFired(timer="leave") if turn.now_ms >= asked.sent_at_ms + LEAVE_PATIENCE_MS:
+        case TimerFired(timer="leave") if turn.now_ms >= in_flight.sent_at_ms + LEAVE_TIMEOUT_MS:
             leave(turn)
         case _:
             pass
 
 
 def leave(turn: Turn) -> None:
+    """End the member without waiting for a response, and emit `LeaveCompleted`."""
     turn.member.ending = HasLeft()
-    turn.order(CancelTimer(timer="leave"))
-    turn.order(Left())
+    turn.emit(CancelTimer(timer="leave"))
+    turn.emit(LeaveCompleted())

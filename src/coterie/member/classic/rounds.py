@@ -1,8 +1,9 @@
-"""One round of a member: JoinGroup, for the leader the computation of the assignments, and SyncGroup."""
+"""One round of a member: JoinGroup, the computation of the assignments if this member is the leader, and SyncGroup."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -11,50 +12,49 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.presence import (
     end_lease_if_over,
-    expect_a_round,
-    expel,
-    lose,
-    on_unknown,
+    expect_next_round,
+    lose_membership,
+    lose_membership_permanently,
+    on_unknown_member_id,
     renew_lease,
     retry_later,
     set_heartbeat,
 )
-from coterie.member.classic.refusals import refusal
-from coterie.member.classic.reports import assigned_to, assignments_of, report_of
+from coterie.member.classic.protocol_offer import log_protocol, offered_protocol, protocols_to_offer
 from coterie.member.classic.state import (
     NO_GENERATION,
     NO_MEMBER,
-    AsksWhetherKnown,
-    AwaitsAnswer,
-    Computes,
-    FormerLife,
+    AssignmentReceived,
+    AwaitingResponse,
+    AwaitingWorkerState,
+    CheckingPriorMember,
+    ComputingAssignments,
     InFlight,
     InGroup,
-    Joins,
+    JoinSent,
     Member,
-    NotSubscribed,
+    PriorMember,
     Refused,
-    ReleasesAll,
-    Settled,
-    Syncs,
-    WaitsToJoin,
+    StoppingAllJobs,
+    SyncSent,
+    WaitingToJoin,
 )
 from coterie.member.classic.turn import RequestT, Turn
-from coterie.member.classic.vote import announce, spoken, what_to_offer
-from coterie.member.events import Say, SetTimer
+from coterie.member.events import SetTimer, WriteLogMessage
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
-    AssignmentWanted,
-    Install,
+    AssignmentsRequested,
     MembershipRefused,
     MemberState,
     MemberStateChanged,
-    MustReleaseAll,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
+    StopAllBeforeJoin,
 )
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
@@ -64,52 +64,57 @@ from coterie.wire.errors import ErrorCode
 # -- joining ----------------------------------------------------------------------------------------------------------
 
 
-def on_subscribe(member: Member, event: Subscribe) -> None:
+def on_set_worker_state(member: Member, event: SetWorkerState) -> None:
+    """Store the worker state for the next join. Assigned jobs that the herder has not handled yet are added to its
+    ``owned``."""
     if member.assigned_unconfirmed <= event.owned:
         member.assigned_unconfirmed = NO_JOBS
-    member.subscription = replace(event, owned=event.owned | member.assigned_unconfirmed)
-    if isinstance(member.round, NotSubscribed):
-        member.round = WaitsToJoin()
+    member.worker_state = replace(event, owned=event.owned | member.assigned_unconfirmed)
+    if isinstance(member.round, AwaitingWorkerState):
+        member.round = WaitingToJoin()
 
 
 def join_if_due(turn: Turn) -> None:
-    """Begin a round, if one is requested and nothing prevents it."""
+    """Begin a round if one is requested and nothing prevents it: no back-off, no running round, and no job that must
+    stop first. A static member without a member id first checks for a prior member."""
     member = turn.member
     match member.round:
         case _ if member.ending is not None:
             pass
-        case NotSubscribed() | AsksWhetherKnown() | Joins() | Computes() | Syncs():
+        case AwaitingWorkerState() | CheckingPriorMember() | JoinSent() | ComputingAssignments() | SyncSent():
             pass
-        case WaitsToJoin(until_ms=int()) | ReleasesAll(until_ms=int()):
+        case WaitingToJoin(until_ms=int()) | StoppingAllJobs(until_ms=int()):
             pass
-        case Settled() if member.rejoin_reason is None:
+        case AssignmentReceived() if member.rejoin_reason is None:
             pass
-        case Settled(hold_join_until_ms=until_ms) if turn.now_ms < until_ms and member.revoked_unreleased:
+        case AssignmentReceived(hold_join_until_ms=until_ms) if turn.now_ms < until_ms and member.revoked_unreleased:
             # Another member stopped its revoked jobs sooner and has requested this round. If this member joined now, it
             # would report its revoked jobs as running. The leader would count this worker as overloaded again and might
             # revoke more from it. Heartbeats continue meanwhile. But the jobs that the other member has released are
             # down until this member joins, so it does not wait for slow stops.
             pass
-        case ReleasesAll() if member.owned:
+        case StoppingAllJobs() if member.owned:
             pass
-        case WaitsToJoin() | Settled() if speaks_eager(member) and member.owned:
-            member.round = ReleasesAll()
-            turn.order(MustReleaseAll())
-        case WaitsToJoin() | Settled() | ReleasesAll():
+        case WaitingToJoin() | AssignmentReceived() if uses_eager(member) and member.owned:
+            member.round = StoppingAllJobs()
+            turn.emit(StopAllBeforeJoin())
+        case WaitingToJoin() | AssignmentReceived() | StoppingAllJobs():
             is_static = member.settings.instance_id is not None
-            if is_static and not member.member_id and member.former_life is FormerLife.UNASKED:
-                ask_whether_known(turn)
+            if is_static and not member.member_id and member.prior_member is PriorMember.UNCHECKED:
+                check_prior_member(turn)
             else:
                 join(turn)
 
 
-def speaks_eager(member: Member) -> bool:
+def uses_eager(member: Member) -> bool:
+    """Whether this member is in a group that has selected protocol eager."""
     return isinstance(member.place, InGroup) and member.place.protocol is ConnectProtocol.EAGER
 
 
 def join(turn: Turn) -> None:
+    """Send JoinGroup with the current worker state."""
     member, settings = turn.member, turn.member.settings
-    turn.order(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
+    turn.emit(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
     metadata = metadata_of(member)
     request = JoinRequest(
         group_id=settings.group_id,
@@ -118,102 +123,115 @@ def join(turn: Turn) -> None:
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
-        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in what_to_offer(turn)),
+        protocols=tuple(
+            (offered.wire_name, encode_metadata(offered, metadata)) for offered in protocols_to_offer(turn)
+        ),
         reason=member.rejoin_reason or "",
     )
-    member.round = Joins(asked=ask(turn, request), reported=member.subscription, former_life=member.former_life)
+    member.round = JoinSent(
+        in_flight=send_with_timeout(turn, request),
+        sent_worker_state=member.worker_state,
+        prior_member=member.prior_member,
+    )
     member.rejoin_reason = None
     if settings.instance_id is not None and not member.member_id:
         # The response may get lost; then this process is already a member of the group when it sends its next join.
-        member.former_life = FormerLife.PRESENT
+        member.prior_member = PriorMember.IN_GROUP
 
 
 def metadata_of(member: Member) -> WorkerMetadata:
-    settings, subscription = member.settings, member.subscription
+    """The metadata of this worker that the next JoinGroup sends to the leader."""
+    settings, worker_state = member.settings, member.worker_state
     claims = settings.claims
     received = member.place.assignment if isinstance(member.place, InGroup) else None
     last = received or WorkerAssignment(
-        leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=subscription.config_offset
+        leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=worker_state.config_offset
     )
     allocation = WorkerAssignment(
         leader=last.leader,
         leader_url=last.leader_url,
         config_offset=last.config_offset,
-        assigned=subscription.owned,
+        assigned=worker_state.owned,
         # No leader reads the delay of an allocation; it only makes this join differ from the last one. The coordinator
         # responds to an equal join with the same generation and the same assignment, which could not be decoded.
         delay_ms=member.malformed_assignments,
     )
-    has_allocation = subscription.owned or received is not None or member.malformed_assignments
+    has_allocation = worker_state.owned or received is not None or member.malformed_assignments
     return WorkerMetadata(
         url=settings.url,
-        config_offset=subscription.config_offset,
+        config_offset=worker_state.config_offset,
         # None before the first assignment, as in Connect; empty after it. So a static member's second join differs from
         # its first, whose response contained nothing new, and the coordinator begins a round.
         allocation=allocation if has_allocation else None,
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
-        draining=subscription.draining,
+        draining=worker_state.draining,
         opaque=None if settings.name is None else encode_opaque(name=settings.name),
     )
 
 
-def is_reported(member: Member) -> bool:
-    """Whether an outstanding join reports the current worker state, so that its round takes this state into account."""
-    return isinstance(member.round, Joins) and member.round.reported == member.subscription
+def is_worker_state_in_join(member: Member) -> bool:
+    """Whether a JoinGroup without a response yet contains the current worker state: its round then takes this state
+    into account, and no further round is needed."""
+    return isinstance(member.round, JoinSent) and member.round.sent_worker_state == member.worker_state
 
 
-def ask_whether_known(turn: Turn) -> None:
-    """Check whether the group has a member of this instance id from a previous process of this worker.
+def check_prior_member(turn: Turn) -> None:
+    """Ask the coordinator whether the group has a member with this instance id, from a previous process of this worker.
 
-    If so, the response to a join contains the current generation and does not show that there was such a member
-    (KIP-345). But the response to a heartbeat with the instance id and no member id is FENCED_INSTANCE_ID then, and
-    otherwise UNKNOWN_MEMBER_ID.
+    If it has, the response to a join contains the current generation and does not show that there was such a member
+    (KIP-345). But the response to a heartbeat with the instance id and without a member id is FENCED_INSTANCE_ID then,
+    and UNKNOWN_MEMBER_ID if there is no such member.
     """
     settings = turn.member.settings
     request = HeartbeatRequest(
         group_id=settings.group_id, member_id=NO_MEMBER, instance_id=settings.instance_id, generation=NO_GENERATION
     )
-    turn.member.round = AsksWhetherKnown(asked=ask(turn, request))
+    turn.member.round = CheckingPriorMember(in_flight=send_with_timeout(turn, request))
 
 
-def on_known(turn: Turn, response: HeartbeatResponse) -> None:
+def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
+    """Store whether the group has such a member; any other error is handled by :func:`on_error`."""
     match response.error:
         case ErrorCode.unknown_member_id:
-            turn.member.former_life = FormerLife.ABSENT
+            turn.member.prior_member = PriorMember.NOT_IN_GROUP
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
-            turn.member.former_life = FormerLife.PRESENT
+            turn.member.prior_member = PriorMember.IN_GROUP
         case error:
             on_error(turn, error)
 
 
-def ask(turn: Turn, request: RequestT) -> InFlight[RequestT]:
-    asked = turn.send(request)
-    turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
-    return asked
+def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
+    """Send a request, and set the timer of its overdue response."""
+    in_flight = turn.send(request)
+    turn.emit(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.response_timeout_ms))
+    return in_flight
 
 
-def on_unanswered(turn: Turn, asking: AwaitsAnswer) -> None:
+def on_request_failed(turn: Turn, awaiting: AwaitingResponse) -> None:
+    """Join again after a back-off, because a request has failed or its response is overdue. After a lost join of a
+    member, the group may have selected another protocol."""
     member = turn.member
-    if isinstance(asking, Joins) and isinstance(member.place, InGroup):
+    if isinstance(awaiting, JoinSent) and isinstance(member.place, InGroup):
         member.place = replace(member.place, may_have_missed_vote=True)
     retry_later(turn)
 
 
-def on_joined(turn: Turn, joins: Joins, response: JoinResponse) -> None:
+def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
+    """Process the response to JoinGroup: continue the round, or join again."""
     member, place = turn.member, turn.member.place
-    withheld_eager = len(joins.asked.request.protocols) < len(member.settings.protocols)
+    withheld_eager = len(joins.in_flight.request.protocols) < len(member.settings.protocols)
     match response.error:
-        case ErrorCode.none if is_about(joins, response.member_id) and response.generation >= 0:
-            member.former_life = joins.former_life
-            on_accepted(turn, joins.asked, response)
+        case ErrorCode.none if concerns_this_member(joins, response.member_id) and response.generation >= 0:
+            member.prior_member = joins.prior_member
+            on_accepted(turn, joins.in_flight, response)
             if withheld_eager:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
-        case ErrorCode.member_id_required if is_about(joins, response.member_id):
-            member.former_life = joins.former_life
+        case ErrorCode.member_id_required if concerns_this_member(joins, response.member_id):
+            member.prior_member = joins.prior_member
             member.place = replace(place, member_id=response.member_id)
         case ErrorCode.unknown_member_id:
-            on_unknown(turn)
+            on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             retry_later(turn)
         case ErrorCode.inconsistent_group_protocol if withheld_eager and isinstance(place, InGroup):
@@ -222,78 +240,92 @@ def on_joined(turn: Turn, joins: Joins, response: JoinResponse) -> None:
             on_error(turn, error)
 
 
-def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse) -> None:
+def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
+    """The coordinator has accepted the join. The leader's herder now computes the assignments, unless the generation
+    already has assignments; every other member sends SyncGroup. If the group has selected a protocol that this worker
+    did not offer, the member joins again."""
     member, former = turn.member, turn.member.place
-    protocol = spoken(member, response.protocol)
+    protocol = offered_protocol(member, response.protocol)
     if isinstance(former, InGroup):
         place = replace(former, generation=response.generation, protocol=protocol, may_have_missed_vote=False)
         member.place = place
-        renew_lease(turn, asked)
+        renew_lease(turn, in_flight)
     else:
         place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
         member.place = place
-    turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
+    turn.emit(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
     set_heartbeat(turn)
     if protocol is None:
-        turn.order(Say(text=f"The group selected the protocol {response.protocol!r}, which this worker did not offer"))
+        turn.emit(
+            WriteLogMessage(
+                text=f"The group selected the protocol {response.protocol!r}, which this worker did not offer"
+            )
+        )
         retry_later(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
-        member.former_life = FormerLife.ABSENT
-        member.round = Computes(protocol=protocol)
+        member.prior_member = PriorMember.NOT_IN_GROUP
+        member.round = ComputingAssignments(protocol=protocol)
         read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
         members = {
-            other: report_of(metadata, response.instance_ids.get(other), protocol)
+            other: to_member_report(metadata, response.instance_ids.get(other), protocol)
             for other, metadata in read.items()
             if metadata is not None
         }
         token = RoundToken(
-            generation=response.generation, protocol=protocol, left_out=frozenset(read.keys() - members.keys())
+            generation=response.generation,
+            protocol=protocol,
+            undecodable_members=frozenset(read.keys() - members.keys()),
         )
-        turn.order(AssignmentWanted(token=token, member_id=response.member_id, members=members))
+        turn.emit(AssignmentsRequested(token=token, member_id=response.member_id, members=members))
     else:
         if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
             # An eager assignment contains all jobs of the member, so one that was computed for the previous process is
             # valid for this process, too. (But a leader that has restarted has lost the assignments that it computed.)
-            member.former_life = FormerLife.ABSENT
+            member.prior_member = PriorMember.NOT_IN_GROUP
         sync(turn, place, protocol, {})
 
 
 def on_error(turn: Turn, error: ErrorCode) -> None:
-    """Handle an error that does not end this member's membership: retry, unless no retry can succeed."""
-    reason = refusal(turn.member, error)
+    """Handle an error response to a join, a sync or the check for a prior member. If a retry may succeed, join again
+    after a back-off. Otherwise report `MembershipRefused`, so that the herder shuts the worker down; after
+    FENCED_INSTANCE_ID, the membership is also lost."""
+    reason = permanent_error_reason(turn.member, error)
     if error is ErrorCode.fenced_instance_id and reason is not None:
-        expel(turn, reason)
+        lose_membership_permanently(turn, reason)
     elif reason is not None:
         turn.member.ending = Refused(reason=reason)
-        turn.order(MembershipRefused(reason=reason))
+        turn.emit(MembershipRefused(reason=reason))
     else:
-        turn.say_trouble(f"The group's coordinator responded {error.name}; joining again")
+        turn.log_failure(f"The group's coordinator responded {error.name}; joining again")
         retry_later(turn)
 
 
-def is_about(joins: Joins, member_id: MemberId) -> bool:
-    """Whether a response names the member that sent the join, or assigns an id to a member without one."""
-    return bool(member_id) and joins.asked.request.member_id in (NO_MEMBER, member_id)
+def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
+    """Whether ``member_id``, from a response, is the id of the member that sent the join. If the join contained no id,
+    every id is: the coordinator has issued it."""
+    return bool(member_id) and joins.in_flight.request.member_id in (NO_MEMBER, member_id)
 
 
 def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
-    """The metadata of a member; None if it cannot be decoded: the leader then assigns nothing to that member."""
+    """The metadata of a member. None if it cannot be decoded: a warning is logged, and the leader assigns nothing to
+    that member."""
     try:
         return decode_metadata(data)[1]
     except WireError as error:
         text = f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to it: {error}"
-        turn.order(Say(text=text, warns=True))
+        turn.emit(WriteLogMessage(text=text, warns=True))
         return None
 
 
 # -- syncing ----------------------------------------------------------------------------------------------------------
 
 
-def on_install(turn: Turn, event: Install) -> None:
+def on_send_assignments(turn: Turn, event: SendAssignments) -> None:
+    """Send the assignments that the herder has computed; ignored if their round is over."""
     member, token = turn.member, RoundToken.of(event.token)
     match member.round, member.place:
-        case Computes(protocol=protocol), InGroup() as place if token.generation == place.generation:
-            assignments = assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url)
+        case ComputingAssignments(protocol=protocol), InGroup() as place if token.generation == place.generation:
+            assignments = to_worker_assignments(event.computed, leader=member.member_id, leader_url=member.settings.url)
             sync(turn, place, protocol, assignments)
         case _:
             pass  # The assignments belong to another round.
@@ -302,6 +334,7 @@ def on_install(turn: Turn, event: Install) -> None:
 def sync(
     turn: Turn, place: InGroup, protocol: ConnectProtocol, assignments: Mapping[MemberId, WorkerAssignment]
 ) -> None:
+    """Send SyncGroup. ``assignments``, by member id, are empty unless this member is the leader."""
     member = turn.member
     request = SyncRequest(
         group_id=member.settings.group_id,
@@ -312,18 +345,19 @@ def sync(
         protocol=protocol.wire_name,
         assignments=tuple((other, encode_assignment(protocol, assignments[other])) for other in sorted(assignments)),
     )
-    member.round = Syncs(asked=ask(turn, request), protocol=protocol)
+    member.round = SyncSent(in_flight=send_with_timeout(turn, request), protocol=protocol)
 
 
-def on_synced(turn: Turn, syncs: Syncs, response: SyncResponse) -> None:
+def on_synced(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
+    """Process the response to SyncGroup: apply the assignment, or join again."""
     match response.error:
         case ErrorCode.none:
-            renew_lease(turn, syncs.asked)
+            renew_lease(turn, syncs.in_flight)
             # The response may have arrived before a long pause, and the jobs may be assigned to other members by now.
             if not end_lease_if_over(turn):
                 on_assignment_bytes(turn, syncs.protocol, response.assignment)
         case ErrorCode.unknown_member_id:
-            on_unknown(turn)
+            on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             pass  # The group has begun another rebalance: join at once.
         case error:
@@ -331,14 +365,18 @@ def on_synced(turn: Turn, syncs: Syncs, response: SyncResponse) -> None:
 
 
 def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
+    """Decode and apply the assignment. Without an assignment the membership is lost; an assignment that cannot be
+    decoded is discarded, and the member joins again."""
     if not data:
-        lose(turn, "the leader assigned nothing to this worker, because it could not decode this worker's metadata")
+        lose_membership(
+            turn, "the leader assigned nothing to this worker, because it could not decode this worker's metadata"
+        )
         retry_later(turn)
         return
     try:
         _, assignment = decode_assignment(data)
     except WireError as error:
-        turn.say_trouble(f"The assignment cannot be decoded, joining again: {error}")
+        turn.log_failure(f"The assignment cannot be decoded, joining again: {error}")
         turn.member.malformed_assignments += 1
         retry_later(turn)
         return
@@ -346,26 +384,27 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
 
 
 def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
+    """Store the assignment, and report it to the herder."""
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
-    if member.former_life is FormerLife.PRESENT:
+    if member.prior_member is PriorMember.IN_GROUP:
         # The assignment was computed for the previous process. Only its newly assigned jobs are valid for this process:
         # it runs no job that it could release, and the delay was counted from another time. The other jobs of the
         # previous process are assigned in the next round, whose leader learns from this join that they do not run.
         assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
         member.rejoin_reason = member.rejoin_reason or "this static member has restarted"
-    member.former_life = FormerLife.ABSENT
+    member.prior_member = PriorMember.NOT_IN_GROUP
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
-    member.round = Settled(hold_join_until_ms=turn.now_ms + member.settings.hold_ms)
+    member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_ms)
     if assignment.revoked:
-        turn.order(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
-    expect_a_round(turn)
+        turn.emit(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
+    expect_next_round(turn)
     # The jobs count as owned before the herder has handled the assignment: if the membership is lost now, all of them
-    # must stop first. The herder may not have handled an earlier assignment yet either: a `Subscribe` that is older
-    # than both assignments must not remove the jobs of either one from ``owned``.
+    # must stop first. The herder may not have handled an earlier assignment yet either: a `SetWorkerState` that is
+    # older than both assignments must not remove the jobs of either one from ``owned``.
     unconfirmed = member.assigned_unconfirmed - assignment.revoked
     member.assigned_unconfirmed = unconfirmed | (assignment.assigned - member.owned)
-    member.subscription = replace(member.subscription, owned=member.owned | assignment.assigned)
-    announce(turn, protocol)
-    turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=protocol))
+    member.worker_state = replace(member.worker_state, owned=member.owned | assignment.assigned)
+    log_protocol(turn, protocol)
+    turn.emit(to_assigned(place.member_id, assignment, generation=place.generation, protocol=protocol))

@@ -1,7 +1,7 @@
 """The state of a classic member: its membership (``place``), its round and its ending; and its invariants.
 
-These three change independently, so each is a separate union. Membership, lease and heartbeats continue during a
-join; a refused member stays in the group until it leaves; a loss ends both the membership and the round.
+The three change independently, so each is a separate union. Membership, lease and heartbeats continue during a join; a
+refused member that is in the group stays there until it leaves; a loss ends both the membership and the round.
 
 docs/states.md lists their states, events and transitions as tables.
 """
@@ -17,70 +17,79 @@ from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, Leave
 from coterie.member.events import RequestId
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import PlaceHandover, Subscribe
+from coterie.nouns.membership import PlaceHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
 RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 
 NO_GENERATION = Generation(-1)
+"""The generation that a request of a worker outside the group contains."""
 NO_MEMBER = MemberId("")
-QUIET_MARGIN_MS = 1_000
-"""How long after the last revoked job has stopped an immediate further round is still expected."""
-PARKED_GRACE_MS = 5_000
-"""How much longer than the rebalance timeout the response to a parked request is awaited, as in Kafka's clients."""
-HOLD_MAX_MS = 2_000
-"""The longest time that a join waits for revoked jobs to stop. With stops of 0.1 to 2 s, waiting saves a round and
+"""The member id of a worker that has none."""
+NEXT_ROUND_MARGIN_MS = 1_000
+"""How long after the grace period of stops a further round is still expected."""
+PARKED_TIMEOUT_MARGIN_MS = 5_000
+"""How much longer than the rebalance timeout a member waits for the response to a join or sync, as in Kafka's
+clients."""
+JOIN_HOLD_MAX_MS = 2_000
+"""The longest time that a join waits for revoked jobs to stop. If stops take 0.1 to 2 s, waiting saves a round and
 stops no other job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
+    """What a member sends to its group, and its time limits."""
+
     group_id: GroupId
     instance_id: InstanceId | None = None
-    """``group.instance.id``: with it this is a static member, which leaves without a LeaveGroup (KIP-345)."""
+    """``group.instance.id``; with it this is a static member, which leaves without a LeaveGroup request (KIP-345).
+    None: a dynamic member."""
     url: WorkerUrl
     """The URL of this worker's REST listener; leaders send it to all members."""
-    protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
-    """The protocols that this worker offers, in the order of preference."""
+    protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.versions_to_offer
+    """The protocols that this worker offers, the preferred protocol first."""
     name: str | None = None
-    """``worker.name``; None for the worker's ``host:port``."""
+    """``worker.name``; None if it is not set."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = defaults.HEARTBEAT_INTERVAL_MS
     rebalance_heartbeat_interval_ms: int = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
-    """The heartbeat interval while the next round is expected."""
-    quiet_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS + QUIET_MARGIN_MS
-    """How long after an assignment the next round is expected: longer than stopping the revoked jobs may take."""
+    """The heartbeat interval while a further round is expected."""
+    next_round_window_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS + NEXT_ROUND_MARGIN_MS
+    """How long after an assignment a further round is expected: longer than the revoked jobs may take to stop."""
     retry_backoff_ms: int = 100
+    """The first back-off; it doubles with each retry."""
     retry_backoff_max_ms: int = 1_000
+    """The longest back-off."""
 
     @property
     def lease(self) -> Lease:
+        """How this worker's session timeout is divided."""
         return Lease(self.session_timeout_ms)
 
     @property
-    def lease_ms(self) -> int:
-        """For how long after the sending of a request its response lets this worker run its jobs."""
-        return self.lease.proved_ms
+    def lease_duration_ms(self) -> int:
+        """How long an answered request lets this worker run its jobs, counted from the sending of the request."""
+        return self.lease.duration_ms
 
     @property
-    def hold_ms(self) -> int:
-        """How long a join waits for revoked jobs to stop. A member that joins after the rebalance timeout loses its
-        membership."""
-        return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
+    def join_hold_ms(self) -> int:
+        """How long, from an assignment, the next join waits at most for revoked jobs to stop: at most half of the
+        rebalance timeout, because a member that joins after this timeout loses its membership."""
+        return min(JOIN_HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
 
     @property
-    def answer_timeout_ms(self) -> int:
-        """How long the response to a join or sync is awaited: the coordinator parks them for at most the rebalance
-        timeout."""
-        return self.rebalance_timeout_ms + PARKED_GRACE_MS
+    def response_timeout_ms(self) -> int:
+        """How long the member waits for the response to a join or sync, from its sending. The coordinator delays these
+        responses for the rebalance timeout at most."""
+        return self.rebalance_timeout_ms + PARKED_TIMEOUT_MARGIN_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight(Generic[RequestT_co]):
-    """A request whose response has not arrived yet."""
+    """A request that was sent and has no response yet."""
 
     id: RequestId
     request: RequestT_co
@@ -88,30 +97,30 @@ class InFlight(Generic[RequestT_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """When requests began to fail for one reason, and when that reason was logged last."""
+class RecurringFailure:
+    """When requests began to fail for one reason, and when this reason was logged last."""
 
     since_ms: int
-    said_at_ms: int
+    logged_at_ms: int
 
 
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeverIn:
-    """No join of this worker has been accepted yet."""
+class NeverInGroup:
+    """The coordinator has not accepted a join of this worker yet."""
 
     member_id: MemberId = NO_MEMBER
-    """Empty until the coordinator has assigned an id for the first join (KIP-394)."""
+    """Empty until the coordinator has issued an id in the response to the first join (KIP-394)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WasIn:
-    """The membership was lost; all jobs must stop before the next join."""
+class WasInGroup:
+    """The membership was lost, and the next join is not accepted yet. All jobs must stop before that join."""
 
     member_id: MemberId
-    """The next join uses this id again; empty when the coordinator has removed the member."""
+    """The id that the next join contains. Empty when the coordinator has removed the member, or the member has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,63 +132,73 @@ class InGroup:
     generation: Generation
     """The generation in the response to the last accepted join."""
     protocol: ConnectProtocol | None
-    """The selected protocol in that response; None for a protocol that this worker did not offer."""
+    """The selected protocol in that response; None when this worker did not offer it."""
     assignment: WorkerAssignment | None = None
-    """The last assignment since the worker became a member. The next join sends its leader and config offset."""
-    proved_until_ms: int | None = None
+    """The last assignment since this worker became a member; None before the first. The next join contains its leader
+    and config offset."""
+    lease_ends_ms: int | None = None
     """The end of the lease; None before the first response that grants one."""
     may_have_missed_vote: bool = False
-    """The response to a join did not arrive: the group may have selected another protocol than ``protocol``."""
+    """Whether the response to a join was lost, or the previous process handed the membership over during a rebalance:
+    the group may then have selected another protocol than ``protocol``."""
     next_round_expected_until_ms: int = 0
-    """Heartbeats are sent at the shorter interval until then."""
+    """Until when heartbeats are sent at the shorter interval."""
     heartbeat: InFlight[HeartbeatRequest] | None = None
-    """The last heartbeat, until its response arrives."""
+    """The last heartbeat, until its response arrives; None when there is no such heartbeat."""
 
 
-Presence: TypeAlias = NeverIn | WasIn | InGroup
+Presence: TypeAlias = NeverInGroup | WasInGroup | InGroup
 
 # -- round ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotSubscribed:
-    """No `Subscribe` has arrived yet."""
+class AwaitingWorkerState:
+    """The herder has not sent a `SetWorkerState` yet: this worker does not join."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsToJoin:
+class WaitingToJoin:
+    """No round is running. JoinGroup is sent when nothing prevents it (`join_if_due`), and after the back-off if there
+    is one."""
+
     until_ms: int | None = None
-    """When the back-off after a failure ends; None: join as soon as nothing else prevents it."""
+    """When the back-off after a failure ends; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsksWhetherKnown:
-    """A static member without a member id checks whether the group has a member of its ``instance_id`` from a previous
-    process."""
+class CheckingPriorMember:
+    """A static member without a member id has asked the coordinator whether the group has a member with its
+    ``instance_id``, from a previous process."""
 
-    asked: InFlight[HeartbeatRequest]
-
-
-class FormerLife(Enum):
-    """Whether the next assignment may have been computed for a previous process of this static member."""
-
-    UNASKED = auto()
-    """Not checked yet."""
-    ABSENT = auto()
-    PRESENT = auto()
+    in_flight: InFlight[HeartbeatRequest]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joins:
-    asked: InFlight[JoinRequest]
-    reported: Subscribe
-    """The worker state that the join reports."""
-    former_life: FormerLife
-    """The value of ``Member.former_life`` before this join was sent."""
+class PriorMember(Enum):
+    """Whether the group has a member with this worker's instance id from a previous process. The next assignment may
+    then have been computed for that process."""
+
+    UNCHECKED = auto()
+    """This worker has not checked yet whether the group has such a member."""
+    NOT_IN_GROUP = auto()
+    """The group has no such member, or this process has taken its place."""
+    IN_GROUP = auto()
+    """The group has such a member, or may have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computes:
+class JoinSent:
+    """JoinGroup was sent, and its response has not arrived yet."""
+
+    in_flight: InFlight[JoinRequest]
+    sent_worker_state: SetWorkerState
+    """The worker state that this JoinGroup contains."""
+    prior_member: PriorMember
+    """The value of ``Member.prior_member`` before JoinGroup was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputingAssignments:
     """This member is the leader of the generation, and its herder computes the assignments."""
 
     protocol: ConnectProtocol
@@ -187,30 +206,36 @@ class Computes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Syncs:
-    asked: InFlight[SyncRequest]
+class SyncSent:
+    """SyncGroup was sent, and its response has not arrived yet."""
+
+    in_flight: InFlight[SyncRequest]
     protocol: ConnectProtocol
     """The selected protocol of this generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasesAll:
-    """All jobs must stop before the next join: the membership is lost, or (in the group) the group uses eager."""
+class StoppingAllJobs:
+    """All jobs must stop before the next join: either the membership is lost, or this worker is still a member and the
+    group's protocol is eager."""
 
     until_ms: int | None = None
-    """When the back-off ends, if the membership was lost by a failure; None: there is no back-off."""
+    """When the back-off ends, which precedes the next join; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The assignment of the generation was received; the next join needs a ``Member.rejoin_reason``."""
+class AssignmentReceived:
+    """The assignment of the generation was received, and no round is running. The next join needs a
+    ``Member.rejoin_reason``."""
 
     hold_join_until_ms: int = 0
-    """Until then the next join waits while a job that the assignment revoked is still owned."""
+    """Until then, the next join waits while a job that the assignment revoked is still owned."""
 
 
-AwaitsAnswer: TypeAlias = AsksWhetherKnown | Joins | Syncs
-Round: TypeAlias = NotSubscribed | WaitsToJoin | AwaitsAnswer | Computes | ReleasesAll | Settled
+AwaitingResponse: TypeAlias = CheckingPriorMember | JoinSent | SyncSent
+Round: TypeAlias = (
+    AwaitingWorkerState | WaitingToJoin | AwaitingResponse | ComputingAssignments | StoppingAllJobs | AssignmentReceived
+)
 
 
 # -- ending -----------------------------------------------------------------------------------------------------------
@@ -218,109 +243,122 @@ Round: TypeAlias = NotSubscribed | WaitsToJoin | AwaitsAnswer | Computes | Relea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The group cannot accept this worker with its current settings. Heartbeats continue; no further join is sent."""
+    """The group cannot accept this worker with its current settings: no further join is sent. If this worker is still a
+    member, heartbeats continue until it leaves."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A LeaveGroup request was sent; only its response or its timer has an effect now."""
+    """LeaveGroup was sent. Only its response, its failure or its timer has an effect now."""
 
-    asked: InFlight[LeaveRequest]
+    in_flight: InFlight[LeaveRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasLeft:
-    """No event has any effect any more."""
+    """The member has ended: no event has any effect any more."""
 
 
 Ending: TypeAlias = Refused | Leaving | HasLeft
 
 
 class Member:
-    """The state of one member. Nothing of it is stored durably: a worker that starts again is another member."""
+    """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
+    static or its process relaunches (`PlaceHandover`)."""
 
     def __init__(self, settings: MemberSettings, place: PlaceHandover | None = None) -> None:
-        """``place`` is the membership that the previous process passed on: heartbeats continue in it."""
+        """``place`` is the membership that the previous process passed on: this member continues it, and its
+        heartbeats."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
-        self.place: Presence = NeverIn()
-        self.round: Round = NotSubscribed()
+        self.place: Presence = NeverInGroup()
+        self.round: Round = AwaitingWorkerState()
         self.ending: Ending | None = None
 
-        self.subscription = Subscribe(config_offset=ConfigOffset(-1), owned=NO_JOBS)
-        """The worker state that the next join reports: the last ``Subscribe`` of the herder, with
+        self.worker_state = SetWorkerState(config_offset=ConfigOffset(-1), owned=NO_JOBS)
+        """The worker state that the next join contains: the last ``SetWorkerState`` of the herder, with
         ``assigned_unconfirmed`` added to its ``owned``."""
         self.assigned_unconfirmed: Jobs = NO_JOBS
-        """Assigned jobs that no ``Subscribe`` of the herder contains yet. A ``Subscribe`` may be older than the
-        assignment, so these jobs are added to its ``owned``."""
+        """Assigned jobs that no ``SetWorkerState`` of the herder has contained yet. A ``SetWorkerState`` may be older
+        than the assignment, so these jobs are added to its ``owned``."""
         self.rejoin_reason: str | None = None
-        """Why another round is requested; None when none is. May be set during any round: the next join sends it."""
-        self.former_life = FormerLife.UNASKED
-        """Not a field of ``place``, because a loss before the next assignment does not change it."""
+        """Why another round is requested, for the next JoinGroup; None when none is requested. May be set during a
+        round."""
+        self.prior_member = PriorMember.UNCHECKED
+        """Not a field of ``place``, because a loss of the membership before the next assignment does not change it."""
         self.retries = 0
-        """Retries since the last assignment; they set the back-off."""
+        """The number of retries since the last assignment, which determines the back-off."""
         self.malformed_assignments = 0
-        """How many assignments in a row could not be decoded. Not reset by a loss: each join must differ from the
-        last."""
-        self.troubles: dict[str, Trouble] = {}
-        """Reasons why requests currently fail, by message; cleared when a response renews the lease."""
-        self.announced: ConnectProtocol | None = None
+        """How many assignments in a row could not be decoded. A loss of the membership does not reset it: each join
+        must differ from the one before."""
+        self.failures: dict[str, RecurringFailure] = {}
+        """The reasons for which requests fail at present, by message; cleared when a response renews the lease."""
+        self.logged_protocol: ConnectProtocol | None = None
         """The group's protocol that was logged last."""
         if place is not None:
-            self._go_on_in(place)
+            self._continue_in(place)
 
     @property
     def member_id(self) -> MemberId:
+        """This worker's member id; empty when it has none."""
         return self.place.member_id
 
     @property
     def owned(self) -> Jobs:
         """The jobs that run here, or that are assigned and may be about to start."""
-        return self.subscription.owned
+        return self.worker_state.owned
 
     @property
     def revoked_unreleased(self) -> Jobs:
-        """The jobs that the last assignment revoked and that still run here."""
+        """The jobs that the last assignment revoked and that are still owned."""
         match self.place:
             case InGroup(assignment=WorkerAssignment(revoked=revoked)):
                 return revoked & self.owned
             case _:
                 return NO_JOBS
 
-    def _go_on_in(self, place: PlaceHandover) -> None:
-        self.subscription = Subscribe(config_offset=place.config_offset, owned=place.jobs)
+    def _continue_in(self, place: PlaceHandover) -> None:
+        """Continue the membership that the previous process passed on."""
+        self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(
             member_id=place.member_id,
             generation=place.generation,
-            protocol=ConnectProtocol.named(place.protocol),
+            protocol=ConnectProtocol.from_setting(place.protocol),
             assignment=WorkerAssignment(
                 leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
             ),
             may_have_missed_vote=place.may_have_missed_vote,
         )
-        self.round = Settled()
+        self.round = AssignmentReceived()
 
 
 def check(member: Member) -> None:
-    """Assert the invariants that hold after every step, besides those that the types of the unions guarantee."""
+    """Assert the invariants that hold after every step and that the types of the unions do not already guarantee.
+
+    :raises AssertionError: when an invariant does not hold, which is a bug in Coterie.
+    """
     if isinstance(member.ending, Refused):
-        assert isinstance(member.round, NotSubscribed | WaitsToJoin | ReleasesAll), "a refused member is in no round"
+        assert isinstance(member.round, AwaitingWorkerState | WaitingToJoin | StoppingAllJobs), (
+            "a refused member is in no round"
+        )
     if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
         assert member.place.heartbeat.request.member_id == member.place.member_id, "a heartbeat has this member's id"
     match member.place, member.round:
-        case InGroup(protocol=protocol), Computes(protocol=of_round):
+        case InGroup(protocol=protocol), ComputingAssignments(protocol=of_round):
             assert protocol is of_round, "the round has the protocol of the last join"
-        case InGroup(generation=generation, protocol=protocol), Syncs(asked=asked, protocol=of_round):
+        case InGroup(generation=generation, protocol=protocol), SyncSent(in_flight=asked, protocol=of_round):
             assert asked.request.generation == generation, "a sync has the generation of the last join"
             assert protocol is of_round, "the round has the protocol of the last join"
-        case InGroup(protocol=protocol), ReleasesAll():
+        case InGroup(protocol=protocol), StoppingAllJobs():
             assert protocol is ConnectProtocol.EAGER, "in the group all jobs stop only if the protocol is eager"
         case InGroup(), round_:
-            assert not isinstance(round_, NotSubscribed | AsksWhetherKnown), (
+            assert not isinstance(round_, AwaitingWorkerState | CheckingPriorMember), (
                 "only a worker outside the group checks for a prior member"
             )
-        case NeverIn() | WasIn(), round_:
-            assert not isinstance(round_, Computes | Syncs | Settled), "a worker outside the group has no generation"
+        case NeverInGroup() | WasInGroup(), round_:
+            assert not isinstance(round_, ComputingAssignments | SyncSent | AssignmentReceived), (
+                "a worker outside the group has no generation"
+            )

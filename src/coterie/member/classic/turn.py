@@ -1,43 +1,49 @@
-"""The working set of one step: the member, the time, and the effects so far."""
+"""The data of one step: the member, the time, and the effects so far."""
 
 from dataclasses import replace
 from typing import TypeVar
 
 from coterie.member.classic.messages import Effect, Request
-from coterie.member.classic.state import InFlight, Member, Trouble
-from coterie.member.events import Say, Send
+from coterie.member.classic.state import InFlight, Member, RecurringFailure
+from coterie.member.events import Send, WriteLogMessage
 
 RequestT = TypeVar("RequestT", bound=Request)
 
-SAY_AGAIN_MS = 30_000
-TROUBLES_MAX = 8
-"""How many failures are stored: the number of different messages of a broken network is unbounded."""
+LOG_REPEAT_INTERVAL_MS = 30_000
+"""The time after which a failure that continues is logged again."""
+FAILURES_MAX = 8
+"""How many different failures are stored at once. The number of different messages of a broken network is unbounded."""
 
 
 class Turn:
+    """The data of one step. Effects are returned in the order in which they were added."""
+
     def __init__(self, member: Member, now_ms: int) -> None:
         self.member = member
         self.now_ms = now_ms
         self.effects: list[Effect] = []
 
-    def order(self, effect: Effect) -> None:
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those of this step."""
         self.effects.append(effect)
 
-    def say_trouble(self, text: str) -> None:
-        """Log a new failure at once, and a continuing failure every ``SAY_AGAIN_MS``. Several failures may alternate,
-        for instance when both heartbeats and joins fail."""
-        troubles, now_ms = self.member.troubles, self.now_ms
-        trouble = troubles.get(text)
-        if trouble is None:
-            self.order(Say(text=text))
-            if len(troubles) == TROUBLES_MAX:
-                del troubles[min(troubles, key=lambda known: troubles[known].said_at_ms)]
-            troubles[text] = Trouble(since_ms=now_ms, said_at_ms=now_ms)
-        elif now_ms - trouble.said_at_ms >= SAY_AGAIN_MS:
-            self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; retrying)"))
-            troubles[text] = replace(trouble, said_at_ms=now_ms)
+    def log_failure(self, text: str) -> None:
+        """Log a failure: a new one at once, and one with the same text again only every ``LOG_REPEAT_INTERVAL_MS``,
+        with the time for which it has lasted. Several failures may alternate, for instance when both heartbeats and
+        joins fail."""
+        failures, now_ms = self.member.failures, self.now_ms
+        failure = failures.get(text)
+        if failure is None:
+            self.emit(WriteLogMessage(text=text))
+            if len(failures) == FAILURES_MAX:
+                del failures[min(failures, key=lambda known: failures[known].logged_at_ms)]
+            failures[text] = RecurringFailure(since_ms=now_ms, logged_at_ms=now_ms)
+        elif now_ms - failure.logged_at_ms >= LOG_REPEAT_INTERVAL_MS:
+            self.emit(WriteLogMessage(text=f"{text} (for {(now_ms - failure.since_ms) // 1000} s now; retrying)"))
+            failures[text] = replace(failure, logged_at_ms=now_ms)
 
     def send(self, request: RequestT) -> InFlight[RequestT]:
+        """Emit a request with a new id, and return it as a request that waits for its response."""
         sent = InFlight(id=next(self.member.request_ids), request=request, sent_at_ms=self.now_ms)
-        self.order(Send(id=sent.id, request=request))
+        self.emit(Send(id=sent.id, request=request))
         return sent

@@ -1,1 +1,2 @@
-"""Bad records: separation of a batch's bad rows, dead letter destinations, and the commit of good and bad rows."""
+"""Bad records: records that do not convert or transform. Separates the bad rows of a batch from the good rows, and
+writes bad rows as dead letters."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from coterie.config.definition import Check, Definition, Importance, Key, Type, Width, at_least, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, at_least, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark.paths import as_path, local_file_path
 
 GROUP = "Error Handling"
+"""The group of these keys in the config definition: Connect's name."""
 TOLERANCE = "errors.tolerance"
 QUEUE = "errors.deadletterqueue."
 TOPIC, PATH, TABLE = QUEUE + "topic.name", QUEUE + "path", QUEUE + "table"
@@ -22,20 +23,23 @@ REPLICATION = QUEUE + "topic.replication.factor"
 CONTEXT = QUEUE + "context.headers.enable"
 
 _TABLE_BYTES = 63
-"""PostgreSQL truncates longer names without an error."""
+"""Longest name of a table or schema, in bytes. PostgreSQL truncates longer names without an error."""
 
 
 def _topic(value: str) -> str | None:
+    """Error message for a value of :data:`TOPIC`; None when the value is valid or empty."""
     if not value or (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) and value not in (".", "..")):
         return None
     return "Must be the name of a topic: at most 249 letters, digits, dots, underscores and hyphens"
 
 
 def _path(value: str) -> str | None:
+    """Error message for a value of :data:`PATH`; None when the value is valid or empty."""
     return local_file_path(value) if value else None
 
 
 def _table(value: str) -> str | None:
+    """Error message for a value of :data:`TABLE`; None when the value is valid or empty."""
     parts = value.split(".")
     if value and not (len(parts) <= 2 and all(0 < len(part.encode()) <= _TABLE_BYTES for part in parts)):
         return f"Must be table or schema.table, each of at most {_TABLE_BYTES} bytes"
@@ -43,6 +47,7 @@ def _table(value: str) -> str | None:
 
 
 def _replication(value: str) -> str | None:
+    """Error message for a value of :data:`REPLICATION`; None when the value is valid."""
     return None if int(value) == -1 or int(value) > 0 else "Value must be at least 1, or -1 for the broker's default"
 
 
@@ -53,16 +58,17 @@ def _key(
     default: str,
     label: str,
     documentation: str,
-    check: Check | None = None,
+    validator: Validator | None = None,
     width: Width = Width.MEDIUM,
-) -> Key:
-    return Key(
+) -> ConfigKey:
+    """A config key of the group :data:`GROUP`, of medium importance."""
+    return ConfigKey(
         name=name,
         type=type_,
         documentation=documentation,
         default=default,
         importance=Importance.MEDIUM,
-        check=check,
+        validator=validator,
         group=GROUP,
         order=order,
         width=width,
@@ -70,7 +76,7 @@ def _key(
     )
 
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
         _key(
             0,
@@ -166,77 +172,85 @@ DEFINITION = Definition(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class NoDeadLetters:
     """Bad records are left out and written nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToTopic:
+class DeadLetterTopic:
     """Bad records are written to a topic of Kafka."""
 
     topic: str
     replication_factor: int
+    """The replication factor with which the topic is created if it is missing; -1 means the broker's default."""
     has_context: bool
+    """Whether a dead letter has headers about the error, as in Connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToFolder:
+class DeadLetterFolder:
     """Bad records are written to Parquet files in a folder."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToTable:
+class DeadLetterTable:
     """Bad records are written to a table of the sink's own database."""
 
     schema: str | None
-    """None: the schema of the sink's table."""
+    """None: the schema of the table to which the sink writes good rows."""
     table: str
 
 
-DeadLetters: TypeAlias = Dropped | ToTopic | ToFolder | ToTable
+DeadLetterDestination: TypeAlias = NoDeadLetters | DeadLetterTopic | DeadLetterFolder | DeadLetterTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """The settings of ``errors.tolerance=all``: the destination of bad records, and the log lines about them."""
+class ErrorTolerance:
+    """The settings of ``errors.tolerance=all``: where bad records are written, and which log lines are written about
+    them."""
 
-    letters: DeadLetters
-    logs: bool
-    logs_places: bool
-    """Whether the log names topic, partition, offset and timestamp of a bad record."""
+    dead_letter_destination: DeadLetterDestination
+    logs_errors: bool
+    """Whether the number of bad records is logged."""
+    logs_record_positions: bool
+    """Whether a log line names topic, partition, offset and timestamp of the first bad record that it counts."""
 
 
-def tolerance_of(config: Mapping[str, str]) -> Tolerance | None:
-    """The settings for bad records in a connector's or task's config; None means that the first bad record fails the
-    task.
+def error_tolerance_of(config: Mapping[str, str]) -> ErrorTolerance | None:
+    """The settings for bad records in the config of a connector or a task. None when ``errors.tolerance`` is ``none``:
+    the first bad record then fails the task.
 
-    :raises ConfigError: when a value is not valid; the error names the key.
+    :raises ConfigError: when a value is not valid, or more than one destination is set; the error names the key.
     """
     if DEFINITION.read(config, TOLERANCE, str) == "none":
         return None
-    return Tolerance(
-        letters=_letters(config),
-        logs=DEFINITION.read(config, "errors.log.enable", bool),
-        logs_places=DEFINITION.read(config, "errors.log.include.messages", bool),
+    return ErrorTolerance(
+        dead_letter_destination=_dead_letter_destination(config),
+        logs_errors=DEFINITION.read(config, "errors.log.enable", bool),
+        logs_record_positions=DEFINITION.read(config, "errors.log.include.messages", bool),
     )
 
 
-def _letters(config: Mapping[str, str]) -> DeadLetters:
+def _dead_letter_destination(config: Mapping[str, str]) -> DeadLetterDestination:
+    """The destination of bad records that ``config`` sets.
+
+    :raises ConfigError: when a value is not valid, or more than one destination is set; the error names the key.
+    """
     topic, path, table = (DEFINITION.read(config, key, str) for key in (TOPIC, PATH, TABLE))
     named = [key for key, value in ((TOPIC, topic), (PATH, path), (TABLE, table)) if value]
     if len(named) > 1:
         raise ConfigError({named[1]: [f"Bad records have only one destination: set only one of {', '.join(named)}"]})
     if topic:
-        return ToTopic(
+        return DeadLetterTopic(
             topic=topic,
             replication_factor=DEFINITION.read(config, REPLICATION, int),
             has_context=DEFINITION.read(config, CONTEXT, bool),
         )
     if path:
-        return ToFolder(path=as_path(path))
+        return DeadLetterFolder(path=as_path(path))
     if table:
         *schema, name = table.split(".")
-        return ToTable(schema=schema[0] if schema else None, table=name)
-    return Dropped()
+        return DeadLetterTable(schema=schema[0] if schema else None, table=name)
+    return NoDeadLetters()

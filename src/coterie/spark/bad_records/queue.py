@@ -1,8 +1,9 @@
 """Writes the bad rows of a task to a topic or a folder by a separate sink, before the good rows of the batch.
 
-Used for destinations that the connector's sink does not write together with the good rows (:attr:`Sink.holds`). The
-separate sink has its own record of committed batches, so that it commits a replayed batch once. But the bad rows and
-the good rows of a batch are two commits.
+Used for destinations that the connector's sink does not write together with the good rows
+(:attr:`Sink.atomic_dead_letters`). The separate sink has its own record of committed batches, so it commits a replayed
+batch only once. But the bad rows and the good rows of a batch are two commits: if an expression is not deterministic, a
+replay after the first commit may classify other rows as bad, and records are then lost or duplicated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,199 +15,223 @@ from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.dead_letters import dead_letter_record_columns, dead_letter_rows
 from coterie.spark.bad_records.keys import (
     PATH,
     REPLICATION,
     TABLE,
     TOLERANCE,
     TOPIC,
-    DeadLetters,
-    Dropped,
-    ToFolder,
-    ToTable,
-    ToTopic,
-    tolerance_of,
+    DeadLetterDestination,
+    DeadLetterFolder,
+    DeadLetterTable,
+    DeadLetterTopic,
+    NoDeadLetters,
+    error_tolerance_of,
 )
-from coterie.spark.bad_records.letters import file_letters, record_parts
 from coterie.spark.converters import Format
-from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
-from coterie.spark.jars import missing
-from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
+from coterie.spark.jars import missing_package_message
+from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.seams import Batch, Sink, StagedBatch, TaskLineage
 from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
 from coterie.spark.sinks.kafka_target import OVERRIDE
 
 LEDGER_SUFFIX = "-dead-letters"
-"""Suffix that is appended to ``ledger.topic``: name of the compacted topic that contains the last committed batch of
-each task that writes bad records to a topic."""
+"""The name of the queue's ledger topic is the value of ``ledger.topic`` with this suffix. This compacted topic contains
+the last committed batch of each task that writes bad records to a topic."""
 LEDGER = "ledger.topic"
+"""The config key, without prefix, that names the ledger topic of the Kafka sink."""
 
 
 class DeadLetterQueue:
-    """A sink for bad rows. ``key``: the config key of the destination, which errors name. ``shape``: returns the
-    columns that the sink writes for the bad rows of a task."""
+    """Writes the bad rows of a task by ``sink``.
 
-    def __init__(self, key: str, sink: Sink, shape: Callable[[DataFrame, ConnectorTaskId], DataFrame]) -> None:
+    ``key`` is the config key of the destination: each WorldError and OSError of ``sink`` is raised again with this key
+    in its message. ``to_sink_columns`` converts bad rows of a task to the columns that ``sink`` writes.
+    """
+
+    def __init__(
+        self, key: str, sink: Sink, to_sink_columns: Callable[[DataFrame, ConnectorTaskId], DataFrame]
+    ) -> None:
         self._key = key
         self._sink = sink
-        self._shape = shape
+        self._to_sink_columns = to_sink_columns
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """See :meth:`Sink.take_over`."""
-        with self._named():
-            self._sink.take_over(lineage, start)
+        with self._errors_with_key():
+            self._sink.take_over(lineage, start_number)
 
-    def stage(self, batch: Batch) -> Staged:
-        """See :meth:`Sink.stage`; the rows of ``batch`` are bad rows."""
-        with self._named():
-            staged = self._sink.stage(replace(batch, rows=self._shape(batch.rows, batch.lineage.task)))
-        return _StagedLetters(staged, self._named)
+    def stage(self, batch: Batch) -> StagedBatch:
+        """See :meth:`Sink.stage`. The rows of ``batch`` are bad rows, with the columns of ``BAD_ROW_TYPE``."""
+        with self._errors_with_key():
+            staged = self._sink.stage(replace(batch, rows=self._to_sink_columns(batch.rows, batch.lineage.task)))
+        return _StagedDeadLetters(staged, self._errors_with_key)
 
     def close(self) -> None:
         """See :meth:`Sink.close`."""
         self._sink.close()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _errors_with_key(self) -> Iterator[None]:
+        """In the block, add the config key of the destination to the message of a WorldError or OSError."""
         try:
             yield
         except FencedError:
             raise
         except UnreachableError as error:
-            raise UnreachableError(self._sentence(str(error))) from error
+            raise UnreachableError(self._with_key(str(error))) from error
         except WorldError as error:
-            raise WorldError(self._sentence(str(error))) from error
+            raise WorldError(self._with_key(str(error))) from error
         except OSError as error:
             # Not a permanent failure: at the next start the folder may be usable.
-            raise OSError(error.errno, self._sentence(error.strerror or str(error))) from error
+            raise OSError(error.errno, self._with_key(error.strerror or str(error))) from error
 
-    def _sentence(self, said: str) -> str:
-        return said if self._key in said else f"{self._key}: {said}"
+    def _with_key(self, message: str) -> str:
+        """``message`` with the config key of the destination before it, unless ``message`` contains the key."""
+        return message if self._key in message else f"{self._key}: {message}"
 
 
-class _StagedLetters:
-    """A staged batch of bad rows; its errors also name the config key of the destination."""
+class _StagedDeadLetters:
+    """A staged batch of bad rows. Errors of its commit also name the config key of the destination."""
 
-    def __init__(self, staged: Staged, named: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, staged: StagedBatch, errors_with_key: Callable[[], AbstractContextManager[None]]) -> None:
         self._staged = staged
-        self._named = named
+        self._errors_with_key = errors_with_key
 
-    def put_in_place(self) -> None:
-        """See :meth:`Staged.put_in_place`."""
-        with self._named():
-            self._staged.put_in_place()
+    def commit(self) -> None:
+        """See :meth:`StagedBatch.commit`."""
+        with self._errors_with_key():
+            self._staged.commit()
 
-    def drop(self) -> None:
-        """See :meth:`Staged.drop`."""
-        self._staged.drop()
+    def clean_up(self) -> None:
+        """See :meth:`StagedBatch.clean_up`."""
+        self._staged.clean_up()
 
 
-def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]) -> DeadLetterQueue | None:
-    """The dead letter queue of a task's config; None when bad rows are dropped.
+def dead_letter_queue_of(
+    destination: DeadLetterDestination, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
+) -> DeadLetterQueue | None:
+    """The queue that writes bad rows to ``destination`` with a task's ``config``. None for :class:`NoDeadLetters`: bad
+    rows are then written nowhere.
 
-    :raises ConfigError: when only the connector's sink could write to this kind of destination.
+    :raises ConfigError: when ``destination`` is a table, to which only the connector's own sink could write; or when a
+        value of a key is not valid.
     """
-    match letters:
-        case Dropped():
+    match destination:
+        case NoDeadLetters():
             return None
-        case ToFolder(path=path):
-            return DeadLetterQueue(PATH, FileSink(folder=bad_folder(path), rotation=None, options={}), file_letters)
-        case ToTopic() as to:
-            sink = KafkaSink.of(_topic_end(to, config, worker))
-            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, to, task))
-        case ToTable():
+        case DeadLetterFolder(path=path):
+            return DeadLetterQueue(PATH, FileSink(folder=bad_folder(path), rotation=None, options={}), dead_letter_rows)
+        case DeadLetterTopic() as to:
+            sink = KafkaSink.of(_dead_letter_sink_config(to, config, worker_kafka_properties))
+            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _dead_letter_records(bad, to, task))
+        case DeadLetterTable():
             raise ConfigError(
                 {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
             )
 
 
-def place_of(letters: DeadLetters, config: Mapping[str, str]) -> dict[str, str]:
-    """The values of the keys that identify the destination of bad records and the queue's record of committed batches.
-    Empty when bad records are dropped.
+def dead_letter_identity(destination: DeadLetterDestination, config: Mapping[str, str]) -> dict[str, str]:
+    """The values that identify ``destination``, by config key. For a topic they include ``ledger.topic``: that value
+    determines where the queue's committed batches are stored. Empty for :class:`NoDeadLetters`.
 
-    :raises ConfigError: when a value is not valid; the error names the key.
+    :raises ConfigError: when the value of ``ledger.topic`` is not valid; the error names the key.
     """
-    match letters:
-        case Dropped():
+    match destination:
+        case NoDeadLetters():
             return {}
-        case ToTopic(topic=topic):
-            return {TOPIC: topic, LEDGER: topic_keys(config)[LEDGER]}
-        case ToFolder(path=path):
+        case DeadLetterTopic(topic=topic):
+            return {TOPIC: topic, LEDGER: dead_letter_topic_settings(config)[LEDGER]}
+        case DeadLetterFolder(path=path):
             return {PATH: str(path)}
-        case ToTable(schema=schema, table=table):
+        case DeadLetterTable(schema=schema, table=table):
             return {TABLE: table if schema is None else f"{schema}.{table}"}
 
 
-def topic_keys(config: Mapping[str, str]) -> dict[str, str]:
-    """The keys in a connector's config, in addition to ``errors.*``, with which the queue writes to a topic:
-    ``ledger.topic`` and ``producer.override.*``.
+def dead_letter_topic_settings(config: Mapping[str, str]) -> dict[str, str]:
+    """The settings in a connector's config, besides ``errors.*``, with which the queue writes to a topic:
+    ``ledger.topic`` (the default if it is not set) and ``producer.override.*``, by key without prefix.
 
-    :raises ConfigError: when a value is not valid; the error names the key.
+    :raises ConfigError: when the value of ``ledger.topic`` is not valid; the error names the key.
     """
-    own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
-    overrides = {OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()}
+    own = PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True)
+    overrides = {OVERRIDE + name: value for name, value in own.values_under(OVERRIDE).items()}
     return {LEDGER: own.read(KAFKA_KEYS, LEDGER, str), **overrides}
 
 
-def errors_of(
-    spark: SparkSession, letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]
+def destination_errors(
+    spark: SparkSession,
+    destination: DeadLetterDestination,
+    config: Mapping[str, str],
+    worker_kafka_properties: Mapping[str, str],
 ) -> dict[str, list[str]]:
-    """Errors, by the user's key, of the queue's destination. Waits some seconds at most for a server.
+    """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
+    must correct. Empty when bad rows can be written there. Waits some seconds at most for a Kafka cluster.
 
-    :raises ConfigError: see :func:`queue_of`.
+    :raises ConfigError: see :func:`dead_letter_queue_of`.
     """
-    match letters:
-        case Dropped():
+    match destination:
+        case NoDeadLetters():
             return {}
-        case ToFolder(path=path):
-            sentence = bad_folder(path).misfit()
+        case DeadLetterFolder(path=path):
+            sentence = bad_folder(path).incompatibility()
             return {} if sentence is None else {PATH: [f"{PATH}={sentence}"]}
-        case ToTopic():
-            if (sentence := missing(spark, "kafka")) is not None:
+        case DeadLetterTopic():
+            if (sentence := missing_package_message(spark, "kafka")) is not None:
                 return {TOPIC: [sentence]}
-            return KafkaSink.validate(spark, _topic_end(letters, config, worker))
-        case ToTable():
-            queue_of(letters, config, worker)
+            return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
+        case DeadLetterTable():
+            dead_letter_queue_of(destination, config, worker_kafka_properties)
             return {}
 
 
-def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
-    """See :meth:`Sink.retire`; for the folder of bad records that ``config`` names, if it names one.
+def remove_commit_markers(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
+    """Remove the commit markers of ``lineages`` from the work folder of the folder of bad records, if ``config`` names
+    such a folder. See :meth:`Sink.remove_commit_markers`.
 
-    A file sink keeps the commit markers of its bad records in its own work folder, and not in the folder of bad
-    records.
+    If the connector's sink is a file sink, there are none to remove here: the markers in the work folder of the sink
+    apply to the bad records too.
+
+    :raises ConfigError, WorldError, OSError: see :meth:`Sink.remove_commit_markers`.
     """
-    tolerance = tolerance_of(config)
-    if tolerance is not None and isinstance(tolerance.letters, ToFolder):
-        bad_folder(tolerance.letters.path).retire(lineages)
+    tolerance = error_tolerance_of(config)
+    if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterFolder):
+        bad_folder(tolerance.dead_letter_destination.path).remove_commit_markers(lineages)
 
 
-def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
-    """The config of the Kafka sink that writes bad records. It contains the topic under the user's keys, so that errors
-    of this sink name these keys.
+def _dead_letter_sink_config(
+    destination: DeadLetterTopic, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
+) -> PrefixedConfig:
+    """The config of the Kafka sink that writes bad records. The config has no key ``topic``: the user's keys
+    ``errors.deadletterqueue.topic.*`` name the topic, so that errors of this sink name these keys.
 
     The ledger topic differs from that of the connector's own sink, which may also be a Kafka sink: with one ledger
     topic both sinks would have the same transactional id.
     """
     bytes_ = Format.BYTES.value
-    users = topic_keys(config)
+    users = dead_letter_topic_settings(config)
     keys = {
         **users,
         TOLERANCE: "all",
-        TOPIC: letters.topic,
-        REPLICATION: str(letters.replication_factor),
+        TOPIC: destination.topic,
+        REPLICATION: str(destination.replication_factor),
         LEDGER: users[LEDGER] + LEDGER_SUFFIX,
         "key.converter": bytes_,
         "value.converter": bytes_,
     }
-    return EndConfig(config=keys, prefix=SINK, is_prefix_optional=True, worker=worker)
+    return PrefixedConfig(
+        config=keys, prefix=SINK, is_prefix_optional=True, worker_kafka_properties=worker_kafka_properties
+    )
 
 
-def _records(bad: DataFrame, letters: ToTopic, task: ConnectorTaskId) -> DataFrame:
+def _dead_letter_records(bad: DataFrame, destination: DeadLetterTopic, task: ConnectorTaskId) -> DataFrame:
+    """The bad rows ``bad`` of ``task`` as records of the topic of ``destination``."""
     parts = {
-        "topic": F.lit(letters.topic),
-        **record_parts(F.col, task, has_context=letters.has_context),
+        "topic": F.lit(destination.topic),
+        **dead_letter_record_columns(F.col, task, has_context=destination.has_context),
     }
     return bad.select(*(column.alias(name) for name, column in parts.items()))

@@ -1,5 +1,6 @@
-"""Durable operations on the shared file system: complete files, fsync, and one atomic call that publishes the
-result."""
+"""Operations on the shared file system that are atomic for other workers: they create a complete file, or replace a
+folder; and calls of fsync.
+"""
 
 import contextlib
 import os
@@ -7,13 +8,15 @@ import shutil
 import uuid
 from pathlib import Path
 
-from coterie.spark.checkpoint import NoExchangeError, exchange
+from coterie.spark.checkpoint import ExchangeUnsupportedError, exchange_names
 
-RETIRED_PREFIX = ".retired-"
+REPLACED_PREFIX = ".retired-"
+"""Prefix of the temporary names under which replaced folders are removed."""
 
 
-def put_first(path: Path, text: str) -> bool:
-    """Create the file ``path`` with ``text``, unless it exists; atomic. Returns True when this call created it."""
+def create_if_absent(path: Path, text: str) -> bool:
+    """Create the file ``path`` with ``text``, unless ``path`` exists. Returns whether this call created the file, which
+    is durable then. Atomic: no reader finds a part of the text."""
     aside = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     with aside.open("x") as file:
         file.write(text)
@@ -30,6 +33,7 @@ def put_first(path: Path, text: str) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
+    """fsync ``folder``: the names in it are then durable, the contents of its files are not."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -49,15 +53,20 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(parent))
 
 
-def retire(path: Path) -> None:
-    """Replace a folder by a plain file at the same path, and remove the folder. The path never becomes free."""
-    aside = path.with_name(f"{RETIRED_PREFIX}{uuid.uuid4().hex}")
+def replace_folder_by_file(path: Path) -> None:
+    """Replace the folder ``path`` by an empty plain file, and remove the folder. Does nothing to a plain file at
+    ``path``.
+
+    The path is never free where the file system can exchange two names. Elsewhere it is free for a moment, and a folder
+    that another worker creates there in this moment is replaced too.
+    """
+    aside = path.with_name(f"{REPLACED_PREFIX}{uuid.uuid4().hex}")
     aside.touch(exist_ok=False)
     try:
-        exchange(aside, path)
-    except NoExchangeError:
+        exchange_names(aside, path)
+    except ExchangeUnsupportedError:
         aside.unlink()
-        _retire_without_exchange(path, aside)
+        _replace_without_exchange(path, aside)
     except FileNotFoundError:
         # Another worker has removed the plain file as a leftover; that worker replaces the folder too.
         return
@@ -65,14 +74,16 @@ def retire(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder. Other workers may remove it at the same time."""
+    """Remove a file or a folder, if it exists. Errors during the removal of a folder are ignored: other workers may
+    remove the folder at the same time."""
     try:
         path.unlink(missing_ok=True)
     except (IsADirectoryError, PermissionError):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _retire_without_exchange(path: Path, aside: Path) -> None:
+def _replace_without_exchange(path: Path, aside: Path) -> None:
+    """Rename the folder ``path`` to ``aside``, and create a plain file at ``path``, until a plain file is there."""
     while not path.is_file():
         with contextlib.suppress(FileNotFoundError):
             path.rename(aside)

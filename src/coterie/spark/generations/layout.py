@@ -1,8 +1,9 @@
 """Paths and names of a connector's checkpoint generations on the shared file system.
 
-``LOCATION/<connector>-<incarnation>/`` contains ``gen-<k>/`` for k = 1, 2, …. A removed generation is a plain file with
-the same name, so that the name of a generation never becomes free. Generation 0 is the layout of versions of Coterie
-without checkpoint generations: its tasks' folders are directly in the connector's folder.
+The connector's folder, ``LOCATION/<connector>-<incarnation>/``, contains the folder ``gen-<k>/`` of each checkpoint
+generation, for k = 1, 2, …. A removed generation is a plain file with the same name, so that no folder can get this
+name again. Generation 0 is the layout of versions of Coterie without checkpoint generations: its tasks' folders are
+directly in the connector's folder.
 """
 
 import os
@@ -16,16 +17,19 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import safe_name
 
 MANIFEST = "manifest.json"
-CLOSED = "closed"
-"""File that closes a checkpoint generation; it contains the plan of the next one."""
-RELEASED = "released"
-"""Folder with one empty file for each task whose query has stopped since the generation was closed."""
-CLOSING = "closing"
+"""File with the manifest (``manifest.Manifest``) of a checkpoint generation."""
+CLOSED_FILE = "closed"
+"""File whose existence means that the checkpoint generation is closed; it contains the plan of the next generation."""
+STOPPED_FOLDER = "released"
+"""Folder with one empty file for each task whose query was stopped and has not been started again."""
+CLOSING_FOLDER = "closing"
 """Folder into which the checkpoints of a closed generation are moved, one folder for each task."""
-ALIVE = "alive"
-"""Liveness file in ``closing``: the worker that performs the re-split touches it."""
+LIVENESS_FILE = "alive"
+"""File in ``closing``, whose modification time the worker that performs the re-split sets repeatedly. When the time no
+longer changes, another worker continues the re-split."""
 
 _GENERATION = re.compile(r"gen-(\d+)")
+"""The name of a checkpoint generation's folder, with its number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,9 @@ class GenerationId:
     """Identifies a checkpoint generation in the config of a task: ``<number>-<id>``."""
 
     number: int
+    """The number in the name of the generation's folder."""
     id: str
+    """A random id: two workers that create a generation with the same number give it different ids."""
 
     def __str__(self) -> str:
         return f"{self.number}-{self.id}"
@@ -43,25 +49,29 @@ class GenerationId:
         """:raises ValueError: when ``text`` is not ``<number>-<id>``."""
         number, dash, id_ = text.partition("-")
         if not (dash and id_ and number.isascii() and number.isdigit()):
-            raise ValueError(f"{text!r} is not <number>-<id>")
+            raise ValueError(f"{text!r} is not a checkpoint generation, which has the form <number>-<id>")
         return cls(number=int(number), id=id_)
 
 
 def connector_folder(location: Path, connector: ConnectorName, incarnation: Incarnation) -> Path:
+    """The folder of a connector's checkpoint generations; ``location`` is the value of ``checkpoint.location``."""
     return location / f"{safe_name(connector)}-{safe_name(incarnation)}"
 
 
 def generation_folder(connector: Path, number: int) -> Path:
+    """The folder of generation ``number``; ``connector`` is the connector's folder."""
     return connector / f"gen-{number}" if number else connector
 
 
-def seed_prefix(number: int) -> str:
-    """Prefix of the names of unfinished folders that are to become generation ``number``."""
+def unfinished_prefix(number: int) -> str:
+    """Prefix of the names of temporary folders in which workers write generation ``number`` before they publish it by a
+    rename."""
     return f".gen-{number}-"
 
 
-def standing(connector: Path) -> int | None:
-    """The number of the newest checkpoint generation; None when the connector has none."""
+def newest_generation_number(connector: Path) -> int | None:
+    """The number of the newest checkpoint generation that was not removed, in the connector's folder ``connector``;
+    None when there is none. 0 when there are only the tasks' folders of generation 0."""
     while True:
         try:
             names = os.listdir(connector)

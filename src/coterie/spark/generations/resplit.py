@@ -1,22 +1,25 @@
-"""The re-split: closes a checkpoint generation and creates the next one from its tasks' positions, at most once.
+"""The re-split: closes a checkpoint generation and creates the next one from the positions of the closed generation's
+tasks, at most once.
 
 Theory of operation. Every worker can repeat every step, beginning with the first one, also while another worker
 performs the same step, and also after a suspension during which newer generations were created.
 
-a. :func:`close` creates the file ``closed`` with the plan of the next generation, by a link: only the first plan is
-   stored, so that all workers create the same generation.
-b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`release`. If a runtime does
-   not, one of its batches is replayed.
-c. :meth:`Finisher.take` takes over each checkpoint by an exchange, which stops its query, and moves the checkpoint to
-   ``closing/``, where no start searches for it.
-d. :meth:`Finisher.run_batches` runs each batch in flight with the split and the lineage of the closed generation: the
+a. :func:`close_generation` creates the file ``closed`` with the plan of the next generation, by a link: only the first
+   plan is stored, so that all workers create the same generation.
+b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
+   runtime does not stop a query in time, the query's last batch is replayed in step d.
+c. :meth:`ResplitFinisher.take_checkpoints` takes over each checkpoint by an exchange of names, after which the next
+   write of its query fails, and moves the checkpoint to ``closing/``, where no start searches for it.
+d. :meth:`ResplitFinisher.run_batches` runs each batch in flight (planned and not committed) with the split of the
+   closed generation and the lineage of its checkpoint (the id by which the sink knows the checkpoint's batches): the
    sink commits each batch once.
-e. :meth:`Finisher.commit` reads the positions, assigns them to the new tasks, writes the new generation to a temporary
-   folder and renames that folder. The rename publishes the generation. It fails if another generation with this number
-   exists or existed.
+e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new tasks, writes the new
+   generation to a temporary folder and renames that folder. The rename publishes the generation, and fails if another
+   generation with this number exists or existed.
 f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
    its config names, so that late copies of other configs start no task.
-g. :func:`retire_old` replaces all generations but the last two by plain files, so that late renames and queries fail.
+g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so that late renames and
+   queries fail.
 
 After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
 read the same positions.
@@ -33,96 +36,115 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coterie.nouns.errors import CoterieError
-from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken, make_first, was_started
+from coterie.spark.checkpoint import (
+    FIRST_CHECKPOINT_NAME,
+    LINEAGE,
+    HeldCheckpoint,
+    create_first_checkpoint,
+    is_taken_over,
+    was_started,
+)
 from coterie.spark.fence import Fence
-from coterie.spark.generations.durable import RETIRED_PREFIX, put_first, remove, retire, sync_folder, sync_tree
+from coterie.spark.generations.checkpoint_take_over import take_over_in_closed
+from coterie.spark.generations.durable import (
+    REPLACED_PREFIX,
+    create_if_absent,
+    remove,
+    replace_folder_by_file,
+    sync_folder,
+    sync_tree,
+)
 from coterie.spark.generations.layout import (
-    ALIVE,
-    CLOSED,
-    CLOSING,
+    CLOSED_FILE,
+    CLOSING_FOLDER,
+    LIVENESS_FILE,
     MANIFEST,
-    RELEASED,
+    STOPPED_FOLDER,
     generation_folder,
-    seed_prefix,
-    standing,
+    newest_generation_number,
+    unfinished_prefix,
 )
 from coterie.spark.generations.manifest import (
+    GenerationPlan,
     Manifest,
-    Plan,
     manifest_text,
     plan_text,
     read_manifest,
     read_plan,
 )
-from coterie.spark.generations.split import SplitFunction, gathered
+from coterie.spark.generations.split import SplitFunction, merge_positions
 from coterie.spark.generations.stores import PositionStore
-from coterie.spark.generations.taking import take_closed
 from coterie.spark.positions import Positions
 
-SIGN_EVERY_MS = 2_000
-"""Longest interval at which the worker that performs a re-split touches the liveness file."""
+LIVENESS_INTERVAL_MS = 2_000
+"""How often, at least, the worker that performs a re-split sets the modification time of the liveness file."""
 
 
-RetireLineages: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
-"""Removes the data that the sink of an old generation keeps for its lineages, which are given by task number.
-Idempotent. Returns False when that failed: the generation then stays until the next attempt."""
+RemoveCommitMarkers: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
+"""Removes the data that the sink of an old generation keeps for each checkpoint lineage, to reject a second copy of a
+batch. The arguments are the generation's manifest and its lineages by task number. Idempotent. Returns False when the
+removal failed: the generation is then kept until the next attempt."""
 
 
-def nothing_to_retire(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
-    """The :data:`RetireLineages` of sinks that keep no data for lineages."""
+def no_commit_markers(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+    """The :data:`RemoveCommitMarkers` of sinks that keep no data for lineages: does nothing, returns True."""
     return True
 
 
-class OvertakenError(CoterieError):
-    """Another worker has taken over this re-split or has created another generation: this worker's re-split ends."""
+class SupersededError(CoterieError):
+    """Another worker has taken over this re-split or has created another generation, so this worker's re-split has
+    ended without a result."""
 
 
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
-def adopt(connector: Path, manifest: Manifest) -> None:
-    """Write the manifest of generation 0, for the tasks of a version of Coterie without checkpoint generations."""
+def write_generation_zero(connector: Path, manifest: Manifest) -> None:
+    """Write ``manifest``, of generation 0, unless it was written before: a version of Coterie without checkpoint
+    generations has started its tasks. ``connector`` is the connector's folder."""
     assert manifest.generation.number == 0
-    put_first(connector / MANIFEST, manifest_text(manifest))
+    create_if_absent(connector / MANIFEST, manifest_text(manifest))
 
 
-def close(connector: Path, plan: Plan) -> Plan:
-    """Close the generation before ``plan``; returns the stored plan, which another worker may have written before.
+def close_generation(connector: Path, plan: GenerationPlan) -> GenerationPlan:
+    """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector``. Returns the
+    stored plan: ``plan``, or the plan of another worker that has closed the generation before.
 
-    :raises OSError: when that generation does not exist (any more).
+    :raises OSError: when the generation to close does not exist, or was removed.
     """
     generation = generation_folder(connector, plan.generation.number - 1)
-    put_first(generation / CLOSED, plan_text(plan))
+    create_if_absent(generation / CLOSED_FILE, plan_text(plan))
     standing_plan = read_plan(generation)
     assert standing_plan is not None
     return standing_plan
 
 
-def release(generation: Path, task: int) -> None:
-    """Record in the generation's folder that the query of a task has stopped. Does nothing if the generation was
-    removed."""
+def record_task_stopped(generation: Path, task: int) -> None:
+    """Record in the generation's folder ``generation`` that the query of ``task`` has stopped. Does nothing if the
+    generation was removed."""
     try:
-        (generation / RELEASED).mkdir(exist_ok=True)
-        (generation / RELEASED / str(task)).touch()
+        (generation / STOPPED_FOLDER).mkdir(exist_ok=True)
+        (generation / STOPPED_FOLDER / str(task)).touch()
     except (FileNotFoundError, FileExistsError, NotADirectoryError):
         pass
 
 
-def unreleased(generation: Path, manifest: Manifest) -> frozenset[int]:
-    """The tasks that were started, and whose stop no runtime has recorded by :func:`release`."""
+def tasks_still_running(generation: Path, manifest: Manifest) -> frozenset[int]:
+    """The numbers of the tasks that were started in the generation, and whose stop no runtime has recorded by
+    :func:`record_task_stopped`."""
     try:
-        released = {int(name) for name in os.listdir(generation / RELEASED)}
+        released = {int(name) for name in os.listdir(generation / STOPPED_FOLDER)}
     except (FileNotFoundError, NotADirectoryError):
         released = set()
     tasks = frozenset(range(len(manifest.split.tasks))) - released
     return frozenset(task for task in tasks if was_started(generation / str(task)))
 
 
-def sign_of_life(generation: Path) -> int | None:
-    """The time of the last touch of the liveness file, in ns of the file system's clock; None before the first touch.
-    Compare it only with an earlier result: the clocks of workers differ."""
+def last_liveness_ns(generation: Path) -> int | None:
+    """The modification time of the liveness file of a closed generation, in ns of the file system's clock; None before
+    the file is created. Compare it only with an earlier result: the clocks of workers differ."""
     try:
-        return (generation / CLOSING / ALIVE).stat().st_mtime_ns
+        return (generation / CLOSING_FOLDER / LIVENESS_FILE).stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -131,93 +153,123 @@ def sign_of_life(generation: Path) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finisher:
-    """Creates the next checkpoint generation of one connector."""
+class ResplitFinisher:
+    """Performs the steps c. to e. of one connector's re-splits, on one worker; ``number`` is the number of the closed
+    generation."""
 
     connector: Path
-    store: PositionStore
+    """The connector's folder."""
+    position_store: PositionStore
+    """Reads the positions of the old checkpoints, and writes them into the new ones."""
     run_batch: Callable[[Manifest, int, HeldCheckpoint], None]
-    """Runs the batch in flight of a task of a closed generation; returns when the batch is committed."""
+    """Runs the batch in flight of one task of a closed generation: of its manifest, task number and checkpoint. Returns
+    when the batch is committed."""
     fence: Fence
-    """Is closed when this worker may no longer act for the connector."""
-    retire_lineages: RetireLineages = nothing_to_retire
+    """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
+    batch."""
+    remove_commit_markers: RemoveCommitMarkers = no_commit_markers
+    """Used by :class:`GenerationUpdater` when it removes old generations."""
 
-    def begin(self, plan: Plan) -> Manifest:
-        """Create generation 1 of a connector without generations: all tasks start at the plan's ``starts``."""
+    def create_first(self, plan: GenerationPlan) -> Manifest:
+        """Create generation 1 of a connector without generations: all tasks begin at the initial positions of ``plan``.
+        Returns the newest generation, which another worker may have created.
+
+        :raises FencedError: when the fence is closed.
+        :raises OSError: when the generation cannot be written.
+        """
         assert plan.generation.number == 1
         # Manifests and plans contain the connector's config, which may contain a password.
         self.connector.mkdir(mode=0o770, parents=True, exist_ok=True)
-        self._put_in_place(plan.born({}))
-        return self.newest()
+        self._write_and_rename(plan.to_manifest({}))
+        return self.newest_manifest()
 
-    def finish(self, number: int) -> Manifest:
+    def create_next(self, number: int) -> Manifest:
         """Create the generation after ``number``, which is closed. Returns the newest generation, which another worker
         may have created.
 
-        :raises OvertakenError: when another worker has taken over this re-split.
+        :raises SupersededError: when another worker has taken over this re-split.
         :raises FencedError: when the fence is closed.
+        :raises OSError, WorldError: when a checkpoint cannot be taken over or read, a batch in flight fails, or the
+            generation cannot be written; the re-split may be tried again.
         """
         try:
-            with self._showing_life(number):
-                held = self.take(number)
+            with self._touching_liveness(number):
+                held = self.take_checkpoints(number)
                 self.run_batches(number, held)
-                self.commit(number, held)
+                self.publish_generation(number, held)
         except OSError:
             # A removed generation is a plain file: all operations in it fail.
-            if standing(self.connector) in (None, number):
+            if newest_generation_number(self.connector) in (None, number):
                 raise
-        return self.newest()
+        return self.newest_manifest()
 
-    def take(self, number: int) -> list[HeldCheckpoint]:
-        """Step c.: take over the checkpoints of all tasks, so that no query plans a batch on them."""
+    def take_checkpoints(self, number: int) -> list[HeldCheckpoint]:
+        """Step c.: take over the checkpoints of all tasks, so that no query plans a batch on them any more. Returns the
+        checkpoints by task number.
+
+        :raises OSError: when the generation was removed.
+        :raises WorldError: when the checkpoint of a task was not found.
+        """
         generation = generation_folder(self.connector, number)
         manifest = read_manifest(generation)
         held = []
         for task in range(len(manifest.split.tasks)):
             if number == 0:
                 # A task that was never started gets a checkpoint without batches.
-                make_first(generation / str(task))
-            held.append(take_closed(generation, task))
-            self.show_life(number)
+                create_first_checkpoint(generation / str(task))
+            held.append(take_over_in_closed(generation, task))
+            self.touch_liveness(number)
         return held
 
     def run_batches(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step d.: run the batches in flight."""
+        """Step d.: run the batch in flight of each checkpoint of ``held`` that has one. Raises what :attr:`run_batch`
+        raises."""
         manifest = read_manifest(generation_folder(self.connector, number))
         for task, one in enumerate(held):
             if one.batch_in_flight is not None:
                 self.run_batch(manifest, task, one)
-                self.show_life(number)
+                self.touch_liveness(number)
 
-    def commit(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step e.: read the positions, and publish the generation that resumes at these positions."""
+    def publish_generation(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
+        """Step e.: read the positions of the checkpoints ``held``, and publish the next generation, which begins at
+        these positions. Does nothing more if another worker has published it before.
+
+        :raises SupersededError: when another worker has taken over one of the checkpoints.
+        :raises FencedError: when the fence is closed.
+        """
         generation = generation_folder(self.connector, number)
         manifest, plan = read_manifest(generation), read_plan(generation)
         assert plan is not None, f"{generation} is not closed"
         read: dict[int, Positions] = {}
         for task, one in enumerate(held):
             try:
-                read[task] = self.store.read(one.path, manifest.split.tasks[task])
+                read[task] = self.position_store.read(one.path, manifest.split.tasks[task])
             except OSError as error:
-                if is_taken(one.path):
-                    raise OvertakenError(f"{one.path} was taken over by a re-split of another worker") from error
+                if is_taken_over(one.path):
+                    raise SupersededError(
+                        f"The checkpoint {one.path} was taken over by another worker, which performs the same re-split"
+                    ) from error
                 raise
-            if is_taken(one.path):
-                raise OvertakenError(f"{one.path} was taken over by a re-split of another worker")
-        self._put_in_place(plan.born(gathered(manifest.parked, read, manifest.split)))
+            if is_taken_over(one.path):
+                raise SupersededError(
+                    f"The checkpoint {one.path} was taken over by another worker, which performs the same re-split"
+                )
+        self._write_and_rename(plan.to_manifest(merge_positions(manifest.positions_of_absent, read, manifest.split)))
 
-    def show_life(self, number: int) -> None:
-        (generation_folder(self.connector, number) / CLOSING / ALIVE).touch()
+    def touch_liveness(self, number: int) -> None:
+        """Set the modification time of the liveness file to now, and create the file if it is missing."""
+        (generation_folder(self.connector, number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
 
     @contextmanager
-    def _showing_life(self, number: int) -> Iterator[None]:
-        """Touch the liveness file on a thread during the block: a batch, or reading many positions, can take long."""
+    def _touching_liveness(self, number: int) -> Iterator[None]:
+        """Call :meth:`touch_liveness` every :data:`LIVENESS_INTERVAL_MS` on a thread during the block: a batch, or
+        reading many positions, can take long."""
         is_done = threading.Event()
 
         def show() -> None:
-            while not is_done.wait(SIGN_EVERY_MS / 1000):
+            while not is_done.wait(LIVENESS_INTERVAL_MS / 1000):
                 with suppress(OSError):
-                    self.show_life(number)
+                    self.touch_liveness(number)
 
         signs = threading.Thread(target=show, name="coterie-signs", daemon=True)
         signs.start()
@@ -227,37 +279,40 @@ class Finisher:
             is_done.set()
             signs.join()
 
-    def newest(self) -> Manifest:
-        """The manifest of the newest generation."""
+    def newest_manifest(self) -> Manifest:
+        """The manifest of the connector's newest generation, of which at least generation 1 must exist."""
         while True:
-            number = standing(self.connector)
+            number = newest_generation_number(self.connector)
             assert number, f"{self.connector} has no generation"
             try:
                 return read_manifest(generation_folder(self.connector, number))
             except OSError:
                 # The generation was removed after the listing: newer ones exist.
-                if standing(self.connector) == number:
+                if newest_generation_number(self.connector) == number:
                     raise
 
-    def _put_in_place(self, manifest: Manifest) -> None:
-        """Write the generation to a temporary folder and rename it, unless a generation with this number exists or
-        existed."""
+    def _write_and_rename(self, manifest: Manifest) -> None:
+        """Write the generation of ``manifest`` to a temporary folder, and publish the generation by renaming the
+        folder. If a generation with this number exists or existed, remove the temporary folder instead.
+
+        :raises FencedError: when the fence is closed.
+        """
         number = manifest.generation.number
-        seed = self.connector / f"{seed_prefix(number)}{uuid.uuid4().hex}"
+        seed = self.connector / f"{unfinished_prefix(number)}{uuid.uuid4().hex}"
         seed.mkdir()
         (seed / MANIFEST).write_text(manifest_text(manifest))
         by_hash = manifest.split.function is not SplitFunction.PARTS_V1
         for task in range(len(manifest.split.tasks)):
-            checkpoint = seed / str(task) / GENESIS
+            checkpoint = seed / str(task) / FIRST_CHECKPOINT_NAME
             checkpoint.mkdir(parents=True)
             (checkpoint / LINEAGE).write_text(uuid.uuid4().hex)
             # With a hash split, every task lists all files: it must not read again the files that other tasks have
             # read.
-            positions = manifest.positions if by_hash else manifest.split.own(task, manifest.positions)
-            self.store.seed(checkpoint, positions)
+            positions = manifest.positions if by_hash else manifest.split.positions_of_task(task, manifest.positions)
+            self.position_store.initialize(checkpoint, positions)
         sync_tree(seed)
         try:
-            with self.fence.passing():
+            with self.fence.allow_commit():
                 os.rename(seed, generation_folder(self.connector, number))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -270,20 +325,22 @@ class Finisher:
 # -- g. ---------------------------------------------------------------------------------------------------------------
 
 
-def lineages(generation: Path, manifest: Manifest) -> dict[int, str]:
-    """The lineages of the checkpoints of a closed generation, by task number."""
+def lineage_by_task(generation: Path, manifest: Manifest) -> dict[int, str]:
+    """The lineages of the checkpoints of a closed generation, by task number. A task whose checkpoint is not found is
+    missing."""
     found: dict[int, str] = {}
     for task in range(len(manifest.split.tasks)):
-        for folder in (generation / CLOSING / str(task), generation / str(task)):
+        for folder in (generation / CLOSING_FOLDER / str(task), generation / str(task)):
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found[task] = (folder / name / LINEAGE).read_text()
     return found
 
 
-def retire_old(connector: Path, retire_lineages: RetireLineages = nothing_to_retire) -> None:
-    """Replace all generations but the last two by plain files, and remove temporary files of earlier re-splits."""
-    newest = standing(connector)
+def remove_old_generations(connector: Path, remove_commit_markers: RemoveCommitMarkers = no_commit_markers) -> None:
+    """Step g.: replace all generations but the newest two by plain files, except those whose data in the sink cannot be
+    removed now; and remove temporary files of earlier re-splits. ``connector`` is the connector's folder."""
+    newest = newest_generation_number(connector)
     if newest is None:
         return
     names = sorted(os.listdir(connector))
@@ -291,14 +348,14 @@ def retire_old(connector: Path, retire_lineages: RetireLineages = nothing_to_ret
         folder = generation_folder(connector, number)
         with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has removed it.
             manifest = read_manifest(folder)
-            if retire_lineages(manifest, lineages(folder, manifest)):
-                retire(folder)
+            if remove_commit_markers(manifest, lineage_by_task(folder, manifest)):
+                replace_folder_by_file(folder)
     if newest >= 2:
         for name in names:
-            if (name.isdigit() or name in (CLOSING, RELEASED)) and (connector / name).is_dir():
-                retire(connector / name)
+            if (name.isdigit() or name in (CLOSING_FOLDER, STOPPED_FOLDER)) and (connector / name).is_dir():
+                replace_folder_by_file(connector / name)
     for name in names:
         # Keep the temporary folder of a generation that does not exist yet: another worker may be about to rename it.
-        is_late_seed = any(name.startswith(seed_prefix(number)) for number in range(1, newest + 1))
-        if is_late_seed or name.startswith(RETIRED_PREFIX):
+        is_late_seed = any(name.startswith(unfinished_prefix(number)) for number in range(1, newest + 1))
+        if is_late_seed or name.startswith(REPLACED_PREFIX):
             remove(connector / name)

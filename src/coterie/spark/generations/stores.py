@@ -1,4 +1,6 @@
-"""Reads the positions of a source from checkpoints and writes them into new checkpoints, without Spark."""
+"""Position stores: they read a source's positions from a checkpoint and write positions into a new checkpoint, without
+Spark.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,24 +8,29 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.positions import Positions
-from coterie.spark.sources.file_log import read_files, seed_read_files
+from coterie.spark.sources.file_log import read_files, write_initial_read_files
 
 
 class PositionStore(Protocol):
-    """Reads the positions of one kind of source from a checkpoint, and writes them into a new checkpoint."""
+    """Reads the positions of one source plug-in from a checkpoint, and writes positions into a new checkpoint."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
-        """The positions of a checkpoint's committed batches in the source partitions ``parts``, and perhaps in
-        others."""
+        """The positions that the committed batches of ``checkpoint`` have reached in the source partitions ``parts``.
+        The result may contain other source partitions too.
+
+        :raises OSError: when a file of the checkpoint cannot be read, for example after a take-over.
+        :raises WorldError: when the positions cannot be used in another checkpoint.
+        """
         ...
 
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """Write ``positions`` into a checkpoint without batches, so that a query resumes there."""
+    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+        """Write ``positions`` into a checkpoint without batches, so that a query on the checkpoint begins there."""
         ...
 
 
 class NoPositions:
-    """The store of a source whose positions cannot be written into another checkpoint."""
+    """The store of a source whose positions cannot be written into another checkpoint: :meth:`read` always raises
+    WorldError, and :meth:`initialize` asserts that there are no positions to write."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         raise WorldError(
@@ -31,16 +38,17 @@ class NoPositions:
             "create a connector under another name"
         )
 
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
+    def initialize(self, checkpoint: Path, positions: Positions) -> None:
         assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 
 class FilePositions:
-    """The store of file sources. Positions: modification time in ms, by URI, of the listed files, of any task."""
+    """The store of file sources. The positions are the modification times, in ms since the Unix epoch, of all files
+    that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         return read_files(checkpoint)
 
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
+    def initialize(self, checkpoint: Path, positions: Positions) -> None:
         if positions:
-            seed_read_files(checkpoint, positions)
+            write_initial_read_files(checkpoint, positions)

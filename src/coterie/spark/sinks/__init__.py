@@ -1,1 +1,1 @@
-"""Sinks: where the batches of tasks are written."""
+"""Sinks: the plug-ins that write the batches of tasks (:class:`coterie.spark.seams.Sink`)."""

@@ -1,9 +1,10 @@
-"""The Delta sink: one commit of a Delta table contains a batch's rows and the batch's number, so it is written once.
+"""The Delta sink: one commit of a Delta table contains a batch's rows and the batch's number, so a batch is written
+once.
 
-Rows are written as Parquet files beside the table's own, by Arrow on the driver (small batches) or by Spark, and a
-commit adds them. Upserts are merged by deltalake (small batches into small tables) or by Spark's Delta. Tables with
-features that deltalake does not support are written by Spark's Delta. All read the batch numbers from the same place in
-the table's log: see ``delta_table.py``.
+Rows are written as Parquet files, by Arrow on the driver (small batches) or by Spark. The files are moved into the
+table's folder, and a commit adds them to the table. Upserts are merged by deltalake (small batches into small tables)
+or by Spark's Delta. Tables with features that deltalake does not support are written by Spark's Delta. All these ways
+read the batch numbers from the same place in the table's log: see ``delta_table.py``.
 
 deltalake comes with the extra ``coterie[delta]``, so the modules that need it are imported when a sink is used.
 """
@@ -13,59 +14,65 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import Definition
+from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import WorldError
-from coterie.spark.bad_records.keys import DeadLetters
-from coterie.spark.end_config import EndConfig
+from coterie.spark.bad_records.keys import DeadLetterDestination
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
-from coterie.spark.record import visible
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import without_metadata
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, Staged, TaskLineage
-from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, errors_of
+from coterie.spark.seams import Batch, StagedBatch, TaskLineage
+from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, config_errors
 
 if TYPE_CHECKING:
     from coterie.spark.sinks.delta_writer import DeltaWriter
 
 
 class DeltaSink:
-    """Rows of a Delta table."""
+    """Writes batches to a Delta table."""
 
-    identity: ClassVar[tuple[str, ...]] = ("path", "insert.mode", "pk.fields", "partition.field.name")
-    access: ClassVar[tuple[str, ...]] = ()
-    free_prefixes: ClassVar[tuple[str, ...]] = ()
+    identity_keys: ClassVar[tuple[str, ...]] = ("path", "insert.mode", "pk.fields", "partition.field.name")
+    connection_keys: ClassVar[tuple[str, ...]] = ()
+    free_key_prefixes: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
         self._writer: DeltaWriter | None = None
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Errors of the keys together; when there are none, errors against the existing table."""
-        if found := errors_of(config):
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
+        installed, then the table (:func:`table_errors`), and stops after the first of these checks that finds
+        errors."""
+        if found := config_errors(config):
             return found
         if missing := missing_extra("delta"):
-            return config.error("path", missing)
-        from coterie.spark.sinks.delta_check import errors_at_table
+            return config.error_by_key("path", missing)
+        from coterie.spark.sinks.delta_check import table_errors
 
-        return errors_at_table(spark, config)
+        return table_errors(spark, config)
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
         return True
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
+    def of(cls, config: PrefixedConfig) -> Self:
         return cls(DeltaTarget.of(config))
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Remove the files that earlier owners of this task wrote and did not commit."""
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+        """Remove the staged files of earlier owners of this task, and prepare to write the batches of ``lineage``.
+        ``start_number`` is not used: the table's log prevents a second commit of a batch.
+
+        :raises WorldError: when the extra ``coterie[delta]`` is not installed.
+        """
         if missing := missing_extra("delta"):
             raise WorldError(missing)
         from coterie.spark.sinks.delta_writer import DeltaWriter
@@ -73,14 +80,18 @@ class DeltaSink:
         self._writer = DeltaWriter(self._target, lineage)
         self._writer.sweep()
 
-    def shape(self, rows: DataFrame) -> DataFrame:
-        return visible(rows)
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
+        return without_metadata(rows)
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
         """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
-    def stage(self, batch: Batch) -> Staged:
+    def stage(self, batch: Batch) -> StagedBatch:
+        """See :meth:`DeltaWriter.stage`.
+
+        :raises FencedError: when :meth:`take_over` was not called before.
+        """
         if self._writer is None:
             raise FencedError
         return self._writer.stage(batch)

@@ -3,62 +3,74 @@
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.end_config import EndConfig
-from coterie.spark.jars import missing
-from coterie.spark.sinks.delta_columns import Layout
-from coterie.spark.sinks.delta_table import Table
+from coterie.spark.jars import missing_package_message
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sinks.delta_columns import DeltaTableLayout
+from coterie.spark.sinks.delta_table import SharedDeltaTable
 from coterie.spark.sinks.delta_target import DeltaTarget
 
 
-def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-    """Errors by the user's key, for a config whose keys are valid."""
+def table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+    """Error messages by the user's key, for a config whose values are valid: about the table, or about the folder if
+    there is no table, and about missing jars. Writes nothing."""
     target = DeltaTarget.of(config)
     try:
-        # Not `table_at`: this process's tasks hold the lock of that table while they commit.
-        layout = Table(target.path).look()
+        # Not `shared_table_at`: this process's tasks hold the lock of that table while they commit.
+        layout = SharedDeltaTable(target.path).refresh()
     except UnreachableError as error:
-        return config.error("path", str(error))
+        return config.error_by_key("path", str(error))
     except OSError as error:
-        return config.error("path", error.strerror or str(error))
+        return config.error_by_key("path", error.strerror or str(error))
     if layout is None:
         if not target.auto_create:
-            return config.error("path", "There is no Delta table; create the table, or set auto.create=true")
+            return config.error_by_key("path", "There is no Delta table; create the table, or set auto.create=true")
         if target.path.is_dir() and any(not entry.name.startswith(("_", ".")) for entry in target.path.iterdir()):
-            return config.error("path", "The folder contains other files, and a Delta table needs an empty folder")
-    elif found := _at_table(target, layout, config):
+            return config.error_by_key(
+                "path",
+                "The folder contains other files, and a new Delta table needs an empty folder; set another folder",
+            )
+    elif found := _existing_table_errors(target, layout, config):
         return found
-    if target.is_upsert and (lacking := missing(spark, "delta")):
-        return config.error("insert.mode", f"An upsert too large for the driver is merged by Spark. {lacking}")
-    if layout is not None and layout.only_spark and (lacking := missing(spark, "delta")):
-        return config.error("path", f"Only Spark can write to this table: {layout.only_spark}. {lacking}")
-    if layout is not None and layout.only_spark and _promises_more_than_one_writer_can(config):
+    if target.is_upsert and (lacking := missing_package_message(spark, "delta")):
+        return config.error_by_key("insert.mode", f"An upsert too large for the driver is merged by Spark. {lacking}")
+    if layout is not None and layout.spark_only_reason and (lacking := missing_package_message(spark, "delta")):
+        return config.error_by_key("path", f"Only Spark can write to this table: {layout.spark_only_reason}. {lacking}")
+    if layout is not None and layout.spark_only_reason and _promises_more_than_one_writer_can(config):
         return {
             "tasks.max": [
-                f"Only Spark can write to this table ({layout.only_spark}), and commits of two tasks may replace each "
-                "other: set 1, or leave exactly.once.support=required out"
+                f"Only Spark can write to this table ({layout.spark_only_reason}), and commits of two tasks may "
+                "replace each "
+                "other: set tasks.max=1, or remove exactly.once.support=required"
             ]
         }
     return {}
 
 
-def _promises_more_than_one_writer_can(config: EndConfig) -> bool:
+def _promises_more_than_one_writer_can(config: PrefixedConfig) -> bool:
+    """Whether the config requires exactly once and allows more than one task. For a table that only Spark can write to,
+    Spark's Delta does not guarantee exactly once to several tasks."""
     stated = config.config
     return stated.get("exactly.once.support", "").strip() == "required" and stated.get("tasks.max", "1").strip() != "1"
 
 
-def _at_table(target: DeltaTarget, layout: Layout, config: EndConfig) -> dict[str, list[str]]:
+def _existing_table_errors(
+    target: DeltaTarget, layout: DeltaTableLayout, config: PrefixedConfig
+) -> dict[str, list[str]]:
+    """Error messages, by the user's key, about keys that contradict the layout of the existing table."""
     if target.is_upsert and layout.is_append_only:
-        return config.error("insert.mode", "The table has delta.appendOnly=true; use insert, or unset the property")
+        return config.error_by_key(
+            "insert.mode", "The table has delta.appendOnly=true; use insert, or unset the property"
+        )
     if layout.columns is None:
         return {}
     for name in target.key_columns:
         if name not in layout.columns.names:
-            return config.error(
+            return config.error_by_key(
                 "pk.fields", f"The table has no column {name}; there are: {', '.join(sorted(layout.columns.names))}"
             )
     if target.partition_columns and target.partition_columns != layout.partition_columns:
-        return config.error(
+        return config.error_by_key(
             "partition.field.name",
-            f"The table is partitioned by: {', '.join(layout.partition_columns) or 'nothing'}; drop the key",
+            f"The table is partitioned by: {', '.join(layout.partition_columns) or 'nothing'}; remove the key",
         )
     return {}

@@ -1,4 +1,5 @@
-"""The layout of a Delta table from its schema and protocol: which rows fit, and whether only Spark can write to it."""
+"""The layout of a Delta table, from its schema and protocol: which rows fit into the table, and whether only Spark can
+write to it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,23 +45,27 @@ _PLAIN = (
     TimestampType,
     VarcharType,
 )
+"""The types of columns that the sink can create, except structs, arrays and maps."""
 _FORBIDDEN = " ,;{}()\n\t="
 """Characters that names of columns must not contain in a table without column mapping."""
 _NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+"""The keys in a schema's JSON that state whether a column, an array or a map may contain nulls."""
 _WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
-"""Table features that an append of Parquet files satisfies. ``invariants`` only if no column has an invariant."""
+"""The table features of Delta with which Parquet files may be added to a table without further work. With
+``invariants`` only if no column has an invariant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The facts about a table that a writer needs; two table versions with equal layouts accept the same files."""
+class DeltaTableLayout:
+    """What a writer must know about a table. Two versions of a table with equal layouts accept the same files."""
 
     columns: StructType | None
-    """None when deltalake cannot read the table's metadata."""
+    """None when deltalake cannot read the table."""
     partition_columns: tuple[str, ...]
     is_append_only: bool
-    only_spark: str | None
-    """The reason why only Spark's Delta can write to the table; None when Parquet files can be added."""
+    """Whether the table has ``delta.appendOnly=true``: then no row may be changed."""
+    spark_only_reason: str | None
+    """The reason why only Spark's Delta can write to the table, for messages; None when Parquet files can be added."""
 
     @classmethod
     def of(
@@ -71,21 +76,24 @@ class Layout:
         configuration: Mapping[str, str],
         writer_version: int,
         writer_features: Sequence[str],
-    ) -> "Layout":
-        """``schema`` is Delta's JSON; the rest is Delta's metadata and protocol."""
+    ) -> "DeltaTableLayout":
+        """The layout from Delta's metadata (``schema`` is JSON) and from its protocol (``writer_version`` and
+        ``writer_features``)."""
         tree = json.loads(schema)
         columns = StructType.fromJson(tree)
         return cls(
             columns=columns,
             partition_columns=tuple(partition_columns),
             is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
-            only_spark=_unknown_feature(writer_version, writer_features)
+            spark_only_reason=_unknown_feature(writer_version, writer_features)
             or _constraint(tree)
             or _odd_partition(columns, partition_columns),
         )
 
 
 def _unknown_feature(version: int, features: Sequence[str]) -> str | None:
+    """The reason why the table's protocol requires Spark's Delta, for messages: the writer version, or a table feature
+    that is not in :data:`_WRITER_FEATURES`. None when Parquet files can be added."""
     if version <= 2:
         return None
     if version < 7:
@@ -95,8 +103,8 @@ def _unknown_feature(version: int, features: Sequence[str]) -> str | None:
 
 
 def _constraint(node: Any) -> str | None:
-    """The first column rule that an append of Parquet files would not enforce (NOT NULL, an invariant, a generated or
-    default value, a length); None without one."""
+    """The first column rule in ``node``, a part of a schema's JSON, that an append of Parquet files would not enforce
+    (NOT NULL, an invariant, a generated or default value, a length), for messages; None without such a rule."""
     if isinstance(node, list):
         return next((found for item in node if (found := _constraint(item))), None)
     if not isinstance(node, dict):
@@ -110,14 +118,18 @@ def _constraint(node: Any) -> str | None:
 
 
 def _odd_partition(columns: StructType, partition_columns: Sequence[str]) -> str | None:
+    """The first partition column whose type is not in :data:`PARTITION_TYPES`, for messages; None when there is
+    none."""
     odd = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]
     return f"its partition column {odd[0]} has type {columns[odd[0]].dataType.simpleString()}" if odd else None
 
 
 def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
-    """The schema of a new table for ``rows``, as Delta's JSON. Each column may be null.
+    """The schema, as Delta's JSON, of a new table for ``rows`` that is partitioned by ``partition_columns``. Each
+    column may be null.
 
-    :raises WorldError: when a column has a name or a type that no column of a Delta table can have.
+    :raises WorldError: when the sink cannot create a column with the name or type of one in ``rows``; when a partition
+        column is missing or has a type that is not in :data:`PARTITION_TYPES`; when all columns are partition columns.
     """
     for field in rows.fields:
         if any(sign in field.name for sign in _FORBIDDEN):
@@ -144,6 +156,8 @@ def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
 
 
 def _is_plain(type_: DataType) -> bool:
+    """Whether the sink can create a column of this type: one of :data:`_PLAIN`, or a struct, an array or a map of such
+    types, at any depth."""
     match type_:
         case StructType():
             return all(_is_plain(field.dataType) for field in type_.fields)
@@ -155,8 +169,13 @@ def _is_plain(type_: DataType) -> bool:
             return isinstance(type_, _PLAIN)
 
 
-def check_fit(where: str, layout: Layout, rows: StructType, key_columns: Sequence[str]) -> None:
-    """:raises WorldError: when rows of this schema do not fit into the table; the message contains the column."""
+def check_fit(where: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]) -> None:
+    """Check that rows of the schema ``rows`` fit into the table. ``where`` names the table in messages. If the layout
+    has no columns, only the keys are checked.
+
+    :raises WorldError: when the rows have a column that the table does not have, or with another type; when the rows
+        have no column for a key or partition column; when ``key_columns`` is not empty and the table is append-only.
+    """
     for name in key_columns:
         if name not in rows.names:
             raise WorldError(f"The rows have no column {name}, which is in pk.fields; {_has(rows)}")
@@ -182,15 +201,18 @@ def check_fit(where: str, layout: Layout, rows: StructType, key_columns: Sequenc
 
 
 def _has(rows: StructType) -> str:
+    """The columns of the rows, for messages."""
     return f"they have: {', '.join(rows.names)}"
 
 
 def _shape(type_: DataType) -> Any:
-    """A type without the facts that a writer does not need: whether values may be null, and comments."""
+    """The JSON of a type without what a writer need not know: whether values may be null, and metadata such as
+    comments."""
     return _nullable(json.loads(type_.json()))
 
 
 def _nullable(node: Any) -> Any:
+    """The JSON ``node`` of a schema, with nulls allowed everywhere and without the columns' metadata."""
     if isinstance(node, list):
         return [_nullable(item) for item in node]
     if not isinstance(node, dict):

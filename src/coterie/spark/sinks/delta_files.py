@@ -1,4 +1,4 @@
-"""Parquet files of a batch, written beside a Delta table's own, and how its log describes them."""
+"""Writes the rows of a batch as Parquet files, and describes these files for the log of a Delta table."""
 
 import json
 import time
@@ -19,12 +19,14 @@ from pyspark.sql.types import DataType, DateType, StringType, StructType, Timest
 from coterie.spark.sinks.delta_columns import WHOLE_NUMBERS
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+"""The text for null in the name of a partition folder."""
 _TEXT_MAX = 32
-"""Longest text, in characters, that the statistics contain as a smallest or largest value."""
+"""Longest text, in characters, that the statistics of a file contain as a smallest or largest value."""
 
 
 def write_small(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) -> None:
-    """Write rows in the driver's memory as Parquet files below ``folder``, which is empty."""
+    """Write ``rows``, which are in the driver's memory, as Parquet files below the empty ``folder``. Without rows no
+    file is written."""
     if not rows.num_rows:
         return
     if not partition_columns:
@@ -43,7 +45,7 @@ def write_small(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) 
 
 
 def write_large(rows: DataFrame, folder: Path, partition_columns: Sequence[str]) -> None:
-    """Write rows with Spark as Parquet files below ``folder``."""
+    """Write ``rows`` with Spark as Parquet files below ``folder``. Some of the files may have no rows."""
     # Only this query uses the session. Spark's default, INT96, has no statistics.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.mode("append")
@@ -53,7 +55,8 @@ def write_large(rows: DataFrame, folder: Path, partition_columns: Sequence[str])
 
 
 def described(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddAction]]:
-    """Each file with rows below ``folder``, and the action that adds it to the table under a fresh name."""
+    """Each file below ``folder`` that has rows, and the action that adds this file to the table. The action contains a
+    new, unique name: the caller must move the file to this name in the table's folder."""
     types = {field.name: field.dataType for field in columns.fields}
     for path in sorted(folder.rglob("part-*")):
         footer = pyarrow.parquet.read_metadata(path)
@@ -73,13 +76,16 @@ def described(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddActi
 
 
 def _partition(folder: Path) -> dict[str, str | None]:
-    """The values of partition columns from folder names such as ``day=2026-01-01/city=Z%C3%BCrich``."""
+    """The values of the partition columns, by column, from folder names such as ``day=2026-01-01/city=Z%C3%BCrich``.
+    None is null or empty text."""
     pairs = (part.split("=", 1) for part in folder.parts)
     return {unquote(name): None if value in (_NULL, "") else unquote(value) for name, value in pairs}
 
 
 def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
-    """The statistics by which readers skip files: row and null counts, and smallest and largest values where exact."""
+    """The statistics of a file by which readers skip the file: the number of rows and, by column, the number of nulls
+    and the smallest and largest value. ``footer`` is the file's metadata. Nested columns, and values without an exact
+    form in JSON (:func:`_json_of`), are left out."""
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -102,7 +108,8 @@ def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
 
 
 def _json_of(value: Any, type_: DataType) -> Any:
-    """``value`` as Delta's log writes it in JSON; None when JSON has no exact form of it."""
+    """``value`` as the statistics in Delta's log write it in JSON; None when they leave it out: JSON has no exact form
+    of it, or it is a text longer than :data:`_TEXT_MAX`."""
     match type_:
         case TimestampType() if isinstance(value, datetime):
             return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,7 +1,7 @@
 """Writes a batch with Spark's Delta: to tables that only Spark can write to, and upserts too large for the driver.
 
-Spark searches the batch's ``txn`` in the snapshot on which a commit is based, and fails when another commit adds this
-``txn`` in the meantime: so both this module and ``delta_table.py`` commit a batch once.
+Spark searches the batch's ``txn`` (see ``delta_table.py``) in the snapshot on which a commit is based, and fails when
+another commit adds this ``txn`` in the meantime: so both this module and ``delta_table.py`` commit a batch once.
 """
 
 import time
@@ -15,12 +15,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.failures import raised_sentence, sentence_of
+from coterie.spark.failures import message_of, raise_error_message
 
-PATIENCE_S = 120
-"""How long a batch is retried while other commits come first."""
+COMMIT_TIMEOUT_S = 120
+"""How long a batch is retried while other commits come first: seconds from the first attempt."""
 POSITION = "__coterie_position"
+"""Temporary column of an upsert: a number that grows with the row's position in the batch."""
 RANK = "__coterie_rank"
+"""Temporary column of an upsert: 1 for the last row of each key."""
 _CONFLICT = "DELTA_CONCURRENT_"
 """Prefix of the names of Delta's errors for a conflict: another commit came first."""
 _TUNED = {
@@ -28,23 +30,26 @@ _TUNED = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.collect": "false",
 }
+"""Settings of Spark's Delta while a batch is written."""
 _TRANSACTION = "spark.databricks.delta.write.txn"
-"""Prefix of the settings AppId and Version, which give every command of a session a ``txn``."""
+"""Prefix of the settings AppId and Version. While they are set, every command of a session commits a ``txn`` with these
+values."""
 
 
 def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_columns: Sequence[str]) -> None:
-    """Append rows, or with ``key_columns`` upsert the last row of each key.
+    """Append ``rows`` to the Delta table at ``path`` or, with ``key_columns``, upsert the last row of each key.
 
-    The table is not changed when it has the batch.
+    The commit contains the ``txn`` of ``application`` and ``batch_id``. The table is not changed when its log has this
+    ``txn`` or that of a later batch.
 
-    :raises UnreachableError: when other commits come first for :data:`PATIENCE_S`.
-    :raises WorldError: when Spark cannot write the batch.
+    :raises UnreachableError: when other commits come first for :data:`COMMIT_TIMEOUT_S`.
+    :raises WorldError: when Spark cannot write the batch for another reason, for example because a key is null.
     """
     session = rows.sparkSession
     settings = _TUNED | {f"{_TRANSACTION}AppId": application, f"{_TRANSACTION}Version": str(batch_id)}
     for key, value in settings.items():
         session.conf.set(key, value)
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + COMMIT_TIMEOUT_S
     try:
         while True:
             try:
@@ -56,7 +61,7 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
             # PySpark has no class for Delta's conflict exceptions.
             except (PySparkException, Py4JJavaError) as error:
                 sentence = (
-                    f"Delta table {path}: batch {batch_id} failed: {raised_sentence(error) or sentence_of(error)}"
+                    f"Delta table {path}: batch {batch_id} failed: {raise_error_message(error) or message_of(error)}"
                 )
                 if _CONFLICT not in str(error):
                     raise WorldError(sentence) from error
@@ -68,6 +73,7 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
 
 
 def _merge(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequence[str]) -> None:
+    """Upsert the last row of each key. A null in a key column fails the query."""
     for name in key_columns:
         refusal = F.raise_error(F.lit(f"Column {name} is null, and the column is in pk.fields"))
         rows = rows.withColumn(name, F.coalesce(_column(name), refusal))
@@ -92,17 +98,18 @@ def _merge(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequ
 
 
 def compact(session: SparkSession, path: Path) -> None:
-    """Merge small files into large ones.
+    """Merge the table's small files into large ones. Its rows stay the same.
 
-    :raises PySparkException, Py4JJavaError: when it fails.
+    :raises PySparkException, Py4JJavaError: when Spark's Delta reports an error.
     """
     session.sql(f"OPTIMIZE delta.{quoted(str(path))}")
 
 
 def quoted(name: str) -> str:
-    """An identifier in SQL."""
+    """``name`` as an identifier in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def _column(name: str) -> Column:
+    """The column with exactly this name, which may contain dots."""
     return F.col(quoted(name))

@@ -1,7 +1,7 @@
-"""``Table``: a Delta table, read and written with deltalake. A commit contains a batch's rows and the batch's number.
+"""``SharedDeltaTable``: a Delta table, read and written with deltalake. A commit has a batch's rows and its number.
 
 Theory of operation. Delta's log has an action ``txn``: an application's id and a version. The application is one
-lineage of one task, the version is the batch. These are the steps of a commit::
+lineage of one task (of its checkpoint), the version is the number of the batch. These are the steps of a commit::
 
     update the snapshot
     if the last version of the application in this snapshot >= batch: the table has the batch; stop
@@ -12,8 +12,8 @@ The check and the commit use one snapshot, and deltalake must not retry a commit
 the commit fails if any other commit came after the snapshot. So if a task has two owners, for example one that was
 frozen and resumes, only the first of them commits a batch. Delta itself does not compare versions.
 
-The tasks of this process share one ``Table`` for each path: the list of a table's files is in memory once, and these
-tasks commit one after another, so that no commit fails because of a commit of another of these tasks.
+The tasks of this process share one ``SharedDeltaTable`` for each path: the list of a table's files is in memory once,
+and these tasks commit one after another, so that no commit fails because of a commit of another of these tasks.
 """
 
 import errno
@@ -35,38 +35,45 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.sinks.delta_columns import Layout, schema_for
+from coterie.spark.sinks.delta_columns import DeltaTableLayout, schema_for
 from coterie.spark.sinks.delta_target import LOG
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL = "10"
-"""Commits between checkpoints of a new table's log: Spark's default. With deltalake's default, 100, a commit costs 1.7
-times the CPU, since each commit reads the log from the last checkpoint on."""
+"""Number of commits between checkpoints of the log of a new table: Spark's default. With deltalake's default, 100, a
+commit costs 1.7 times the CPU, since each commit reads the log from the last checkpoint on."""
 
-Act: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
-"""Makes one commit on top of the table's snapshot, with these properties."""
+CommitAction: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
+"""Makes one commit on top of the table's snapshot. The given properties must be those of the commit: they contain the
+batch's ``txn``."""
 
-PATIENCE_S = 120
-"""How long a batch is retried while other commits come first, and how long a task waits for the table's lock."""
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
-"""Longest pauses before the first and before later retries: a commit of another process takes time, too."""
+COMMIT_TIMEOUT_S = 120
+"""How long :meth:`SharedDeltaTable.commit` retries while other commits come first, and how long a task waits for the
+table's lock: seconds."""
+FIRST_RETRY_DELAY_MAX_S, RETRY_DELAY_MAX_S = 0.05, 2.0
+"""Longest pauses before the first and before later retries of a commit, in seconds: a commit of another process takes
+time, too. A pause is random; its longest value doubles with each retry, up to :data:`RETRY_DELAY_MAX_S`."""
 
 
-class Table:
-    """A Delta table. Safe on any thread."""
+class SharedDeltaTable:
+    """The Delta table at ``path``. The tasks of this process share one object (:func:`shared_table_at`). Safe on any
+    thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        """Held from :meth:`look` to the commit on top of its snapshot, and not between two attempts of a commit."""
+        """Held from :meth:`refresh` to the commit on top of its snapshot, and not between two attempts of a commit."""
         self._opened: DeltaTable | None = None
         self._log_inode = 0
 
-    def look(self) -> Layout | None:
-        """The layout of the table's newest version; None when there is no table.
+    def refresh(self) -> DeltaTableLayout | None:
+        """Read the table's log, and return the layout of the newest version; None when there is no table. If deltalake
+        cannot read the table, the layout has no columns, and ``spark_only_reason`` is deltalake's message.
 
-        :raises OSError, UnreachableError: when its log cannot be read.
+        :raises UnreachableError: when the server of the file system cannot be reached, or other tasks of this process
+            hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
+        :raises OSError: when a file of the log cannot be read for another reason.
         """
         with self._locked():
             try:
@@ -78,13 +85,15 @@ class Table:
                 if self._opened is not None:
                     # A cleanup of the log may have deleted files that the snapshot needs: read the whole log again.
                     self._opened = None
-                    return self.look()
-                return Layout(columns=None, partition_columns=(), is_append_only=False, only_spark=words_of(error))
+                    return self.refresh()
+                return DeltaTableLayout(
+                    columns=None, partition_columns=(), is_append_only=False, spark_only_reason=message_of(error)
+                )
             except OSError as error:
                 self._opened = None
-                raise failure_of(f"The log of Delta table {self.path} cannot be read", error) from error
+                raise task_error_for(f"The log of Delta table {self.path} cannot be read", error) from error
             metadata, protocol = table.metadata(), table.protocol()
-            return Layout.of(
+            return DeltaTableLayout.of(
                 schema=table.schema().to_json(),
                 partition_columns=metadata.partition_columns,
                 configuration=metadata.configuration,
@@ -93,6 +102,11 @@ class Table:
             )
 
     def _up_to_date(self) -> DeltaTable:
+        """The table with the snapshot of its newest version.
+
+        :raises TableNotFoundError: when there is no table.
+        :raises DeltaError, OSError: when deltalake cannot read the table.
+        """
         folder = self.path / LOG
         try:
             inode = folder.stat().st_ino
@@ -108,10 +122,12 @@ class Table:
         return table
 
     def create(self, rows: StructType, partition_columns: tuple[str, ...]) -> None:
-        """Create the table for ``rows`` unless another task does so first.
+        """Create the table for ``rows``, partitioned by ``partition_columns``, unless the table exists: another task
+        may create it at the same time.
 
-        :raises WorldError: when no Delta table has such columns.
-        :raises OSError, UnreachableError: when the folder cannot be written.
+        :raises WorldError: when no Delta table can have such columns (:func:`schema_for`).
+        :raises UnreachableError: when the server of the file system cannot be reached; see also :meth:`refresh`.
+        :raises OSError: when the table cannot be created for another reason.
         """
         schema = Schema.from_json(schema_for(rows, partition_columns))
         # If deltalake retried a creation that came second, this would change the table's schema in its version 1.
@@ -126,27 +142,32 @@ class Table:
                 commit_properties=once,
             )
         except (DeltaError, OSError) as error:
-            if self.look() is None:
-                raise failure_of(f"Delta table {self.path} cannot be created", error) from error
+            if self.refresh() is None:
+                raise task_error_for(f"Delta table {self.path} cannot be created", error) from error
 
-    def has(self, application: str, batch_id: int) -> bool:
-        """Whether the table had the batch at the last :meth:`look`."""
+    def has_batch(self, application: str, batch_id: int) -> bool:
+        """Whether the table had the batch, or a later one of ``application``, at the last :meth:`refresh`.
+        ``application`` stands for one lineage of one task.
+
+        :raises UnreachableError: when other tasks of this process hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
+        """
         with self._locked():
             return self._opened is not None and _is_there(self._opened, application, batch_id)
 
-    def commit(self, application: str, batch_id: int, layout: Layout, act: Act) -> None:
-        """Call ``act``, which commits a batch, unless the table has the batch.
+    def commit(self, application: str, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
+        """Call ``action``, which commits the batch, unless the table has the batch. After a conflict with another
+        commit, call ``action`` again. ``layout`` is the table's layout for which the batch was written.
 
-        :raises UnreachableError: when the table has another layout now, other commits come first for
-            :data:`PATIENCE_S`, or the file system cannot be reached.
+        :raises UnreachableError: when the table now has another layout or was removed, other commits come first for
+            :data:`COMMIT_TIMEOUT_S`, or the server of the file system cannot be reached; see also :meth:`refresh`.
         :raises OSError: when the commit fails for another reason.
         """
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + COMMIT_TIMEOUT_S
         failure: Exception | None = None
-        pause_s = FIRST_PAUSE_S
+        pause_s = FIRST_RETRY_DELAY_MAX_S
         while True:
             with self._locked():
-                found = self.look()
+                found = self.refresh()
                 table = self._opened
                 # A commit that raised an error may be in the table, for example if only the log's checkpoint after it
                 # failed.
@@ -158,23 +179,26 @@ class Table:
                     )
                 if failure is not None and (not _is_conflict(failure) or time.monotonic() > give_up):
                     sentence = f"Delta table {self.path}: the commit of batch {batch_id} failed"
-                    raise failure_of(sentence, failure) from failure
+                    raise task_error_for(sentence, failure) from failure
                 batch = Transaction(application, batch_id, time.time_ns() // 1_000_000)
                 try:
-                    act(table, CommitProperties(max_commit_retries=0, app_transactions=[batch]))
+                    action(table, CommitProperties(max_commit_retries=0, app_transactions=[batch]))
                     return
                 except (DeltaError, OSError) as error:
                     failure = error
             if _is_conflict(failure):
                 time.sleep(random.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                pause_s = min(2 * pause_s, RETRY_DELAY_MAX_S)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """:raises UnreachableError: when other tasks of this process write to the table for :data:`PATIENCE_S`."""
-        if not self._lock.acquire(timeout=PATIENCE_S):
+        """In the block, hold the table's lock.
+
+        :raises UnreachableError: when other tasks of this process hold the lock for :data:`COMMIT_TIMEOUT_S`.
+        """
+        if not self._lock.acquire(timeout=COMMIT_TIMEOUT_S):
             raise UnreachableError(
-                f"Delta table {self.path}: other tasks of this worker have been writing to it for {PATIENCE_S} s"
+                f"Delta table {self.path}: other tasks of this worker have been writing to it for {COMMIT_TIMEOUT_S} s"
             )
         try:
             yield
@@ -182,7 +206,10 @@ class Table:
             self._lock.release()
 
     def size_bytes(self) -> int:
-        """The total size of the table's files, as of the last :meth:`look`."""
+        """The total size of the table's files at the last :meth:`refresh`; 0 when there was no table.
+
+        :raises UnreachableError: when other tasks of this process hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
+        """
         with self._locked():
             if self._opened is None:
                 return 0
@@ -190,34 +217,39 @@ class Table:
             return pyarrow.compute.sum(files.column("size_bytes")).as_py() or 0
 
     def compact(self) -> None:
-        """Merge small files into large ones. Readers see the same rows, and batches can be committed while this runs.
+        """Merge the table's small files into large ones. Readers see the same rows, and batches can be committed while
+        this runs.
 
-        :raises DeltaError, OSError: when it fails.
+        :raises DeltaError, OSError: when deltalake reports an error.
         """
         # Not under the lock, since it takes long. deltalake itself puts its commit after commits made while it ran.
         found = DeltaTable(str(self.path)).optimize.compact(max_concurrent_tasks=1)
-        log.info("%s: merged %s small files into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"])
+        log.info(
+            "Delta table %s: merged %s small files into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"]
+        )
 
 
 def _is_there(table: DeltaTable, application: str, batch_id: int) -> bool:
+    """Whether the snapshot of ``table`` has the batch, or a later one of ``application``."""
     last = table.transaction_version(application)
     return last is not None and last >= batch_id
 
 
-_tables: WeakValueDictionary[Path, Table] = WeakValueDictionary()
+_tables: WeakValueDictionary[Path, SharedDeltaTable] = WeakValueDictionary()
+"""The tables in use by tasks of this process, by path."""
 _tables_lock = threading.Lock()
 
 
-def table_at(path: Path) -> Table:
-    """The table of this process at ``path``."""
+def shared_table_at(path: Path) -> SharedDeltaTable:
+    """The object for the table at ``path`` that all tasks of this process share."""
     with _tables_lock:
         table = _tables.get(path)
         if table is None:
-            table = _tables[path] = Table(path)
+            table = _tables[path] = SharedDeltaTable(path)
         return table
 
 
-_AWAY = frozenset(
+_UNREACHABLE_ERRNOS = frozenset(
     (
         errno.ECONNABORTED,
         errno.ECONNREFUSED,
@@ -233,33 +265,35 @@ _AWAY = frozenset(
         errno.ETIMEDOUT,
     )
 )
-"""Errors of a file system whose server cannot be reached. Other errors stay until an operator removes their cause: a
-full disk, a missing right."""
+"""Error numbers of a file system whose server cannot be reached. After another error a retry is useless until an
+operator removes the cause, for example a full disk or a missing right."""
 _NUMBER = re.compile(r"\(os error (\d+)\)")
-"""The errno of a file system error in deltalake's messages."""
+"""Finds the errno of a file system error in a message of deltalake."""
 
 
-def failure_of(sentence: str, error: Exception) -> UnreachableError | OSError:
-    """The task's error for an error of deltalake: UnreachableError, after which the task waits, or OSError, after which
-    the batch has failed."""
-    whole = f"{sentence}: {words_of(error)}"
+def task_error_for(message: str, error: Exception) -> UnreachableError | OSError:
+    """The task's error for ``error``, which deltalake raised. ``message`` says what has failed. UnreachableError, after
+    which another start of the task may succeed, when other commits came first or the server of the file system cannot
+    be reached. OSError in all other cases."""
+    whole = f"{message}: {message_of(error)}"
     number = _number_of(error)
-    if _is_conflict(error) or number in _AWAY:
+    if _is_conflict(error) or number in _UNREACHABLE_ERRNOS:
         return UnreachableError(whole)
     return OSError(number or errno.EIO, whole)
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Whether another commit came first; a commit that fails with an error of the file system is no conflict."""
+    """Whether ``error`` of a commit means that another commit came first. An error of the file system does not."""
     return isinstance(error, CommitFailedError) and _number_of(error) is None
 
 
 def _number_of(error: Exception) -> int | None:
+    """The errno of a file system error; None when ``error`` contains none."""
     told = _NUMBER.search(str(error))
     return int(told[1]) if told else error.errno if isinstance(error, OSError) else None
 
 
-def words_of(error: Exception) -> str:
-    """The first line of deltalake's message."""
+def message_of(error: Exception) -> str:
+    """The first line of the message of ``error``; its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -4,57 +4,60 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.config.definition import (
-    Check,
-    Definition,
+    ConfigDef,
+    ConfigKey,
     Importance,
-    Key,
     Type,
+    Validator,
     Width,
     as_list,
     at_least,
     one_of,
 )
 from coterie.nouns.errors import ConfigError
-from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
+from coterie.spark.prefixed_config import PrefixedConfig
 
 LOG = "_delta_log"
 """The folder of a table that contains its commits."""
 
 
 def _columns(value: str) -> str | None:
+    """Error message for a list of column names; None when the list is valid or empty."""
     columns = as_list(value)
     is_fine = all(columns) and len(set(columns)) == len(columns)
     return None if is_fine else "Must be names of columns, separated by commas, each once"
 
 
-def _only_false(refusal: str) -> Check:
+def _only_false(refusal: str) -> Validator:
+    """A validator that accepts only false; ``refusal`` is the message for every other value."""
     return lambda value: None if value.lower() == "false" else refusal
 
 
 def _key(
-    name: str, type_: Type, documentation: str, label: str, *, default: str = "", check: Check | None = None
-) -> Key:
-    return Key(
+    name: str, type_: Type, documentation: str, label: str, *, default: str = "", validator: Validator | None = None
+) -> ConfigKey:
+    """A config key of the sink."""
+    return ConfigKey(
         name=name,
         type=type_,
         documentation=documentation,
         default=default,
-        check=check,
+        validator=validator,
         group=SINK_GROUP,
         width=Width.MEDIUM,
         display_name=label,
     )
 
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name="path",
             type=Type.STRING,
             documentation="The folder of the Delta table, on the file system that all workers share.",
             importance=Importance.HIGH,
-            check=local_file_path,
+            validator=local_file_path,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Table folder",
@@ -65,14 +68,14 @@ DEFINITION = Definition(
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
             "Insert mode",
             default="insert",
-            check=one_of(("insert", "upsert")),
+            validator=one_of(("insert", "upsert")),
         ),
         _key(
             "pk.fields",
             Type.LIST,
             "With insert.mode=upsert, the columns that identify a row.",
             "Key columns",
-            check=_columns,
+            validator=_columns,
         ),
         _key(
             "delete.enabled",
@@ -80,7 +83,7 @@ DEFINITION = Definition(
             "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
-            check=_only_false(
+            validator=_only_false(
                 "DeltaSink deletes no rows; set false, and drop tombstones by Filter and RecordIsTombstone"
             ),
         ),
@@ -97,14 +100,14 @@ DEFINITION = Definition(
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            check=_only_false("Columns are not added to a table; add them yourself and set false"),
+            validator=_only_false("Columns are not added to a table; add them yourself and set false"),
         ),
         _key(
             "partition.field.name",
             Type.LIST,
             "The columns by which a table that the sink creates is partitioned.",
             "Partition columns",
-            check=_columns,
+            validator=_columns,
         ),
         _key(
             "optimize.interval.batches",
@@ -112,7 +115,7 @@ DEFINITION = Definition(
             "Number of batches after which task 0 merges small files into large ones; 0 means never.",
             "Optimize interval (batches)",
             default="200",
-            check=at_least(0),
+            validator=at_least(0),
         ),
     )
 )
@@ -124,28 +127,35 @@ class DeltaTarget:
 
     path: Path
     is_upsert: bool
+    """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
     """Empty unless ``is_upsert``."""
     auto_create: bool
+    """Whether a missing table is created."""
     partition_columns: tuple[str, ...]
-    """The partition columns of a table that the sink creates."""
+    """The columns by which the table is partitioned if the sink creates it."""
     optimize_interval: int
-    """Batches; 0 means never."""
+    """Number of batches of task 0 after which small files are merged into large ones; 0 means never."""
 
     @classmethod
-    def of(cls, config: EndConfig) -> "DeltaTarget":
-        """:raises ConfigError: when a value is not valid; the error contains the key."""
+    def of(cls, config: PrefixedConfig) -> "DeltaTarget":
+        """The values in ``config``.
+
+        :raises ConfigError: when a value is not valid, or values do not fit together; the error names the key.
+        """
         is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
         key_columns = config.read(DEFINITION, "pk.fields", tuple)
         partition_columns = config.read(DEFINITION, "partition.field.name", tuple)
         auto_create = config.read(DEFINITION, "auto.create", bool)
         if is_upsert and not key_columns:
-            raise config.refused("insert.mode", "upsert needs pk.fields: the columns that identify a row")
+            raise config.config_error("insert.mode", "upsert needs pk.fields: the columns that identify a row")
         if key_columns and not is_upsert:
-            raise config.refused("pk.fields", "insert.mode=insert has no key; set insert.mode=upsert or drop pk.fields")
+            raise config.config_error(
+                "pk.fields", "insert.mode=insert has no key; set insert.mode=upsert or drop pk.fields"
+            )
         if partition_columns and not auto_create:
-            raise config.refused(
-                "partition.field.name", "it applies only to a table that the sink creates: set auto.create=true"
+            raise config.config_error(
+                "partition.field.name", "the key applies only to a table that the sink creates: set auto.create=true"
             )
         return cls(
             path=as_path(config.read(DEFINITION, "path", str)),
@@ -158,12 +168,13 @@ class DeltaTarget:
 
     @property
     def where(self) -> str:
-        """The table, for messages."""
+        """The table's name in messages."""
         return f"Delta table {self.path}"
 
 
-def errors_of(config: EndConfig) -> dict[str, list[str]]:
-    """Errors of keys whose values are valid alone and invalid together, by the user's key."""
+def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+    """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
+    none."""
     try:
         DeltaTarget.of(config)
     except ConfigError as error:

@@ -4,6 +4,7 @@ Both writers write the same Parquet: times as microseconds in UTC, Spark's own n
 schema of the rows as Spark writes it, so that readers can treat all files alike.
 """
 
+import io
 import os
 import re
 import shutil
@@ -37,13 +38,16 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.arrow import pieces
+from coterie.spark.arrow import arrow_batches
 from coterie.spark.seams import Batch
-from coterie.spark.sinks.file_copies import Files
+from coterie.spark.sinks.file_copies import OutputFiles
 
 FORMATS = ("csv", "json", "orc", "parquet")
 
 _SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[-.]c\d+(.*)")
+"""The name of a file that Spark has written. The group is the suffix: codec and format."""
+_READABLE_CODECS = {".bz2": "bz2", ".gz": "gzip"}
+"""By suffix of a text file that Spark has compressed, Arrow's name of the codec."""
 _CODECS = {
     "snappy": ("snappy", ".snappy.parquet"),
     "gzip": ("gzip", ".gz.parquet"),
@@ -53,7 +57,9 @@ _CODECS = {
 }
 """Codecs that Arrow supports too, by Spark's name: Arrow's name, and the suffix of a file's name."""
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The text for null and for empty text in the name of a partition folder."""
 _UNSAFE = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+"""The characters that are escaped in the name of a partition folder."""
 _PLAIN: tuple[type[DataType], ...] = (
     BinaryType,
     BooleanType,
@@ -69,6 +75,7 @@ _PLAIN: tuple[type[DataType], ...] = (
     TimestampNTZType,
     TimestampType,
 )
+"""Types without nested types whose values Arrow and Spark write in the same form into files."""
 _NAMED_ALIKE: tuple[type[DataType], ...] = (
     BooleanType,
     ByteType,
@@ -81,10 +88,13 @@ _NAMED_ALIKE: tuple[type[DataType], ...] = (
 """Types of partition columns whose values Arrow writes into folder names in the same form as Spark."""
 
 
-def write(batch: Batch, files: Files, *, format_: str, columns: Sequence[str], options: Mapping[str, str]) -> None:
-    """Write the rows of ``batch`` as ``files``; without rows no file is written.
+def write(
+    batch: Batch, files: OutputFiles, *, format_: str, columns: Sequence[str], options: Mapping[str, str]
+) -> None:
+    """Write the rows of ``batch`` as ``files``; without rows no file is written. ``columns``: the partition columns,
+    outermost first. ``options``: options of Spark's writer.
 
-    :raises WorldError: when the rows lack a partition column.
+    :raises WorldError: when the rows lack a partition column, or have no other column.
     :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
     """
     partition_columns = _resolved(batch.rows, columns)
@@ -104,7 +114,11 @@ def write(batch: Batch, files: Files, *, format_: str, columns: Sequence[str], o
 
 
 def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
-    """The names of partition columns in the case that the rows have; Spark compares names without regard to case."""
+    """The names of the partition columns ``columns``, written as in ``rows``: Spark compares names without regard to
+    case.
+
+    :raises WorldError: when ``rows`` lack one of these columns, or have no other column.
+    """
     by_name = {name.lower(): name for name in rows.columns}
     if missing := [name for name in columns if name.lower() not in by_name]:
         raise WorldError(
@@ -120,8 +134,9 @@ def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def _write_by_spark(
-    rows: DataFrame, files: Files, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
+    rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
+    """Write the rows by Spark to a folder aside, then rename each file that has rows to its final name."""
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -139,7 +154,7 @@ def _write_by_spark(
 
 
 def _parts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files that Spark has written, each with the suffix of its name: codec and format."""
+    """The files that Spark has written below ``folder``, each with the suffix of its name: codec and format."""
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -148,22 +163,26 @@ def _parts(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _has_rows(part: Path, format_: str, *, has_header: bool) -> bool:
+    """Whether the file ``part`` has rows; True if that cannot be read. With ``has_header`` the first line of a CSV file
+    is no row."""
     match format_:
         case "parquet":
             return bool(pyarrow.parquet.read_metadata(part).num_rows)
         case "orc":
             return bool(pyarrow.orc.ORCFile(part).nrows)
-        case _:
-            if has_header and part.suffix == ".csv":
-                with part.open() as text:
-                    return bool(text.readline() and text.readline())
-            return part.stat().st_size > 0
+        case _ if part.suffix in (*_READABLE_CODECS, f".{format_}"):
+            with pa.input_stream(str(part), compression=_READABLE_CODECS.get(part.suffix)) as stream:
+                text = io.BufferedReader(stream)
+                return all(text.readline() for _ in range(2 if has_header and format_ == "csv" else 1))
+        case _:  # Hadoop's own codecs, such as .snappy: the file may be without rows.
+            return True
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------------
 
 
 def _is_written_by_arrow(type_: DataType) -> bool:
+    """Whether Arrow writes values of this type into files in the same form as Spark."""
     match type_:
         case ArrayType():
             return _is_written_by_arrow(type_.elementType)
@@ -175,8 +194,9 @@ def _is_written_by_arrow(type_: DataType) -> bool:
             return type(type_) in _PLAIN
 
 
-def _write_by_arrow(rows: DataFrame, files: Files, partition_columns: Sequence[str], codec: str) -> None:
-    batches = list(pieces(rows, is_small=True))
+def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], codec: str) -> None:
+    """Write the rows on the driver by Arrow, one Parquet file for each partition folder."""
+    batches = list(arrow_batches(rows, is_small=True))
     if not any(batch.num_rows for batch in batches):
         return
     table = pa.Table.from_batches(batches)
@@ -196,7 +216,8 @@ def _write_by_arrow(rows: DataFrame, files: Files, partition_columns: Sequence[s
 
 
 def _by_folder(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """For each partition, the name of its folder and its rows without the partition columns."""
+    """For each combination of values of the partition columns: the path of its folder, and its rows without these
+    columns. Without partition columns: an empty path and all rows."""
     if not partition_columns:
         yield "", table
         return

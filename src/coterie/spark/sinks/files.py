@@ -14,63 +14,64 @@ from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, as_list, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark import rotation
-from coterie.spark.bad_records.hidden import bad_rows, good_rows
-from coterie.spark.bad_records.keys import PATH, DeadLetters, ToFolder, tolerance_of
-from coterie.spark.bad_records.letters import file_letters
-from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.bad_records.dead_letters import dead_letter_rows
+from coterie.spark.bad_records.error_columns import bad_rows, good_rows
+from coterie.spark.bad_records.keys import PATH, DeadLetterDestination, DeadLetterFolder, error_tolerance_of
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
-from coterie.spark.record import visible
+from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig
+from coterie.spark.record_columns import without_metadata
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
-from coterie.spark.sinks.file_copies import Copy, Layout, SinkFolder
+from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 from coterie.spark.sinks.file_writers import FORMATS, write
 
 
 def _path(value: str) -> str | None:
-    """A check: a folder that is not the root, since the work folder is created beside it."""
+    """Error message for the sink's folder; None when the value is valid. The root of the file system is not valid,
+    since the work folder is created beside the sink's folder."""
     if error := local_file_path(value):
         return error
     return None if as_path(value).name else "The root of the file system cannot be a sink's folder; set a folder in it"
 
 
 def _columns(value: str) -> str | None:
-    """A check: no column twice, without regard to case."""
+    """Error message for a list of columns that contains a column twice, without regard to case; else None."""
     names = [name.lower() for name in as_list(value)]
     return "A column is in the list twice" if len(set(names)) < len(names) else None
 
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name="format",
             type=Type.STRING,
             documentation="Format of the files that are written.",
             importance=Importance.HIGH,
-            check=one_of(FORMATS),
+            validator=one_of(FORMATS),
             group=SINK_GROUP,
             width=Width.SHORT,
             display_name="Sink format",
         ),
-        Key(
+        ConfigKey(
             name="path",
             type=Type.STRING,
             documentation="Folder that the files are written to; a folder for unfinished files is created beside it.",
             importance=Importance.HIGH,
-            check=_path,
+            validator=_path,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Sink folder",
         ),
-        Key(
+        ConfigKey(
             name="partition.field.name",
             type=Type.LIST,
             documentation="Columns by whose values the files are put into folders column=value, outermost first.",
             default="",
-            check=_columns,
+            validator=_columns,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Partition columns",
@@ -81,24 +82,26 @@ DEFINITION = Definition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSink:
-    """Files in a folder."""
+    """Writes batches as files in a folder."""
 
-    identity: ClassVar[tuple[str, ...]] = ("path", "format", "partition.field.name")
-    access: ClassVar[tuple[str, ...]] = ("format",)
-    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToFolder,)
+    identity_keys: ClassVar[tuple[str, ...]] = ("path", "format", "partition.field.name")
+    connection_keys: ClassVar[tuple[str, ...]] = ("format",)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterFolder,)
 
     folder: SinkFolder
     rotation: Rotation | None
     options: Mapping[str, str]
+    """Options of Spark's writer."""
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return DEFINITION + rotation.DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Check the names of the options, and whether the folders can be used."""
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Error messages by the user's key: about unknown options of the format, and about folders that cannot
+        be used."""
         sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         format_ = config.read(DEFINITION, "format", str)
         known = {
@@ -109,65 +112,78 @@ class FileSink:
         }[format_]
         found = {
             config.key(OPTIONS + option): [f"Spark's {format_} files have no option {option}"]
-            for option in config.under(OPTIONS)
+            for option in config.values_under(OPTIONS)
             if not (known.isValidOption(option) or option.startswith(f"{format_}."))
         }
         try:
             folder = _folder(config)
         except ConfigError as error:
             return found | error.listed
-        if sentence := folder.misfit():
-            found |= config.error("path", sentence)
-        if folder.bad is not None and (sentence := folder.bad_misfit()):
+        if sentence := folder.incompatibility():
+            found |= config.error_by_key("path", sentence)
+        if folder.bad is not None and (sentence := folder.bad_folder_incompatibility()):
             found[folder.bad.key] = [f"{folder.bad.key}={sentence}"]
         return found
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
         return True
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
-        return cls(folder=_folder(config), rotation=Rotation.of(config), options=config.under(OPTIONS))
+    def of(cls, config: PrefixedConfig) -> Self:
+        return cls(folder=_folder(config), rotation=Rotation.of(config), options=config.values_under(OPTIONS))
 
-    def shape(self, rows: DataFrame) -> DataFrame:
-        return visible(rows)
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
+        return without_metadata(rows)
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Remove the staged copies of earlier owners of this task, and publish the files that they have committed."""
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+        """Remove the staged copies of earlier owners of this task, and publish the remaining files of their last
+        committed copy. ``start_number`` is not used: only the first copy of a batch can be committed.
+
+        :raises OSError, WorldError: see :meth:`SinkFolder.take_over`.
+        """
         self.folder.take_over(lineage)
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Replace the folder of commit marks of each lineage by a plain file."""
-        _folder(config).retire(lineages)
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+        """Replace the folder of commit marks of each lineage by a plain file: see
+        :meth:`SinkFolder.remove_commit_markers`."""
+        _folder(config).remove_commit_markers(lineages)
 
-    def stage(self, batch: Batch) -> Copy:
-        """Write a copy of the batch to the staging folder, unless a copy is already committed."""
-        copy = self.folder.copy(batch.lineage, batch.batch_id)
-        if not copy.is_decided:
-            copy.begin()
+    def stage(self, batch: Batch) -> BatchCopy:
+        """Write a copy of the batch to the staging folder, unless a copy is already committed. With a separator, the
+        copy also contains the bad rows.
+
+        :raises FencedError: when another owner has removed the copy.
+        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging` and :func:`write`.
+        :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
+        """
+        copy = self.folder.new_copy(batch.lineage, batch.batch_id)
+        if not copy.is_committed:
+            copy.create_staging()
             try:
                 self._write(batch, copy)
             except Exception as error:
-                was_swept = not copy.is_whole
-                copy.drop()
+                was_swept = not copy.is_intact
+                copy.clean_up()
                 if was_swept:
                     raise FencedError from error
                 raise
         return copy
 
-    def _write(self, batch: Batch, copy: Copy) -> None:
-        if batch.sifter is None:
+    def _write(self, batch: Batch, copy: BatchCopy) -> None:
+        """Write the good rows and, if there are any, the bad rows of ``batch`` as files of ``copy``."""
+        if batch.separator is None:
             self._write_good(batch, copy)
             return
-        with batch.sifter.kept() as rows:
+        with batch.separator.materialized() as rows:
             self._write_good(replace(batch, rows=good_rows(rows)), copy)
-            if batch.sifter.tally.count:
-                bad = replace(batch, rows=file_letters(bad_rows(rows), batch.lineage.task))
+            if batch.separator.bad_row_summary.count:
+                bad = replace(batch, rows=dead_letter_rows(bad_rows(rows), batch.lineage.task))
                 write(bad, copy.bad, format_=BAD_LAYOUT.format, columns=BAD_LAYOUT.partition_columns, options={})
 
-    def _write_good(self, batch: Batch, copy: Copy) -> None:
+    def _write_good(self, batch: Batch, copy: BatchCopy) -> None:
+        """Write the rows of ``batch``, which are all good, as files of ``copy``."""
         layout = self.folder.layout
         write(batch, copy.good, format_=layout.format, columns=layout.partition_columns, options=self.options)
 
@@ -175,25 +191,29 @@ class FileSink:
         """Does nothing: there is no connection."""
 
 
-BAD_LAYOUT = Layout(format="parquet", partition_columns=())
-"""The format of a folder of bad records."""
+BAD_LAYOUT = FolderLayout(format="parquet", partition_columns=())
+"""The layout of every folder of bad records."""
 
 
 def bad_folder(path: Path) -> SinkFolder:
-    """The folder of bad records at ``path``."""
+    """The :class:`SinkFolder` for bad records at ``path``."""
     return SinkFolder(path=path, layout=BAD_LAYOUT, key=PATH)
 
 
-def _folder(config: EndConfig) -> SinkFolder:
-    layout = Layout(
+def _folder(config: PrefixedConfig) -> SinkFolder:
+    """The sink's folder according to ``config``, with the folder of bad records if the config names one.
+
+    :raises ConfigError: when a value is not valid; the error names the key.
+    """
+    layout = FolderLayout(
         format=config.read(DEFINITION, "format", str),
         partition_columns=config.read(DEFINITION, "partition.field.name", tuple),
     )
-    tolerance = tolerance_of(config.config)
-    letters = None if tolerance is None else tolerance.letters
+    tolerance = error_tolerance_of(config.config)
+    letters = None if tolerance is None else tolerance.dead_letter_destination
     return SinkFolder(
         path=as_path(config.read(DEFINITION, "path", str)),
         layout=layout,
         key=config.key("path"),
-        bad=bad_folder(letters.path) if isinstance(letters, ToFolder) else None,
+        bad=bad_folder(letters.path) if isinstance(letters, DeadLetterFolder) else None,
     )

@@ -11,17 +11,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import Definition
+from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.keys import QUEUE, DeadLetters, ToTopic
-from coterie.spark.bad_records.sifted import Sifter
-from coterie.spark.end_config import EndConfig
-from coterie.spark.failures import raised_sentence, sentence_of, throwable_of
+from coterie.spark.bad_records.keys import QUEUE, DeadLetterDestination, DeadLetterTopic
+from coterie.spark.bad_records.separator import BadRowSeparator
+from coterie.spark.failures import message_of, raise_error_message, throwable_of
 from coterie.spark.fence import FencedError
-from coterie.spark.jars import missing
-from coterie.spark.record import Part, column, hidden_names
+from coterie.spark.jars import missing_package_message
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn, column, metadata_names
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks.kafka_target import (
     CREATION,
     DEFINITION,
@@ -29,8 +29,8 @@ from coterie.spark.sinks.kafka_target import (
     SERVERS,
     Guarantee,
     KafkaTarget,
+    config_errors,
     definition,
-    errors_of,
 )
 from coterie.spark.sinks.kafka_writer import (
     BYTES,
@@ -40,62 +40,67 @@ from coterie.spark.sinks.kafka_writer import (
     KafkaWriter,
     NewTopic,
     Send,
-    absence,
     absent_topics,
-    ledger_refusal,
+    invalid_ledger_message,
     make_topics,
+    missing_topic_message,
     new_topics,
     spark_pool,
 )
 from coterie.spark.sources.kafka_client import (
-    causes,
-    is_away,
+    is_retriable,
     kafka_admin,
     kafka_jvm,
+    message_with_causes,
     unknown_producer_properties,
 )
 
 
 class KafkaSink:
-    """Records of topics."""
+    """Writes rows as records of Kafka topics."""
 
-    identity: ClassVar[tuple[str, ...]] = ("topic", "delivery.guarantee", "ledger.topic")
-    access: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
-    free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
+    identity_keys: ClassVar[tuple[str, ...]] = ("topic", "delivery.guarantee", "ledger.topic")
+    connection_keys: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
     rotation: ClassVar[Rotation | None] = None
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToTopic,)
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterTopic,)
 
-    def __init__(self, target: KafkaTarget, config: EndConfig) -> None:
+    def __init__(self, target: KafkaTarget, config: PrefixedConfig) -> None:
         self._target = target
         self._config = config
         self._writer: KafkaWriter | None = None
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return definition(config)
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Check the jars first, then the properties, and send requests to the cluster only when both are valid."""
-        if (sentence := missing(spark, "kafka")) is not None:
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Error messages by the user's key. Checks the jars first, then the keys; sends requests to the cluster only if
+        both are valid."""
+        if (sentence := missing_package_message(spark, "kafka")) is not None:
             return {next(key for key in ("sink.class", "connector.class") if key in config.config): [sentence]}
-        if found := errors_of(config):
+        if found := config_errors(config):
             return found
-        unknown = unknown_producer_properties(config.under(OVERRIDE))
+        unknown = unknown_producer_properties(config.values_under(OVERRIDE))
         if unknown:
             return {config.key(OVERRIDE + name): [f"Kafka's producer has no property {name}"] for name in unknown}
         return _errors_at_cluster(config)
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
         return config.read(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
+    def of(cls, config: PrefixedConfig) -> Self:
         return cls(KafkaTarget.of(config), config)
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Create missing topics, and fence the producers of earlier starts, including those of this object."""
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+        """Create missing topics. With exactly-once, also close the producer of this object's last take-over, and fence
+        the producers of earlier starts. ``start_number`` is not used: Kafka fences by the transactional id.
+
+        :raises FencedError, WorldError: see :meth:`KafkaWriter.take_over`.
+        """
         self.close()
         if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
             with kafka_admin(self._target.producer) as admin:
@@ -106,51 +111,69 @@ class KafkaSink:
         self._writer = writer
         writer.take_over()
 
-    def shape(self, rows: DataFrame) -> DataFrame:
-        """The columns of the value, and the metadata columns that become key, headers or topic of a record.
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
+        """The visible columns, and the metadata columns that become key, headers or topic of a record or make its value
+        null.
 
         :raises ConfigError: when ``key.converter`` cannot write the key of the records that were read.
         """
-        taken = self._target.hidden_parts(rows)
-        if Part.KEY in taken:
+        taken = self._target.metadata_columns_used(rows)
+        if MetadataColumn.KEY in taken:
             self._check_key(rows)
         names = [part.value for part in taken]
-        return rows.drop(*(name for name in hidden_names(rows) if name not in names))
+        return rows.drop(*(name for name in metadata_names(rows) if name not in names))
 
     def _check_key(self, rows: DataFrame) -> None:
+        """:raises ConfigError: when ``key.converter`` cannot write the metadata column of the key."""
         try:
-            self._target.key.of_column(rows.select(column(Part.KEY.value).alias("key")), "key")
+            self._target.key.of_column(rows.select(column(MetadataColumn.KEY.value).alias("key")), "key")
         except WorldError as error:
-            raise self._config.refused("key.converter", f"it cannot write the records' key: {error}") from error
+            raise self._config.config_error("key.converter", f"it cannot write the records' key: {error}") from error
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
         """Does nothing: the ledger has one record for each task, and later starts fence earlier ones."""
 
-    def stage(self, batch: Batch) -> Staged:
-        target, sifter, topic = self._target, batch.sifter, self._target.topic
-        if sifter is None or target.letters is None:
+    def stage(self, batch: Batch) -> StagedBatch:
+        """With exactly-once, send the batch in a transaction that stays open: see :meth:`KafkaWriter.stage`. With
+        at-least-once nothing is sent before the commit. With a separator, the records of bad rows are sent together
+        with those of good rows.
+
+        :raises FencedError: when :meth:`take_over` was not called before.
+        :raises WorldError: when the columns cannot form a record.
+        """
+        target, sifter, topic = self._target, batch.separator, self._target.topic
+        if sifter is None or target.dead_letter_topic is None:
             records = target.records(batch.rows)
         else:
-            records, topic = target.sifted(sifter.observed(), target.letters, batch.lineage.task), None
+            records, topic = (
+                target.records_and_dead_letters(
+                    sifter.with_bad_row_metrics(), target.dead_letter_topic, batch.lineage.task
+                ),
+                None,
+            )
         if target.guarantee is Guarantee.AT_LEAST_ONCE:
-            return Unwritten(target, records, topic, sifter)
+            return DirectKafkaWrite(target, records, topic, sifter)
         if self._writer is None:
             raise FencedError
         staged = self._writer.stage(batch.batch_id, lambda: sender(records, topic, is_small=batch.is_small))
         if sifter is not None:
-            sifter.count(records)
+            sifter.read_bad_row_metrics(records)
         return staged
 
     def close(self) -> None:
+        """Close the producer. Raises nothing."""
         if self._writer is not None:
             self._writer.close()
 
 
 def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | None:
-    """A function that sends ``records`` by a producer; None when there are no records.
+    """A function that sends ``records`` by a producer; None when there are no records. ``topic``: the topic of all
+    records; None when the column ``topic`` contains it.
 
     The driver collects all records of a small batch at once, and those of a large batch one Spark partition at a time.
+
+    :raises Py4JJavaError: when Spark cannot compute the first rows.
     """
     java: Any = records.sparkSession._jvm
     plan = records._jdf.queryExecution().executedPlan()
@@ -171,22 +194,26 @@ def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | N
     return send
 
 
-class Unwritten:
+class DirectKafkaWrite:
     """The records of a batch; Spark's writer makes them visible as it writes them, so nothing is staged."""
 
-    def __init__(self, target: KafkaTarget, records: DataFrame, topic: str | None, sifter: Sifter | None) -> None:
-        """``sifter`` is given where bad records are among the ``records``."""
+    def __init__(
+        self, target: KafkaTarget, records: DataFrame, topic: str | None, separator: BadRowSeparator | None
+    ) -> None:
+        """``topic``: the topic of all records; None when the column ``topic`` contains it. ``separator``: None when
+        ``records`` contain no bad records; else :meth:`commit` sets its bad-row summary."""
         self._target = target
         self._records = records
         self._topic = topic
-        self._sifter = sifter
+        self._separator = separator
 
-    def put_in_place(self) -> None:
+    def commit(self) -> None:
         """Append the records.
 
         :raises UnreachableError: when the cluster cannot be reached.
-        :raises WorldError: when the cluster rejects a record.
-        :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows.
+        :raises WorldError: when a record is too large for the cluster, or the sink lacks a right.
+        :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows, or the writer fails for another
+            reason.
         """
         java: Any = self._records.sparkSession._jvm
         properties = java.java.util.HashMap()
@@ -197,34 +224,35 @@ class Unwritten:
             # DataFrame.write would create another plan, and the metrics of `observe` are reported for this plan only.
             write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
-            if raised_sentence(error) is not None:
+            if raise_error_message(error) is not None:
                 raise
-            sentence = f"{self._target.where}: Spark's writer failed: {sentence_of(error)}"
+            sentence = f"{self._target.where}: Spark's writer failed: {message_of(error)}"
             if TOO_LARGE in str(error):
                 raise WorldError(f"{sentence}. {HOW_LARGER}") from error
-            if is_away(throwable_of(error)):
+            if is_retriable(throwable_of(error)):
                 raise UnreachableError(sentence) from error
-            if any(name in causes(throwable_of(error)) for name in DENIED):
+            if any(name in message_with_causes(throwable_of(error)) for name in DENIED):
                 raise WorldError(f"{sentence}. The sink needs WRITE on the topics it writes to") from error
             raise
-        if self._sifter is not None:
-            self._sifter.count(self._records)
+        if self._separator is not None:
+            self._separator.read_bad_row_metrics(self._records)
 
-    def drop(self) -> None:
+    def clean_up(self) -> None:
         """Does nothing: there is no staged copy."""
 
 
-def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
-    """Errors by the user's key, for a config whose keys are valid."""
+def _errors_at_cluster(config: PrefixedConfig) -> dict[str, list[str]]:
+    """Error messages by the user's key that only the cluster can detect, for a config whose values are valid. No topic
+    is created: the cluster only checks whether it could create the missing topics."""
     target = KafkaTarget.of(config)
     try:
         with kafka_admin(target.producer) as admin:
             absent = absent_topics(admin, target)
             if target.topic in absent and target.creation is None:
-                return config.error("topic", absence(target))
+                return config.error_by_key("topic", missing_topic_message(target))
             for new in new_topics(target, absent):
                 try:
-                    admin.create(new.name, new.partitions, new.replication, new.configs, is_trial=True)
+                    admin.create_topic(new.name, new.partitions, new.replication, new.configs, validate_only=True)
                 except UnreachableError:
                     raise
                 except WorldError as error:
@@ -232,13 +260,15 @@ def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
             if target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent:
                 policy = admin.config(target.ledger, "cleanup.policy")
                 if policy != "compact":
-                    return config.error("ledger.topic", ledger_refusal(target, policy))
+                    return config.error_by_key("ledger.topic", invalid_ledger_message(target, policy))
     except WorldError as error:
-        return config.error(OVERRIDE + SERVERS, str(error))
+        return config.error_by_key(OVERRIDE + SERVERS, str(error))
     return {}
 
 
-def _uncreatable(config: EndConfig, new: NewTopic, error: WorldError) -> dict[str, list[str]]:
+def _uncreatable(config: PrefixedConfig, new: NewTopic, error: WorldError) -> dict[str, list[str]]:
+    """The error message for the topic ``new``, which the cluster would not create, by the key of the value that is the
+    cause: the replication factor or the name."""
     name = new.replication_key if "ReplicationFactor" in str(error) else new.key
     # The keys of bad records have no prefix.
     key = name if name.startswith(QUEUE) else config.key(name)

@@ -39,85 +39,103 @@ from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import CREATION, LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
 from coterie.spark.sources.kafka_client import (
-    Edge,
     KafkaAdmin,
+    OffsetBoundary,
     TopicAbsentError,
-    causes,
-    is_away,
+    is_retriable,
     kafka_admin,
+    message_with_causes,
     record_method,
 )
-from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.sources.kafka_positions import TopicIdPartition
 
 LEDGER_LIMIT_S = 60
-"""How long a start waits for the read of the ledger: for the cluster, and for the end of another task's commit."""
+"""How long the read of the ledger at a start may take, in seconds. The time includes a wait for the end of another
+task's commit."""
 POLL_MS = 500
-FIRST_LOOK = 1000
-"""How many offsets from the end of the ledger are read first; each further read covers ten times as many."""
+"""How long one poll of the ledger waits for records."""
+FIRST_READ_OFFSETS = 1000
+"""How many offsets, back from the end of the ledger, are read first. While no record of the task is found, the next
+read covers ten times as many offsets before them."""
 
 BYTES = "org.apache.kafka.common.serialization.ByteArraySerializer"
-"""Serializer for the keys and values that Spark's record writer passes to its producer."""
+"""Serializer of a producer for the keys and values that Spark's record writer passes to it: they are bytes."""
 _FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
+"""Kafka's exceptions for a producer whose transactional id another producer has taken, or whose transaction has timed
+out."""
 TOO_LARGE = "RecordTooLargeException"
+"""Kafka's exception for a record that is larger than a limit."""
 HOW_LARGER = (
     f"For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and the topic's "
     "max.message.bytes"
 )
+"""Advice after :data:`TOO_LARGE`."""
 DENIED = ("AuthorizationException", "AuthenticationException")
+"""Ends of the names of Kafka's exceptions for a missing right and for a failed login."""
 
 Send = Callable[[Any, Any], None]
-"""Sends the records of a batch by a producer (KafkaProducer), whose properties (java.util.Map) are its key in Spark's
-pool of producers."""
+"""Sends the records of a batch. The arguments are a KafkaProducer, and this producer's properties (java.util.Map), by
+which Spark's pool of producers finds it."""
 
 
 class KafkaWriter:
-    """One start of one task. Batches come one after another; :meth:`close` may come from any thread."""
+    """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
+    thread."""
 
     def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, pool: Any) -> None:
-        """``java``: the JVM, with the jars of the package kafka. ``pool``: the pool of producers; see
+        """``java``: the JVM, with the jars of the package kafka. ``pool``: Spark's pool of producers; see
         :func:`spark_pool`."""
         self._target = target
         self._lineage = lineage
         self._java = java
         self._pool = pool
         self._key = json.dumps([str(lineage.task.connector), lineage.task.task])
+        """The key of the task's record in the ledger."""
         self._id = transactional_id(target, lineage)
+        """The transactional id."""
         self._lock = threading.Lock()
         self._closed = False
         self._pooled: Any = None
         """Spark's CachedKafkaProducer; None before the take-over, and after it was closed."""
         self._properties: Any = None
-        self._ledger: KafkaPart | None = None
+        self._ledger: TopicIdPartition | None = None
         self._last = -1
-        """The last batch of the lineage in the ledger."""
+        """The last batch of the lineage in the ledger; -1 when there is none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Fence earlier starts, then read the task's last batch from the ledger.
+        """Create missing topics and fence earlier starts, then read the task's last batch from the ledger.
 
-        :raises FencedError: when this writer is closed while this runs.
-        :raises WorldError: when the cluster cannot be reached in time, or a topic or right is missing.
+        :raises FencedError: when this writer is closed, or a later start takes over, while this runs.
+        :raises UnreachableError: when the cluster, or the end of the ledger, cannot be reached in time.
+        :raises WorldError: when a topic or right is missing, the ledger topic does not keep its records, or a record in
+            it was not written by the Kafka sink.
+        :raises Py4JJavaError: when Kafka's client reports another error.
         """
         with kafka_admin(self._target.producer, self._java) as admin:
             make_topics(admin, self._target)
-            ledger = ledger_part(admin, self._target, self._key)
+            ledger = find_ledger_partition(admin, self._target, self._key)
             try:
                 self._open().initTransactions()
             except Py4JJavaError as error:
                 raise self._failure(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
-            end = admin.edges([ledger], Edge.END)[str(ledger)]
-            begin = admin.edges([ledger], Edge.BEGINNING)[str(ledger)]
+            end = admin.list_offsets([ledger], OffsetBoundary.LATEST)[str(ledger)]
+            begin = admin.list_offsets([ledger], OffsetBoundary.EARLIEST)[str(ledger)]
         try:
-            found = LedgerReader(self._java, self._target, ledger).last(self._key, begin, end)
+            found = LedgerReader(self._java, self._target, ledger).last_value_of(self._key, begin, end)
         except Py4JJavaError as error:
             raise self._failure(error, f"reading ledger topic {self._target.ledger}", None) from error
         self._ledger = ledger
         self._last = -1 if found is None else self._batch_of(found)
 
     def _batch_of(self, value: str) -> int:
-        """The last batch of this lineage according to a record of the ledger; -1 when the record is of another one."""
+        """The last batch of this lineage according to ``value``, the task's record in the ledger; -1 when the record is
+        of another lineage.
+
+        :raises WorldError: when the Kafka sink has not written the record.
+        """
         try:
             mark = json.loads(value)
             lineage, batch_id = mark["lineage"], int(mark["batch"])
@@ -130,7 +148,11 @@ class KafkaWriter:
         return batch_id if lineage == self._lineage.lineage else -1
 
     def _open(self) -> Any:
-        """A new producer with the task's transactional id, and with a client id of which Spark's pool has no entry."""
+        """A new producer with the task's transactional id. It has a new client id, so that Spark's pool never returns a
+        closed producer.
+
+        :raises FencedError: when this writer is closed.
+        """
         java = self._java
         properties = java.java.util.HashMap()
         ours = {
@@ -154,10 +176,14 @@ class KafkaWriter:
 
     def stage(self, batch_id: int, prepare: Callable[[], Send | None]) -> "StagedTransaction":
         """Send the batch in a transaction and leave the transaction open. ``prepare`` is called unless the ledger has
-        the batch; it returns None when the batch has no row.
+        the batch; it returns None when the batch has no row, and then no transaction begins.
 
-        :raises FencedError: when another start has taken over, or this writer was closed.
-        :raises WorldError: when the cluster rejects a record, or cannot be reached in time.
+        :raises FencedError: when another start has taken over, this writer was closed, or its producer was closed after
+            an error of an earlier batch.
+        :raises UnreachableError: when the cluster cannot be reached in time, or the transaction has timed out.
+        :raises WorldError: when a record is too large for the cluster, or a right is missing.
+        :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows, or Kafka's client reports another
+            error.
         """
         with self._lock:
             pooled = self._pooled
@@ -185,14 +211,18 @@ class KafkaWriter:
         return StagedTransaction(self, batch_id, producer, began)
 
     def _has(self, batch_id: int) -> bool:
-        """Whether the batch was written, according to the ledger."""
+        """Whether the batch is in the ledger: according to the record that :meth:`take_over` read, or by a commit of
+        this writer."""
         return batch_id <= self._last
 
-    def commit(self, producer: Any, batch_id: int, began: float) -> None:
-        """Write the batch into the ledger and commit the transaction.
+    def commit(self, producer: Any, batch_id: int, transaction_began_s: float) -> None:
+        """Write the batch into the ledger and commit the transaction. After an error the producer is closed, and the
+        next start reads from the ledger whether the batch was committed.
 
-        :raises FencedError: when another start has taken over: the batch is not written.
-        :raises UnreachableError: when the outcome is not known: the next start reads it from the ledger.
+        :raises FencedError: when another start has taken over, or this writer was closed.
+        :raises UnreachableError: when the cluster did not respond, or the transaction has timed out.
+        :raises WorldError: when a right is missing.
+        :raises Py4JJavaError: when Kafka's client reports another error.
         """
         assert self._ledger is not None, "a batch is staged after the take-over"
         value = json.dumps({"lineage": self._lineage.lineage, "batch": batch_id}).encode()
@@ -203,52 +233,60 @@ class KafkaWriter:
             producer.commitTransaction()
         except Py4JJavaError as error:
             self._close_producer()
-            raise self._failure(error, f"the commit of batch {batch_id} of task {self._lineage.task}", began) from error
+            raise self._failure(
+                error, f"the commit of batch {batch_id} of task {self._lineage.task}", transaction_began_s
+            ) from error
         except BaseException:
             self._close_producer()
             raise
         self._last = batch_id
 
     def abort(self, producer: Any) -> None:
-        """Abort an open transaction, so that readers need not wait until it times out. Raises nothing."""
+        """Abort the open transaction of ``producer``, so that readers need not wait until it times out. If this fails,
+        close the producer. Raises nothing."""
         try:
             producer.abortTransaction()
         except (Py4JError, OSError):
             self._close_producer()
 
     def close(self) -> None:
-        """Close the producer; a call that waits on another thread fails. Raises nothing."""
+        """Close the producer. A call of this writer that waits on another thread fails with FencedError. Raises
+        nothing."""
         with self._lock:
             self._closed = True
         self._close_producer()
 
     def _close_producer(self) -> None:
+        """Close the producer, if it is open: further batches need a new start. Raises nothing."""
         with self._lock:
             pooled, self._pooled = self._pooled, None
         if pooled is not None:
             self._give_up(pooled)
 
     def _give_up(self, pooled: Any) -> None:
-        """Close without waiting; Spark's pool removes the entry some minutes after its release."""
+        """Close the producer of ``pooled`` without waiting, and release it to Spark's pool, which removes its entry
+        some minutes later. Raises nothing."""
         try:
             pooled.producer().close(self._java.java.time.Duration.ZERO)
             self._pool.release(pooled)
         except (Py4JError, OSError):
             pass  # The JVM has ended, and the producer with it.
 
-    def _failure(self, error: Py4JJavaError, what: str, began: float | None) -> Exception:
-        """The task's error for an exception in the JVM during ``what``; an unknown exception is returned unchanged."""
+    def _failure(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
+        """The task's error for ``error``, an exception in the JVM during ``operation``: FencedError when this writer is
+        closed; an unknown exception unchanged. ``transaction_began_s``: the value of time.monotonic() when the
+        transaction began; None when there is no transaction."""
         with self._lock:
             if self._closed:
                 return FencedError()
-        said = causes(error.java_exception)
-        sentence = f"{self._target.where}: {what} failed: {said}"
+        said = message_with_causes(error.java_exception)
+        sentence = f"{self._target.where}: {operation} failed: {said}"
         if any(name in said for name in _FENCED):
             timeout_ms = self._target.transaction_timeout_ms
-            if began is not None and (time.monotonic() - began) * 1000 >= timeout_ms:
+            if transaction_began_s is not None and (time.monotonic() - transaction_began_s) * 1000 >= timeout_ms:
                 return UnreachableError(
                     f"{sentence}. The transaction took longer than the {timeout_ms} ms of {OVERRIDE}{TIMEOUT}: raise "
-                    "it, or have the source read less in one batch"
+                    "this limit, or have the source read less in one batch"
                 )
             return FencedError(f"Another producer uses the transactional id {self._id}: {said}")
         if "InvalidTxnTimeoutException" in said or "transaction timeout is larger" in said:
@@ -260,48 +298,49 @@ class KafkaWriter:
                 f"{sentence}. The sink needs WRITE on transactional id {self._id}, WRITE on the topics it writes to, "
                 f"and READ and WRITE on ledger topic {self._target.ledger}"
             )
-        return UnreachableError(sentence) if is_away(error.java_exception) else error
+        return UnreachableError(sentence) if is_retriable(error.java_exception) else error
 
 
 class StagedTransaction:
-    """A batch in a transaction that is still to be committed."""
+    """A batch in an open transaction, or a batch for which there is nothing to commit."""
 
-    def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, began: float) -> None:
-        """``producer`` is None when there is nothing to write."""
+    def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, transaction_began_s: float) -> None:
+        """``producer``: the producer with the open transaction; None when there is nothing to commit.
+        ``transaction_began_s``: the value of time.monotonic() when the transaction began."""
         self._writer = writer
         self._batch_id = batch_id
         self._producer = producer
-        self._began = began
+        self._transaction_began_s = transaction_began_s
 
-    def put_in_place(self) -> None:
-        """Commit, unless the ledger has the batch already or it has no row.
+    def commit(self) -> None:
+        """Commit the transaction. Does nothing when the ledger has the batch already, or the batch has no row.
 
-        :raises FencedError: when another start has taken over.
-        :raises WorldError: when the cluster rejected the commit, or did not respond.
+        :raises FencedError, WorldError, Py4JJavaError: see :meth:`KafkaWriter.commit`.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._writer.commit(producer, self._batch_id, self._began)
+            self._writer.commit(producer, self._batch_id, self._transaction_began_s)
 
-    def drop(self) -> None:
-        """Abort the transaction unless it is committed."""
+    def clean_up(self) -> None:
+        """Abort the transaction, unless :meth:`commit` was called. Raises nothing."""
         producer, self._producer = self._producer, None
         if producer is not None:
             self._writer.abort(producer)
 
 
 class LedgerReader:
-    """Reads a partition of the ledger."""
+    """Reads one partition of the ledger topic."""
 
-    def __init__(self, java: Any, target: KafkaTarget, part: KafkaPart) -> None:
+    def __init__(self, java: Any, target: KafkaTarget, partition: TopicIdPartition) -> None:
         self._java = java
         self._target = target
-        self._partition = java.org.apache.kafka.common.TopicPartition(part.topic, part.partition)
+        self._partition = java.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)
 
-    def last(self, key: str, begin: int, end: int) -> str | None:
-        """The value of the last committed record with ``key`` from offset ``begin`` to before ``end``.
+    def last_value_of(self, key: str, begin: int, end: int) -> str | None:
+        """The value of the last committed record with ``key`` from offset ``begin`` to before ``end``; None when there
+        is none. Waits while a transaction of another task is open that hides a record with ``key``.
 
-        :raises UnreachableError: when the partition cannot be read to ``end`` in time.
+        :raises UnreachableError: when the partition cannot be read to ``end`` within :data:`LEDGER_LIMIT_S`.
         """
         deadline = time.monotonic() + LEDGER_LIMIT_S
         with _Consumer(self._java, self._target, self._partition, "read_committed") as committed:
@@ -309,19 +348,19 @@ class LedgerReader:
             if stable < end:
                 # Another task's transaction is open. Wait for its end only if it hides a record of this task.
                 with _Consumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
-                    if uncommitted.last(key, stable, end, deadline) is None:
+                    if uncommitted.last_value_of(key, stable, end, deadline) is None:
                         end = stable
-            upper, look = end, FIRST_LOOK
+            upper, look = end, FIRST_READ_OFFSETS
             while upper > begin:
                 lower = max(begin, upper - look)
-                if (found := committed.last(key, lower, upper, deadline)) is not None:
+                if (found := committed.last_value_of(key, lower, upper, deadline)) is not None:
                     return found
                 upper, look = lower, look * 10
         return None
 
 
 class _Consumer:
-    """A consumer of one partition, without a group."""
+    """A consumer of one partition, without a group. ``isolation`` is its ``isolation.level``."""
 
     def __init__(self, java: Any, target: KafkaTarget, partition: Any, isolation: str) -> None:
         self._java = java
@@ -355,12 +394,17 @@ class _Consumer:
         self._client.close(self._java.java.time.Duration.ZERO)
 
     def end(self) -> int:
-        """The offset after the last record that this consumer may see."""
+        """The offset after the last record that this consumer can read: with ``read_committed`` the last stable
+        offset."""
         ends = self._client.endOffsets(self._java.java.util.Collections.singletonList(self._partition))
         return int(ends.get(self._partition))
 
-    def last(self, key: str, lower: int, upper: int, deadline: float) -> str | None:
-        """The value of the last record with ``key`` from ``lower`` to ``upper``, or of a later one."""
+    def last_value_of(self, key: str, lower: int, upper: int, deadline: float) -> str | None:
+        """The value of the last record with ``key`` from offset ``lower`` to ``upper``, or of a later one that was read
+        too; empty text for a null value; None when there is no such record.
+
+        :raises UnreachableError: when ``upper`` is not reached before ``deadline``, a value of time.monotonic().
+        """
         found: str | None = None
         self._client.seek(self._partition, lower)
         wait = self._java.java.time.Duration.ofMillis(POLL_MS)
@@ -368,9 +412,9 @@ class _Consumer:
         while int(self._client.position(self._partition)) < upper:
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    f"{self._target.where}: ledger {self._partition.toString()} could not be read from offset "
-                    f"{int(self._client.position(self._partition))} to {upper} within {LEDGER_LIMIT_S} s: the cluster "
-                    "does not respond, or the transaction of another task is open"
+                    f"{self._target.where}: ledger partition {self._partition.toString()} could not be read from "
+                    f"offset {int(self._client.position(self._partition))} to {upper} within {LEDGER_LIMIT_S} s: the "
+                    "cluster does not respond, or the transaction of another task is open"
                 )
             records = self._client.poll(wait).records(self._partition)
             keys = self._java.java.util.ArrayList(records)
@@ -383,18 +427,19 @@ class _Consumer:
 def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
     """The transactional id of all starts of a task, and of no other task or ledger.
 
-    It is unique because a topic's name has no slash, and the last slash is before the task's number.
+    The id is unique because a topic's name has no slash, and the last slash is before the task's number.
     """
     return f"{target.ledger}/{lineage.task.connector}/{lineage.task.task}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that is to be created."""
+    """A missing topic that the sink may create, with its settings. -1 means the broker's default."""
 
     key: str
     """The config key that contains the topic's name."""
     replication_key: str
+    """The config key that contains the replication factor; for the ledger, which has none, the key of its name."""
     name: str
     partitions: int
     replication: int
@@ -402,20 +447,21 @@ class NewTopic:
 
 
 def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
-    """Create the topics that are missing and may be created.
+    """Create the topics of ``target`` that are missing and may be created.
 
-    :raises WorldError: when the cluster does not respond, or a topic is missing that may not be created.
+    :raises WorldError: when the cluster does not respond or rejects a topic, or a topic is missing that may not be
+        created.
     """
     absent = absent_topics(admin, target)
     if target.topic in absent and target.creation is None:
-        raise WorldError(absence(target))
+        raise WorldError(missing_topic_message(target))
     for new in new_topics(target, absent):
-        admin.create(new.name, new.partitions, new.replication, new.configs)
+        admin.create_topic(new.name, new.partitions, new.replication, new.configs)
 
 
 def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
-    """Settings for those ``absent`` topics that may be created."""
-    creation, letters = target.creation, target.letters
+    """The settings of each topic in ``absent`` that may be created."""
+    creation, letters = target.creation, target.dead_letter_topic
     if target.topic is not None and target.topic in absent and creation is not None:
         yield NewTopic(
             key="topic",
@@ -446,7 +492,7 @@ def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]
 
 
 def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
-    """The target's topics that do not exist."""
+    """The topics of ``target`` that do not exist, sorted."""
     try:
         admin.partitions(sorted(target.topics))
     except TopicAbsentError as error:
@@ -454,36 +500,38 @@ def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
     return ()
 
 
-def absence(target: KafkaTarget) -> str:
-    """Message for the user: the topic does not exist, and what to do."""
+def missing_topic_message(target: KafkaTarget) -> str:
+    """Error message: the topic of ``target`` does not exist, and what the user can do."""
     return (
         f"{target.where} has no topic {target.topic}; create it, or set topic.creation.default.partitions and "
         "topic.creation.default.replication.factor"
     )
 
 
-def ledger_part(admin: KafkaAdmin, target: KafkaTarget, key: str) -> KafkaPart:
-    """The partition of the ledger that contains a task's records.
+def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> TopicIdPartition:
+    """The partition of the ledger that contains the records of the task with this ``key``.
 
-    :raises WorldError: when the ledger's records would be deleted by age.
+    :raises WorldError: when the ledger topic is not compacted, or its records would be deleted by age.
+    :raises UnreachableError: when the topic was deleted since :func:`make_topics`.
     """
     try:
         parts = admin.partitions([target.ledger])
     except TopicAbsentError as error:
-        raise UnreachableError(f"{target.where}: {error}; it was deleted just now") from error
+        raise UnreachableError(f"{target.where}: {error}; the topic was deleted just now") from error
     if "compact" not in (policy := admin.config(target.ledger, "cleanup.policy")) or "delete" in policy:
-        raise WorldError(ledger_refusal(target, policy))
+        raise WorldError(invalid_ledger_message(target, policy))
     return parts[zlib.crc32(key.encode()) % len(parts)]
 
 
-def ledger_refusal(target: KafkaTarget, policy: str) -> str:
-    """Message for the user: the ledger topic has another cleanup.policy than a ledger needs, and what to do."""
+def invalid_ledger_message(target: KafkaTarget, policy: str) -> str:
+    """Error message: the ledger topic has ``policy`` as cleanup.policy, with which it cannot be a ledger, and what the
+    user can do."""
     return (
         f"{target.where}: topic {target.ledger} has cleanup.policy={policy} and must have compact to be a ledger. "
-        "Change that, or set ledger.topic to another topic"
+        "Change this policy, or set ledger.topic to another topic"
     )
 
 
 def spark_pool(java: Any) -> Any:
-    """Spark's pool of producers, from which Spark's row writers take their producer."""
+    """Spark's pool of Kafka producers in the JVM, from which Spark's row writers take their producer."""
     return getattr(getattr(java.org.apache.spark.sql.kafka010.producer, "InternalKafkaProducerPool$"), "MODULE$")

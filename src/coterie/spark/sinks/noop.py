@@ -6,10 +6,10 @@ from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import Definition
-from coterie.spark.bad_records.keys import DeadLetters
-from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
-from coterie.spark.record import visible
+from coterie.config.definition import ConfigDef
+from coterie.spark.bad_records.keys import DeadLetterDestination
+from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig, option_errors
+from coterie.spark.record_columns import without_metadata
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 
@@ -18,53 +18,58 @@ from coterie.spark.seams import Batch, TaskLineage
 class NoopSink:
     """A sink that writes nothing. A batch is done when it is committed in the checkpoint."""
 
-    identity: ClassVar[tuple[str, ...]] = ()
-    access: ClassVar[tuple[str, ...]] = ()
+    identity_keys: ClassVar[tuple[str, ...]] = ()
+    connection_keys: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
-    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
-        return Definition(())
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
+        return ConfigDef(())
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        return refused_options(config, "The noop sink")
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        return option_errors(config, "The noop sink")
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
         """True: nothing is written, so nothing is written twice."""
         return True
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
+    def of(cls, config: PrefixedConfig) -> Self:
         return cls()
 
-    def shape(self, rows: DataFrame) -> DataFrame:
-        return visible(rows)
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
+        return without_metadata(rows)
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Does nothing: earlier owners have written nothing."""
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
         """Does nothing: there are no commit markers."""
 
-    def stage(self, batch: Batch) -> "NothingStaged":
-        """Compute every row."""
+    def stage(self, batch: Batch) -> "NoopBatch":
+        """Compute every row of the batch, and write nothing.
+
+        :raises PySparkException, Py4JError: when Spark cannot compute the rows.
+        """
         batch.rows.write.format("noop").mode("overwrite").save()
-        return NothingStaged()
+        return NoopBatch()
 
     def close(self) -> None:
         """Does nothing: there is no connection."""
 
 
-class NothingStaged:
+class NoopBatch:
     """A batch of which there is nothing to commit or to remove."""
 
-    def put_in_place(self) -> None:
+    def commit(self) -> None:
+        """Does nothing."""
         pass
 
-    def drop(self) -> None:
+    def clean_up(self) -> None:
+        """Does nothing."""
         pass

@@ -1,4 +1,5 @@
-"""The PostgreSQL sink: one transaction writes a batch's rows and its number in a ledger, so it is written once.
+"""The PostgreSQL sink: one transaction writes a batch's rows and the batch's number in a ledger, so a batch is written
+once.
 
 The same transaction writes the bad rows of the batch, where these go to a table of the same database.
 
@@ -10,92 +11,109 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import Definition
+from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import WorldError
-from coterie.spark.arrow import pieces
-from coterie.spark.bad_records.keys import DeadLetters, Dropped, ToTable
-from coterie.spark.bad_records.sifted import Divided
-from coterie.spark.end_config import EndConfig
+from coterie.spark.arrow import arrow_batches
+from coterie.spark.bad_records.keys import DeadLetterDestination, DeadLetterTable, NoDeadLetters
+from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
+from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks.postgres_columns import table_columns
-from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
+from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, config_errors
 
 if TYPE_CHECKING:
     from coterie.spark.sinks.postgres_writer import PostgresWriter
 
 
 class PostgresSink:
-    """Writes rows to a table."""
+    """Writes rows to a table of a PostgreSQL database."""
 
-    identity: ClassVar[tuple[str, ...]] = ("connection.url", "table.name.format", "insert.mode", "pk.mode", "pk.fields")
-    access: ClassVar[tuple[str, ...]] = ("connection.url",)
+    identity_keys: ClassVar[tuple[str, ...]] = (
+        "connection.url",
+        "table.name.format",
+        "insert.mode",
+        "pk.mode",
+        "pk.fields",
+    )
+    connection_keys: ClassVar[tuple[str, ...]] = ("connection.url",)
     rotation: ClassVar[Rotation | None] = None
-    free_prefixes: ClassVar[tuple[str, ...]] = ()
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = (Dropped, ToTable)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = ()
+    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (NoDeadLetters, DeadLetterTable)
 
-    def __init__(self, target: PostgresTarget, config: EndConfig) -> None:
+    def __init__(self, target: PostgresTarget, config: PrefixedConfig) -> None:
         self._target = target
         self._config = config
         self._writer: PostgresWriter | None = None
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Errors of the keys together; when there are none, errors against the server, with short timeouts."""
-        if found := errors_of(config):
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
+        installed, then the server (:func:`server_errors`, with short timeouts), and stops after the first of these
+        checks that finds errors."""
+        if found := config_errors(config):
             return found
         if missing := missing_extra("postgres"):
-            return config.error("connection.url", missing)
-        from coterie.spark.sinks.postgres_check import errors_at_server
+            return config.error_by_key("connection.url", missing)
+        from coterie.spark.sinks.postgres_check import server_errors
 
-        return errors_at_server(config)
+        return server_errors(config)
 
     @classmethod
-    def is_exactly_once(cls, config: EndConfig) -> bool:
+    def is_exactly_once(cls, config: PrefixedConfig) -> bool:
         return True
 
     @classmethod
-    def of(cls, config: EndConfig) -> Self:
+    def of(cls, config: PrefixedConfig) -> Self:
         return cls(PostgresTarget.of(config), config)
 
-    def shape(self, rows: DataFrame) -> DataFrame:
+    def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return table_columns(rows, self._target, self._config)
 
-    def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """End the server's sessions of earlier starts, including those of this object.
+    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+        """End the sessions of earlier starts on the server, including those of this object, and store this start in the
+        ledger.
 
         :raises FencedError: when a later start has taken over.
+        :raises WorldError: when the extra ``coterie[postgres]`` is not installed; see also
+            :meth:`PostgresWriter.take_over`.
         """
         if missing := missing_extra("postgres"):
             raise WorldError(missing)
         from coterie.spark.sinks.postgres_writer import PostgresWriter
 
         self.close()
-        writer = PostgresWriter(self._target, lineage, start)
+        writer = PostgresWriter(self._target, lineage, start_number)
         self._writer = writer
         writer.take_over()
 
     @classmethod
-    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
         """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
-    def stage(self, batch: Batch) -> Staged:
+    def stage(self, batch: Batch) -> StagedBatch:
+        """See :meth:`PostgresWriter.stage`.
+
+        :raises FencedError: when :meth:`take_over` was not called before.
+        """
         if self._writer is None:
             raise FencedError
-        return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _divided(batch))
+        return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _separated_rows(batch))
 
     def close(self) -> None:
+        """See :meth:`PostgresWriter.close`."""
         if self._writer is not None:
             self._writer.close()
 
 
-def _divided(batch: Batch) -> Divided:
-    if batch.sifter is not None:
-        return batch.sifter.divide()
-    return Divided(pieces(batch.rows, is_small=batch.is_small))
+def _separated_rows(batch: Batch) -> SeparatedRows:
+    """The rows of ``batch`` in Arrow, evaluated while they are read. Without a separator all rows are good."""
+    if batch.separator is not None:
+        return batch.separator.separate()
+    return SeparatedRows(arrow_batches(batch.rows, is_small=batch.is_small))

@@ -4,30 +4,34 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from coterie.spark.end_config import EndConfig
-from coterie.spark.record import Part, column, has, visible_names
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn, column, has_metadata, visible_names
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
-DELETED = Part.TOMBSTONE.value
-"""The boolean column of a batch for rows to delete by their key; batches have it only with delete.enabled."""
+DELETED = MetadataColumn.TOMBSTONE.value
+"""The boolean column of a batch that is true for a row to delete by its key. Batches have it only with
+delete.enabled=true."""
 _TOMBSTONE = (
     "A record has no value (a tombstone), and delete.enabled is false: set delete.enabled=true, or drop such records "
     "by the transform Filter with the predicate RecordIsTombstone"
 )
+"""Error message for a tombstone that the sink cannot write."""
 
 
-def table_columns(rows: DataFrame, target: PostgresTarget, config: EndConfig) -> DataFrame:
-    """``rows`` with the columns of the table, those of the key first.
+def table_columns(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
+    """``rows`` with the columns that the sink writes to the table, those of the record's key first.
 
-    A column of the value with the name of a key column is left out, as Connect's sink does. With delete.enabled=false a
-    tombstone fails the batch, since its columns would be nulls.
+    With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does. A
+    tombstone then fails the batch if delete.enabled=false, since its columns would be nulls. With delete.enabled=true
+    the column :data:`DELETED` is added.
 
-    :raises ConfigError: when the rows have no key, or the key has no field of a name in pk.fields.
+    :raises ConfigError: when pk.mode=record_key, and the rows have no key, the key has no field of a name in pk.fields,
+        or the key is not a struct and pk.fields names several columns.
     """
     names = visible_names(rows)
     chosen: list[Column] = []
     # Rows that do not come from Kafka records always have a value.
-    is_tombstone = column(DELETED) if has(rows, Part.TOMBSTONE) else F.lit(False)
+    is_tombstone = column(DELETED) if has_metadata(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
     if target.has_record_key:
         keys = _key_columns(rows, target.key_columns, config)
         if not target.deletes:
@@ -40,19 +44,25 @@ def table_columns(rows: DataFrame, target: PostgresTarget, config: EndConfig) ->
     return rows.select(*chosen)
 
 
-def _key_columns(rows: DataFrame, names: tuple[str, ...], config: EndConfig) -> dict[str, Column]:
-    if not has(rows, Part.KEY):
-        raise config.refused(
+def _key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
+    """The fields of the record's key, by the names of the key columns.
+
+    :raises ConfigError: see :func:`table_columns`.
+    """
+    if not has_metadata(rows, MetadataColumn.KEY):
+        raise config.config_error(
             "pk.mode",
             "the rows have no key: KafkaSource reads a key, the transform ValueToKey sets a key, and the transform "
             "Function removes it",
         )
-    key = column(Part.KEY.value)
-    type_ = next(field.dataType for field in rows.schema.fields if field.name == Part.KEY.value)
+    key = column(MetadataColumn.KEY.value)
+    type_ = next(field.dataType for field in rows.schema.fields if field.name == MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):
         if len(names) == 1:
             return {names[0]: key}
-        raise config.refused("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
+        raise config.config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
     if missing := [name for name in names if name not in type_.names]:
-        raise config.refused("pk.fields", f"the key has no field {', '.join(missing)}; it has {', '.join(type_.names)}")
+        raise config.config_error(
+            "pk.fields", f"the key has no field {', '.join(missing)}; it has {', '.join(type_.names)}"
+        )
     return {name: key[name] for name in names}

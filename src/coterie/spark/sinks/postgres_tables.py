@@ -52,7 +52,7 @@ names of all types that store its values without loss. ``enum`` means every enum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     name: str
@@ -65,12 +65,13 @@ class Column:
 
 
 def quoted(*names: str | None) -> str:
-    """An identifier in SQL, its parts between dots; None parts are left out."""
+    """An identifier in SQL: ``names`` with quotes, separated by dots. None is left out."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
 
 
 def create_table(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
-    """The statement for a table with the columns of ``schema``; ``table`` is quoted.
+    """The statement that creates ``table`` (a quoted name) with the columns of ``schema`` and, unless ``key_columns``
+    is empty, a primary key.
 
     :raises WorldError: when PostgreSQL has no type for a column, or a key column is missing.
     """
@@ -82,7 +83,10 @@ def create_table(table: str, schema: StructType, key_columns: Sequence[str]) -> 
 
 
 def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
-    """:raises WorldError: when a key column is not among the columns."""
+    """Check that ``schema`` has all key columns.
+
+    :raises WorldError: when a key column is missing; the message names the column.
+    """
     for name in key_columns:
         if name not in schema.names:
             raise WorldError(
@@ -90,9 +94,11 @@ def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
             )
 
 
-def check_fit(table: str, columns: Sequence[Column], schema: StructType) -> None:
-    """:raises WorldError: when rows of ``schema`` do not fit into a table with these columns; the message contains the
-    column.
+def check_fit(table: str, columns: Sequence[TableColumn], schema: StructType) -> None:
+    """Check that rows of ``schema`` fit into ``table``, which has ``columns``.
+
+    :raises WorldError: when the table has no column for one of the rows, or a column of another type; when PostgreSQL
+        has no type for a column; when the rows lack a column that must be given. The message names the column.
     """
     by_name = {column.name: column for column in columns}
     for field in schema.fields:
@@ -109,11 +115,16 @@ def check_fit(table: str, columns: Sequence[Column], schema: StructType) -> None
     for column in columns:
         if column.must_be_given and column.name not in schema.names:
             raise WorldError(
-                f"Column {column.name} of table {table} is NOT NULL without a default, and the rows have no such column"
+                f"Column {column.name} of table {table} is NOT NULL without a default, and the rows have no "
+                "such column; add the column to the rows, or give it a default in the table"
             )
 
 
 def _types_for(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
+    """For a column ``name`` of this type: see :data:`_TYPES`.
+
+    :raises WorldError: when PostgreSQL has no type for the column.
+    """
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})", ("numeric",)
     if (found := _TYPES.get(type(type_))) is None:
@@ -125,36 +136,44 @@ def _types_for(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
 
 
 def _type_for(name: str, type_: DataType) -> str:
+    """The type with which a column ``name`` is created.
+
+    :raises WorldError: when PostgreSQL has no type for the column.
+    """
     return _types_for(name, type_)[0]
 
 
 def _shown(type_: DataType) -> str:
+    """The type, for messages."""
     return type_.simpleString()
 
 
 # -- rows as text -----------------------------------------------------------------------------------------------------
 
 
-def as_csv(piece: pa.RecordBatch, positions_from: int | None = None) -> bytes:
-    """Lines for ``COPY … (FORMAT csv)``: text is always quoted and null never, so that empty text and null differ.
+def as_csv(arrow_batch: pa.RecordBatch, positions_from: int | None = None) -> bytes:
+    """The rows as lines for ``COPY … (FORMAT csv)``. Text is always quoted and null never, so that empty text and null
+    differ.
 
     With ``positions_from`` an additional last column has the row numbers, which start with this number.
 
     :raises WorldError: when a text is not UTF-8.
     """
-    arrays = [_plain(array) for array in piece.columns]
+    arrays = [_plain(array) for array in arrow_batch.columns]
     if positions_from is not None:
-        arrays.append(pa.array(range(positions_from, positions_from + piece.num_rows), pa.int64()))
+        arrays.append(pa.array(range(positions_from, positions_from + arrow_batch.num_rows), pa.int64()))
     out = io.BytesIO()
     table = pa.record_batch(arrays, names=[str(number) for number in range(len(arrays))])
     try:
         pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
     except pa.ArrowInvalid as error:
-        raise WorldError(f"Rows cannot be written as text: {error}") from error
+        raise WorldError(f"The rows cannot be written as text for COPY: {error}") from error
     return out.getvalue()
 
 
 def _plain(array: pa.Array) -> pa.Array:
+    """``array`` in a type whose CSV text PostgreSQL reads: timestamps with a zone in UTC, bytes as hexadecimal
+    digits."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
         # The instants stay the same; without the cast the text would have the session's zone.
         return array.cast(pa.timestamp(array.type.unit, "UTC"))
@@ -163,21 +182,23 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def first_null(piece: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
-    """The row number in ``piece``, from 0, and the column of the first null in ``columns``."""
+def first_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
+    """The first row with a null in ``columns``: its number in ``arrow_batch``, from 0, and the column. None when there
+    is no null."""
     found = [
-        (pyarrow.compute.index(piece.column(name).is_null(), True).as_py(), name)
+        (pyarrow.compute.index(arrow_batch.column(name).is_null(), True).as_py(), name)
         for name in columns
-        if piece.column(name).null_count
+        if arrow_batch.column(name).null_count
     ]
     return min(found, default=None)
 
 
-def first_nul_character(piece: pa.RecordBatch) -> tuple[int, str] | None:
-    """The row number in ``piece``, from 0, and the column of the first text with the character NUL."""
+def first_nul_character(arrow_batch: pa.RecordBatch) -> tuple[int, str] | None:
+    """The first row with the character NUL in a text: its number in ``arrow_batch``, from 0, and the column. None when
+    there is no such text."""
     found = [
         (index, name)
-        for name, array in zip(piece.schema.names, piece.columns, strict=True)
+        for name, array in zip(arrow_batch.schema.names, arrow_batch.columns, strict=True)
         if pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
         if (index := pyarrow.compute.index(pyarrow.compute.match_substring(array, "\0"), True).as_py()) >= 0
     ]

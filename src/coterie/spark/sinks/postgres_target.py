@@ -5,33 +5,35 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from coterie.config.definition import (
-    Check,
-    Definition,
+    ConfigDef,
+    ConfigKey,
     Importance,
-    Key,
     OneOf,
     Secret,
     Type,
+    Validator,
     Width,
     as_list,
     at_least,
     not_blank,
 )
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.keys import ToTable, tolerance_of
-from coterie.spark.end_config import EndConfig
+from coterie.spark.bad_records.keys import DeadLetterTable, error_tolerance_of
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.prefixed_config import PrefixedConfig
 
 PORT = 5432
 NAME_BYTES = 63
-"""PostgreSQL cuts longer names off, without an error."""
+"""Longest name of a table, schema or column, in bytes. PostgreSQL truncates longer names without an error."""
 
 _SCHEMES = ("jdbc:postgresql", "postgresql", "postgres")
 _PARAMETERS = ("currentSchema", "sslcert", "sslkey", "sslmode", "sslrootcert")
-"""The parameters allowed after the ``?`` of a URL; libpq and the JDBC driver use the same names for those of SSL."""
+"""The parameters allowed after the ``?`` of a URL. libpq and the JDBC driver use the same names for the parameters of
+SSL."""
 
 
 def _url(value: str) -> str | None:
+    """Error message for a URL; None when it is valid."""
     try:
         _split(value)
     except ValueError as error:
@@ -40,12 +42,13 @@ def _url(value: str) -> str | None:
 
 
 def _database(url: str) -> str:
-    """Host, port, database and default schema of a valid URL."""
+    """What identifies the database of a valid URL, as text: host, port, database and default schema."""
     host, port, database, parameters = _split(url)
     return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
 
 
 def _table(value: str) -> str | None:
+    """Error message for ``table`` or ``schema.table``; None when the value is valid."""
     if "${" in value:
         return "${topic} cannot be replaced: the sink does not have the topic of a row. Set the name of the table"
     if not 1 <= len(parts := value.split(".")) <= 2 or not all(parts):
@@ -54,6 +57,7 @@ def _table(value: str) -> str | None:
 
 
 def _columns(value: str) -> str | None:
+    """Error message for a list of column names; None when the list is valid or empty."""
     columns = as_list(value)
     if not all(columns) or len(set(columns)) != len(columns):
         return "Must be names of columns, separated by commas, each once"
@@ -61,38 +65,50 @@ def _columns(value: str) -> str | None:
 
 
 def _too_long(name: str) -> str | None:
+    """Error message for a name that is longer than :data:`NAME_BYTES`; else None."""
     is_long = len(name.encode()) > NAME_BYTES
     return f"{name} has more than the {NAME_BYTES} bytes that PostgreSQL allows for a name" if is_long else None
 
 
 @dataclass(frozen=True, slots=True)
 class _OneOf(OneOf):
-    """A check with a separate message for Connect's values that Coterie does not support."""
+    """A validator of values from a list, with separate messages for those of Connect's values that Coterie does not
+    support."""
 
     refused: Mapping[str, str]
+    """The messages, by value."""
 
     def __call__(self, value: str) -> str | None:
         return self.refused.get(value) or OneOf.__call__(self, value)
 
 
 def _one_of(*values: str, refused: Mapping[str, str]) -> _OneOf:
+    """A validator that accepts ``values``; ``refused`` contains separate messages for other values."""
     return _OneOf(values, "String must be one of", refused)
 
 
-def _only_false(refusal: str) -> Check:
+def _only_false(refusal: str) -> Validator:
+    """A validator that accepts only false; ``refusal`` is the message for every other value."""
     return lambda value: None if value.lower() == "false" else refusal
 
 
 def _key(
-    name: str, type_: Type, documentation: str, label: str, *, default: str | None = None, check: Check | None = None
-) -> Key:
-    return Key(
+    name: str,
+    type_: Type,
+    documentation: str,
+    label: str,
+    *,
+    default: str | None = None,
+    validator: Validator | None = None,
+) -> ConfigKey:
+    """A config key of the sink; without ``default`` it is optional."""
+    return ConfigKey(
         name=name,
         type=type_,
         documentation=documentation,
         default=default,
         optional=default is None,
-        check=check,
+        validator=validator,
         group=SINK_GROUP,
         width=Width.MEDIUM,
         display_name=label,
@@ -102,22 +118,23 @@ def _key(
 _NO_POSITION = (
     "a key of topic, partition and offset is not supported; use record_key or record_value with pk.fields, or none"
 )
+"""Error message for pk.mode=kafka."""
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name="connection.url",
             type=Type.STRING,
             documentation="The database: jdbc:postgresql://host:port/database or postgresql://host:port/database.",
             importance=Importance.HIGH,
-            check=_url,
+            validator=_url,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Connection URL",
-            essence=_database,
+            normalizer=_database,
             may_hold_password=True,
         ),
-        _key("connection.user", Type.STRING, "The user who connects.", "User", check=not_blank),
+        _key("connection.user", Type.STRING, "The user who connects.", "User", validator=not_blank),
         _key("connection.password", Type.PASSWORD, "The password of connection.user.", "Password"),
         _key(
             "connection.timeout.ms",
@@ -125,7 +142,7 @@ DEFINITION = Definition(
             "How long one attempt to connect may take.",
             "Connection timeout (ms)",
             default="10000",
-            check=at_least(1000),
+            validator=at_least(1000),
         ),
         _key(
             "statement.timeout.ms",
@@ -133,7 +150,7 @@ DEFINITION = Definition(
             "How long the server may take for one statement, including a wait for a lock.",
             "Statement timeout (ms)",
             default="120000",
-            check=at_least(1000),
+            validator=at_least(1000),
         ),
         _key(
             "max.retries",
@@ -141,7 +158,7 @@ DEFINITION = Definition(
             "How often a batch is retried after a deadlock or a lost connection before the task fails.",
             "Maximum retries",
             default="10",
-            check=at_least(0),
+            validator=at_least(0),
         ),
         _key(
             "retry.backoff.ms",
@@ -149,14 +166,14 @@ DEFINITION = Definition(
             "How long a retry waits after the server could not be reached.",
             "Retry backoff (ms)",
             default="3000",
-            check=at_least(0),
+            validator=at_least(0),
         ),
-        Key(
+        ConfigKey(
             name="table.name.format",
             type=Type.STRING,
             documentation="The table that rows are written to: table or schema.table.",
             importance=Importance.HIGH,
-            check=_table,
+            validator=_table,
             group=SINK_GROUP,
             width=Width.MEDIUM,
             display_name="Table",
@@ -167,7 +184,7 @@ DEFINITION = Definition(
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
             "Insert mode",
             default="insert",
-            check=_one_of("insert", "upsert", refused={"update": "Only insert and upsert are supported"}),
+            validator=_one_of("insert", "upsert", refused={"update": "Only insert and upsert are supported"}),
         ),
         _key(
             "pk.mode",
@@ -175,10 +192,15 @@ DEFINITION = Definition(
             "Where the columns in pk.fields come from: the record's key (record_key) or its value (record_value).",
             "Primary key mode",
             default="none",
-            check=_one_of("none", "record_key", "record_value", refused={"kafka": _NO_POSITION}),
+            validator=_one_of("none", "record_key", "record_value", refused={"kafka": _NO_POSITION}),
         ),
         _key(
-            "pk.fields", Type.LIST, "The columns of the primary key.", "Primary key fields", default="", check=_columns
+            "pk.fields",
+            Type.LIST,
+            "The columns of the primary key.",
+            "Primary key fields",
+            default="",
+            validator=_columns,
         ),
         _key(
             "delete.enabled",
@@ -200,7 +222,7 @@ DEFINITION = Definition(
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            check=_only_false("Columns are not added to a table; add them yourself and set false"),
+            validator=_only_false("Columns are not added to a table; add them yourself and set false"),
         ),
     )
 )
@@ -214,13 +236,14 @@ class PostgresTarget:
     port: int
     database: str
     ssl: Mapping[str, str]
-    """libpq's parameters for SSL."""
+    """The URL's parameters for SSL, by libpq's names."""
     user: str | None
     password: Secret | None
     schema: str | None
     """The schema of the table and of the ledger; None means that the server's search path decides."""
     table: str
     is_upsert: bool
+    """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
     has_record_key: bool
@@ -228,16 +251,22 @@ class PostgresTarget:
     deletes: bool
     """Whether a record with a null value deletes the row that has its key."""
     auto_create: bool
-    bad_table: ToTable | None
-    """The table of bad rows, created when it is missing; by default in the schema of the table of good rows."""
+    bad_table: DeadLetterTable | None
+    """The table of bad rows, created when it is missing; by default in the schema of the table of good rows. None when
+    bad rows go to no table."""
     connection_timeout_ms: int
     statement_timeout_ms: int
     max_retries: int
+    """How often a batch is retried after a deadlock or a lost connection."""
     retry_backoff_ms: int
+    """How long the second and each later retry waits after the server could not be reached."""
 
     @classmethod
-    def of(cls, config: EndConfig) -> "PostgresTarget":
-        """:raises ConfigError: when a value is not valid; the error contains the key."""
+    def of(cls, config: PrefixedConfig) -> "PostgresTarget":
+        """The values in ``config``.
+
+        :raises ConfigError: when a value is not valid, or values do not fit together; the error names the key.
+        """
         host, port, database, parameters = _split(config.read(DEFINITION, "connection.url", str))
         *schema, table = config.read(DEFINITION, "table.name.format", str).split(".")
         is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
@@ -245,12 +274,12 @@ class PostgresTarget:
         has_key, deletes = pk_mode != "none", config.read(DEFINITION, "delete.enabled", bool)
         key_columns = config.read(DEFINITION, "pk.fields", tuple)
         if is_upsert and not has_key:
-            raise config.refused("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
+            raise config.config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
         if has_key and not key_columns:
-            raise config.refused("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
+            raise config.config_error("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
         if deletes and not (is_upsert and pk_mode == "record_key"):
-            raise config.refused("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
-        tolerance = tolerance_of(config.config)
+            raise config.config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
+        tolerance = error_tolerance_of(config.config)
         return cls(
             host=host,
             port=port,
@@ -265,7 +294,9 @@ class PostgresTarget:
             has_record_key=pk_mode == "record_key",
             deletes=deletes,
             auto_create=config.read(DEFINITION, "auto.create", bool),
-            bad_table=tolerance.letters if tolerance is not None and isinstance(tolerance.letters, ToTable) else None,
+            bad_table=tolerance.dead_letter_destination
+            if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterTable)
+            else None,
             connection_timeout_ms=config.read(DEFINITION, "connection.timeout.ms", int),
             statement_timeout_ms=config.read(DEFINITION, "statement.timeout.ms", int),
             max_retries=config.read(DEFINITION, "max.retries", int),
@@ -305,8 +336,9 @@ def _split(url: str) -> tuple[str, int, str, dict[str, str]]:
     return parts.hostname, port, database, parameters
 
 
-def errors_of(config: EndConfig) -> dict[str, list[str]]:
-    """Errors of keys whose values are valid alone and invalid together, by the user's key."""
+def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+    """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
+    none."""
     try:
         PostgresTarget.of(config)
     except ConfigError as error:

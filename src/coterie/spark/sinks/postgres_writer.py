@@ -33,13 +33,13 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.letters import ROW, letters
-from coterie.spark.bad_records.sifted import Divided
+from coterie.spark.bad_records.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_arrow_batch
+from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.postgres_columns import DELETED
 from coterie.spark.sinks.postgres_tables import (
-    Column,
+    TableColumn,
     as_csv,
     check_fit,
     check_keys,
@@ -53,20 +53,25 @@ from coterie.spark.sinks.postgres_target import PostgresTarget
 T = TypeVar("T")
 
 LEDGER = "coterie_ledger"
-OLDEST_SERVER = 14
+"""Name of the ledger table."""
+POSTGRES_VERSION_MIN = 14
 """``pg_terminate_backend`` waits for the end of a session from this version on."""
 SERVER_GRACE_S = 5
-"""How long the client waits after the server's own time limit for the server's error."""
-END_OF_SESSIONS_S = 60
-"""How long a take-over waits until the sessions of earlier starts have ended."""
-LOOK_AGAIN_S = 0.9
-"""How long one statement of a take-over waits for the end of a session; shorter than any ``statement.timeout.ms``."""
+"""How long the client waits for the server's error after the server's own time limit for a statement has passed, in
+seconds."""
+SESSIONS_END_TIMEOUT_S = 60
+"""How long a take-over waits until the sessions of earlier starts have ended, in seconds."""
+TERMINATE_WAIT_S = 0.9
+"""How long one statement of a take-over waits for the end of a session, in seconds; shorter than any
+``statement.timeout.ms``."""
 POSITION = "coterie_position"
+"""Column of :data:`STAGED` with the number of the row in its batch: of the rows with one key, the last one counts."""
 STAGED = "pg_temp.coterie_upsert"
 """A temporary table of the session for the rows of one upsert; the server empties it at each commit."""
 
 _CREATE_LOCK = 0x636F7465726965
-"""Key of an advisory lock: without the lock, one of two tasks that create the same table at once would fail."""
+"""Key of an advisory lock of PostgreSQL that a task holds while it creates a table: without the lock, one of two tasks
+that create the same table at once would fail."""
 
 _COLUMNS = """
 SELECT a.attname,
@@ -79,30 +84,41 @@ JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
+"""A query: the columns of a table (the parameter: its quoted name), each with the fields of :class:`TableColumn`."""
 _SCHEMA_OF_TABLE = """
 SELECT coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class c WHERE c.oid = to_regclass(%s)),
                 quote_ident(current_schema()))
 """
+"""A query: the quoted name of the schema in which the server finds a table, else of the one in which it would create
+the table."""
 
 
-class Session(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no wait is longer than :attr:`limit_s`, and whose waits another thread can end."""
+class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which no wait for the server is longer than :attr:`limit_s`. Another thread can end a wait by
+    :attr:`is_abandoned`."""
 
     limit_s: float = 0
-    is_given_up: bool = False
+    """In seconds, from the start of each wait."""
+    is_abandoned: bool = False
+    """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """See psycopg, which calls this for each wait on a connected server."""
+        """See psycopg, which calls this for each wait on a connected server.
+
+        :raises psycopg.OperationalError: when the server does not respond within :attr:`limit_s`, or the session is
+            abandoned. The connection is then closed.
+        """
         return super().wait(self._limited(gen), *args, **kwargs)
 
     def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """``gen``, a wait of psycopg, with the time limit of :meth:`wait`."""
         until = time.monotonic() + self.limit_s
         try:
             state = next(gen)
             while True:
                 ready = yield state
                 # Without a response, psycopg continues this generator ten times a second.
-                if not ready and (self.is_given_up or time.monotonic() > until):
+                if not ready and (self.is_abandoned or time.monotonic() > until):
                     self.close()
                     raise psycopg.OperationalError(f"no answer within {self.limit_s:.0f} s")
                 state = gen.send(ready)
@@ -111,10 +127,10 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             return answer
 
 
-def connect(target: PostgresTarget, application_name: str) -> Session:
-    """A new session, in which no transaction is open.
+def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
+    """A new session, in which no transaction is open. ``application_name`` is its name on the server.
 
-    :raises UnreachableError: when the server cannot be reached or rejects the connection; the message contains host and
+    :raises UnreachableError: when the server cannot be reached or rejects the connection; the message names host and
         database.
     """
     limit_ms = target.statement_timeout_ms
@@ -125,7 +141,7 @@ def connect(target: PostgresTarget, application_name: str) -> Session:
         "datestyle": "ISO",
     }
     try:
-        session = Session.connect(
+        session = PostgresSession.connect(
             make_conninfo("", **target.ssl),
             host=target.host,
             port=target.port,
@@ -139,22 +155,25 @@ def connect(target: PostgresTarget, application_name: str) -> Session:
             options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
         )
     except psycopg.Error as error:
-        raise UnreachableError(f"{target.where} cannot be reached: {words_of(error)}") from error
+        raise UnreachableError(f"{target.where} cannot be reached: {message_of(error)}") from error
     session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     session.limit_s = limit_ms / 1000 + SERVER_GRACE_S
     return session
 
 
 class PostgresWriter:
-    """One start of one task. Batches come one after another; :meth:`close` may come from any thread."""
+    """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
+    thread."""
 
-    def __init__(self, target: PostgresTarget, lineage: TaskLineage, start: int) -> None:
+    def __init__(self, target: PostgresTarget, lineage: TaskLineage, start_number: int) -> None:
         self._target = target
         self._lineage = lineage
-        self._start = start
+        self._start_number = start_number
         self._row = (str(lineage.task), lineage.lineage)
+        """Task and lineage: the key of the row in the ledger."""
         key = hashlib.sha256(repr(self._row).encode()).hexdigest()[:24]
         self._sessions_prefix = f"coterie {key} "
+        """The beginning of the names of all sessions of this task and lineage on the server."""
         self._table = quoted(target.schema, target.table)
         bad = target.bad_table
         self._bad_table = None if bad is None else quoted(bad.schema or target.schema, bad.table)
@@ -164,31 +183,40 @@ class PostgresWriter:
         """Whether the table exists and was checked to have the columns of the rows."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._idle: Session | None = None
-        self._used: Session | None = None
+        self._idle: PostgresSession | None = None
+        """The session for the next batch; None when it has to be connected."""
+        self._used: PostgresSession | None = None
+        """The session of the open transaction; None when there is none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
         """End the sessions of earlier starts, and store this start in the ledger, so that earlier starts cannot write.
+        Creates a missing ledger.
 
-        :raises FencedError: when a later start has taken over.
-        :raises WorldError: when the server cannot be reached, or a session does not end.
+        :raises FencedError: when a later start has taken over, or this writer is closed.
+        :raises UnreachableError: when the server cannot be reached or does not respond in time.
+        :raises WorldError: when sessions have not ended within :data:`SESSIONS_END_TIMEOUT_S`, or the server reports
+            another error.
         """
         session = self._borrow()
         try:
             self._ledger = make_ledger(session, self._target)
-            deadline = time.monotonic() + END_OF_SESSIONS_S
-            while not self._raise_start(session):
-                self._end_earlier(session, deadline)
+            deadline = time.monotonic() + SESSIONS_END_TIMEOUT_S
+            while not self._record_start(session):
+                self._end_sessions_of_earlier_starts(session, deadline)
         except psycopg.Error as error:
             raise self._world_error(error, "the take-over of task " + self._row[0]) from error
         finally:
             self._give_back(session)
 
-    def _raise_start(self, session: Session) -> bool:
-        """Try to store this start in the ledger. True when it is stored, and no session of an earlier start is left."""
-        if self._earlier(session):
+    def _record_start(self, session: PostgresSession) -> bool:
+        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left;
+        False when such a session exists, or holds the lock of the row for 1 s.
+
+        :raises FencedError: when a later start has taken over.
+        """
+        if self._sessions_of_earlier_starts(session):
             return False
         statement = (
             f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
@@ -197,54 +225,65 @@ class PostgresWriter:
         try:
             # An earlier start that has connected just now may hold the row.
             session.execute("SET LOCAL lock_timeout = '1s'")
-            if session.execute(statement.encode(), (*self._row, self._start)).rowcount == 0:
+            if session.execute(statement.encode(), (*self._row, self._start_number)).rowcount == 0:
                 raise FencedError
             session.commit()
         except errors.LockNotAvailable:
             session.rollback()
             return False
-        return not self._earlier(session)
+        return not self._sessions_of_earlier_starts(session)
 
-    def _earlier(self, session: Session) -> list[tuple[int, str]]:
-        """Process id and application name of each other session of this task and lineage whose start is not later."""
+    def _sessions_of_earlier_starts(self, session: PostgresSession) -> list[tuple[int, str]]:
+        """Process id on the server and application name of each other session of this task and lineage, except those of
+        later starts."""
         statement = (
             "SELECT pid, application_name FROM pg_stat_activity "
             "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()"
         )
         found = session.execute(statement, (self._sessions_prefix,)).fetchall()
         session.commit()
-        return [(pid, name) for pid, name in found if int(name.split()[2]) <= self._start]
+        return [(pid, name) for pid, name in found if int(name.split()[2]) <= self._start_number]
 
-    def _end_earlier(self, session: Session, deadline: float) -> None:
-        earlier = self._earlier(session)
+    def _end_sessions_of_earlier_starts(self, session: PostgresSession, deadline: float) -> None:
+        """Order the server to end each session of an earlier start, and wait for at most :data:`TERMINATE_WAIT_S` for
+        each.
+
+        :raises WorldError: when ``deadline``, a value of time.monotonic(), has passed.
+        """
+        earlier = self._sessions_of_earlier_starts(session)
         if (left := deadline - time.monotonic()) <= 0:
             pids = ", ".join(str(pid) for pid, _ in earlier)
             raise WorldError(
                 f"{self._target.where}: sessions of earlier starts of task {self._row[0]} have not ended within "
-                f"{END_OF_SESSIONS_S} s (process {pids or 'unknown'} of the server); end them by pg_terminate_backend"
+                f"{SESSIONS_END_TIMEOUT_S} s (their processes on the server: {pids or 'unknown'}); end them by "
+                "pg_terminate_backend"
             )
         for pid, name in earlier:
             session.execute(
                 "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND application_name = %s",
-                (round(min(left, LOOK_AGAIN_S) * 1000), pid, name),
+                (round(min(left, TERMINATE_WAIT_S) * 1000), pid, name),
             )
             session.commit()
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
-    def stage(self, batch_id: int, schema: StructType, divide: Callable[[], Divided]) -> "StagedTransaction":
-        """Write the batch in a transaction and leave the transaction open. Each call of ``divide`` evaluates the rows.
+    def stage(self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]) -> "StagedTransaction":
+        """Write the batch in a transaction and leave the transaction open. Each call of ``separate`` evaluates the
+        rows. Nothing is written when the table has the batch.
 
-        The whole transaction is retried when the server rolled it back because of another transaction, or when the
-        connection broke: it was not committed.
+        The whole transaction is retried, at most ``max_retries`` times, when the server rolled it back because of
+        another transaction, or when the server could not be reached or the connection broke: it was not committed.
 
         :raises FencedError: when another start has taken over, or this writer was closed.
-        :raises WorldError: when the server rejects the rows, or cannot be reached in time.
+        :raises UnreachableError: when the server could not be reached at the last attempt either.
+        :raises WorldError: when the rows do not fit into the table or the server rejects them, or another transaction
+            was the cause at the last attempt too.
+        :raises PySparkException, Py4JError: when Spark cannot compute the rows.
         """
         for attempt in range(self._target.max_retries + 1):
             is_last = attempt == self._target.max_retries
             try:
-                return self._stage(batch_id, schema, divide)
+                return self._stage(batch_id, schema, separate)
             except UnreachableError:
                 if is_last:
                     raise
@@ -253,19 +292,23 @@ class PostgresWriter:
                     self._closed.wait(self._target.retry_backoff_ms / 1000)
             except _RolledBackError as error:
                 if is_last:
-                    raise WorldError(f"{error} The batch was tried {attempt + 1} times.") from error
+                    raise WorldError(f"{error}. The batch was tried {attempt + 1} times.") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _stage(self, batch_id: int, schema: StructType, divide: Callable[[], Divided]) -> "StagedTransaction":
+    def _stage(self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]) -> "StagedTransaction":
+        """One attempt of :meth:`stage`.
+
+        :raises _RolledBackError: when the server rolled the transaction back because of another transaction.
+        """
         session = self._borrow()
         try:
             if not self._fits:
-                self._make_fit(session, StructType([field for field in schema.fields if field.name != DELETED]))
+                self._ensure_tables(session, StructType([field for field in schema.fields if field.name != DELETED]))
                 self._fits = True
-            if is_new := self._enter(session, batch_id):
+            if is_new := self._claim_batch(session, batch_id):
                 columns = [name for name in schema.names if name != DELETED]
-                with closing(divide()) as divided:
-                    self._fill(session, batch_id, columns, divided)
+                with closing(separate()) as divided:
+                    self._copy_rows(session, batch_id, columns, divided)
         except BaseException as error:
             self._give_back(session)
             if isinstance(error, psycopg.Error):
@@ -273,50 +316,64 @@ class PostgresWriter:
             raise
         return StagedTransaction(self, session, batch_id, is_new=is_new)
 
-    def _enter(self, session: Session, batch_id: int) -> bool:
-        """Lock the ledger's row of this task and lineage. True when the table does not have the batch."""
+    def _claim_batch(self, session: PostgresSession, batch_id: int) -> bool:
+        """Store ``batch_id`` in the ledger's row of this task and lineage, and lock the row until the transaction ends.
+        False when the table has the batch already.
+
+        :raises FencedError: when another start has taken over.
+        :raises WorldError: when the row was removed.
+        """
         statement = (
             f"UPDATE {self._ledger} SET batch = %s, written = now() "
             "WHERE task = %s AND lineage = %s AND start = %s AND batch < %s"
         )
-        if session.execute(statement.encode(), (batch_id, *self._row, self._start, batch_id)).rowcount == 1:
+        if session.execute(statement.encode(), (batch_id, *self._row, self._start_number, batch_id)).rowcount == 1:
             return True
         statement = f"SELECT start, batch FROM {self._ledger} WHERE task = %s AND lineage = %s"
         found = session.execute(statement.encode(), self._row).fetchone()
         if found is None:
             raise WorldError(
                 f"{self._target.where}: the row of task {self._row[0]} and lineage {self._row[1]} was removed from "
-                f"{self._ledger}: it is unknown which batches are in the table"
+                f"{self._ledger}: it is unknown which batches are in the table. Before you restart the task, check the "
+                "newest rows: the restart writes the batch again"
             )
-        if found[0] != self._start:
+        if found[0] != self._start_number:
             raise FencedError
         return False
 
-    def _fill(self, session: Session, batch_id: int, names: Sequence[str], divided: Divided) -> None:
+    def _copy_rows(
+        self, session: PostgresSession, batch_id: int, names: Sequence[str], separated: SeparatedRows
+    ) -> None:
+        """Write the good rows and then, if the config names a table for them, the bad rows. ``names``: the columns of
+        the table."""
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
-        self._fill_good(session, batch_id, names, divided.good())
-        if self._bad_table is not None and divided.tally.count:
-            columns = ", ".join(quoted(name) for name in ROW.names)
+        self._copy_good_rows(session, batch_id, names, separated.good())
+        if self._bad_table is not None and separated.bad_row_summary.count:
+            columns = ", ".join(quoted(name) for name in DEAD_LETTER_SCHEMA.names)
             with session.cursor() as cursor:
                 statement = f"COPY {self._bad_table} ({columns}) FROM STDIN (FORMAT csv)"
                 with cursor.copy(statement.encode()) as copy:
-                    for piece in divided.bad():
-                        copy.write(as_csv(letters(piece, self._lineage.task)))
+                    for piece in separated.bad():
+                        copy.write(as_csv(dead_letter_arrow_batch(piece, self._lineage.task)))
 
-    def _fill_good(
-        self, session: Session, batch_id: int, names: Sequence[str], pieces: Iterable[pa.RecordBatch]
+    def _copy_good_rows(
+        self, session: PostgresSession, batch_id: int, names: Sequence[str], arrow_batches: Iterable[pa.RecordBatch]
     ) -> None:
+        """Append the rows to the table. For an upsert, copy them to :data:`STAGED`, and then write or delete the last
+        row of each key."""
         columns = ", ".join(quoted(name) for name in names)
         if not self._target.is_upsert:
-            self._copy(session, batch_id, f"{self._table} ({columns})", pieces)
+            self._copy(session, batch_id, f"{self._table} ({columns})", arrow_batches)
             return
         deletes = self._target.deletes
         session.execute(
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {STAGED.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS AS "
             f"SELECT {columns}, false AS {DELETED}, 0::bigint AS {POSITION} FROM {self._table} WITH NO DATA".encode()
         )
-        self._copy(session, batch_id, f"{STAGED} ({columns}, {f'{DELETED}, ' if deletes else ''}{POSITION})", pieces)
+        self._copy(
+            session, batch_id, f"{STAGED} ({columns}, {f'{DELETED}, ' if deletes else ''}{POSITION})", arrow_batches
+        )
         keys = ", ".join(quoted(name) for name in self._target.key_columns)
         changes = ", ".join(
             f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in self._target.key_columns
@@ -333,10 +390,17 @@ class PostgresWriter:
             f"ON CONFLICT ({keys}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}".encode()
         )
 
-    def _copy(self, session: Session, batch_id: int, into: str, pieces: Iterable[pa.RecordBatch]) -> None:
+    def _copy(
+        self, session: PostgresSession, batch_id: int, into: str, arrow_batches: Iterable[pa.RecordBatch]
+    ) -> None:
+        """Write the rows by COPY to ``into``: a table with its columns, as SQL. For an upsert the last column is the
+        row's position in the batch.
+
+        :raises WorldError: when a key is null, or a text contains the character NUL.
+        """
         rows = 0
         with session.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)".encode()) as copy:
-            for piece in pieces:
+            for piece in arrow_batches:
                 if found := first_null(piece, self._target.key_columns):
                     raise self._refused(batch_id, rows, found, "is null, and the column is in pk.fields")
                 lines = as_csv(piece, rows if self._target.is_upsert else None)
@@ -346,26 +410,36 @@ class PostgresWriter:
                 copy.write(lines)
                 rows += piece.num_rows
 
-    def _refused(self, batch_id: int, rows_before: int, found: tuple[int, str], why: str) -> WorldError:
-        row, column = found
+    def _refused(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
+        """The error for a row of the batch. ``position``: the row's number in its Arrow record batch, and the column.
+        ``rows_before``: the number of rows in the record batches before."""
+        row, column = position
         return WorldError(
-            f"{self._target.where}: batch {batch_id} of task {self._row[0]}, row {rows_before + row} from 0: "
-            f"column {column} {why}"
+            f"{self._target.where}: batch {batch_id} of task {self._row[0]}, row {rows_before + row} (counted from 0): "
+            f"column {column} {reason}"
         )
 
     # -- the table ----------------------------------------------------------------------------------------------------
 
-    def _make_fit(self, session: Session, schema: StructType) -> None:
-        """Create missing tables where this is configured, and compare their columns with those of the rows."""
+    def _ensure_tables(self, session: PostgresSession, schema: StructType) -> None:
+        """Create missing tables where this is configured, and compare their columns with those of the rows.
+
+        :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
+        """
         target = self._target
         check_keys(schema, target.key_columns)
         self._make_table(session, self._table, schema, target.key_columns, may_create=target.auto_create)
         if self._bad_table is not None:
-            self._make_table(session, self._bad_table, ROW, (), may_create=True)
+            self._make_table(session, self._bad_table, DEAD_LETTER_SCHEMA, (), may_create=True)
 
     def _make_table(
-        self, session: Session, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
+        self, session: PostgresSession, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
     ) -> None:
+        """Check that rows of ``schema`` fit into ``table`` (a quoted name). If the table is missing and ``may_create``,
+        create it with ``key_columns`` as its primary key.
+
+        :raises WorldError: when the table is missing and must not be created, or the rows do not fit.
+        """
         if not (columns := columns_of(session, table)):
             if not may_create:
                 raise WorldError(f"{self._target.where} has no table {table}; create it, or set auto.create=true")
@@ -379,10 +453,11 @@ class PostgresWriter:
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _borrow(self) -> Session:
-        """The idle session, or a new one.
+    def _borrow(self) -> PostgresSession:
+        """The idle session, or a new one. The caller must return it by :meth:`_give_back`.
 
         :raises FencedError: when this writer is closed.
+        :raises UnreachableError: when the server cannot be reached.
         """
         with self._lock:
             session, self._idle = self._idle, None
@@ -397,11 +472,14 @@ class PostgresWriter:
 
     @property
     def _application_name(self) -> str:
+        """The name of this start's sessions on the server: it identifies task and lineage, and contains the start
+        number."""
         readable = str(self._lineage.task).encode("ascii", "replace").decode()
-        return f"{self._sessions_prefix}{self._start} {readable}"[:63]
+        return f"{self._sessions_prefix}{self._start_number} {readable}"[:63]
 
-    def _give_back(self, session: Session) -> None:
-        """Roll back an open transaction, and keep the session for the next batch unless its connection is broken."""
+    def _give_back(self, session: PostgresSession) -> None:
+        """Roll back an open transaction. Keep the session for the next batch, unless its connection is broken or this
+        writer is closed."""
         try:
             session.rollback()
         except psycopg.Error:
@@ -414,18 +492,20 @@ class PostgresWriter:
         session.close()
 
     def close(self) -> None:
-        """End the sessions. A wait of an open transaction on another thread ends with an error within 0.1 s."""
+        """End the idle session. A wait of this writer on another thread ends with an error within 0.1 s; its session
+        ends when the transaction is given back. Every later call that needs a session raises FencedError."""
         with self._lock:
             self._closed.set()
             session, self._idle = self._idle, None
             if self._used is not None:
-                self._used.is_given_up = True
+                self._used.is_abandoned = True
         if session is not None:
             session.close()
 
-    def finish(self, session: Session, batch_id: int, *, commit: bool) -> None:
+    def end_transaction(self, session: PostgresSession, batch_id: int, *, commit: bool) -> None:
         """Commit the transaction of ``session``, or with ``commit=False`` roll it back.
 
+        :raises FencedError: when the commit failed and this writer is closed.
         :raises WorldError: when the server rejected the commit, or the connection broke. The next start reads from the
             ledger whether the batch was committed.
         """
@@ -437,11 +517,12 @@ class PostgresWriter:
         finally:
             self._give_back(session)
 
-    def _world_error(self, error: psycopg.Error, what: str) -> Exception:
-        """The task's error for ``error``, which was raised during ``what``."""
+    def _world_error(self, error: psycopg.Error, operation: str) -> Exception:
+        """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
+        closed."""
         if self._closed.is_set():
             return FencedError()
-        sentence = f"{self._target.where}: {what} failed: {words_of(error)}"
+        sentence = f"{self._target.where}: {operation} failed: {message_of(error)}"
         match error:
             case errors.DeadlockDetected() | errors.SerializationFailure():
                 return _RolledBackError(sentence)
@@ -467,40 +548,42 @@ class _RolledBackError(WorldError):
 
 
 class StagedTransaction:
-    """A batch in a transaction that is still to be committed."""
+    """A batch in an open transaction. If the table has the batch already, the transaction contains nothing."""
 
-    def __init__(self, writer: PostgresWriter, session: Session, batch_id: int, *, is_new: bool) -> None:
+    def __init__(self, writer: PostgresWriter, session: PostgresSession, batch_id: int, *, is_new: bool) -> None:
+        """``is_new``: whether the table does not have the batch, so that there is something to commit."""
         self._writer = writer
-        self._session: Session | None = session
+        self._session: PostgresSession | None = session
         self._batch_id = batch_id
         self._is_new = is_new
 
-    def put_in_place(self) -> None:
-        """Commit, unless the table has the batch already.
+    def commit(self) -> None:
+        """Commit the transaction. If the table has the batch already, roll it back: it contains nothing.
 
-        :raises WorldError: when the server rejected the commit, or the connection broke.
+        :raises FencedError, WorldError: see :meth:`PostgresWriter.end_transaction`.
         """
         self._finish(commit=self._is_new)
 
-    def drop(self) -> None:
-        """Roll back the transaction unless it is committed."""
+    def clean_up(self) -> None:
+        """Roll back the transaction, unless :meth:`commit` was called."""
         self._finish(commit=False)
 
     def _finish(self, *, commit: bool) -> None:
+        """Commit or roll back the transaction, if neither was done before."""
         session, self._session = self._session, None
         if session is not None:
-            self._writer.finish(session, self._batch_id, commit=commit)
+            self._writer.end_transaction(session, self._batch_id, commit=commit)
 
 
-def columns_of(session: Session, table: str) -> list[Column]:
-    """The columns of a quoted table; none when there is no such table."""
+def columns_of(session: PostgresSession, table: str) -> list[TableColumn]:
+    """The columns of ``table`` (a quoted name) in their order; empty when there is no such table."""
     return [
-        Column(name=name, type=type_, shown_type=shown, must_be_given=must_be_given)
+        TableColumn(name=name, type=type_, shown_type=shown, must_be_given=must_be_given)
         for name, type_, shown, must_be_given in session.execute(_COLUMNS, (table,)).fetchall()
     ]
 
 
-def schema_of(session: Session, target: PostgresTarget) -> str:
+def schema_of(session: PostgresSession, target: PostgresTarget) -> str:
     """The quoted name of the schema in which the target's table is, or would be created.
 
     :raises WorldError: when the user's search path has no schema.
@@ -514,8 +597,11 @@ def schema_of(session: Session, target: PostgresTarget) -> str:
     return schema
 
 
-def make_ledger(session: Session, target: PostgresTarget) -> str:
-    """The quoted name of the ledger in the schema of the target's table; a missing ledger is created."""
+def make_ledger(session: PostgresSession, target: PostgresTarget) -> str:
+    """Create the ledger in the schema of the target's table, if it is missing. Returns its quoted name.
+
+    :raises WorldError: see :func:`schema_of`.
+    """
     ledger = f"{schema_of(session, target)}.{LEDGER}"
     if not columns_of(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
@@ -528,8 +614,9 @@ def make_ledger(session: Session, target: PostgresTarget) -> str:
     return ledger
 
 
-def words_of(error: psycopg.Error) -> str:
-    """The server's primary message; after an error in COPY also its context, with the line and the column."""
+def message_of(error: psycopg.Error) -> str:
+    """The server's primary message; after an error in COPY also its context, with the line and the column. If the error
+    has no message of the server, the first line of the error's text."""
     sentence = error.diag.message_primary
     if sentence is None:
         lines = str(error).strip().splitlines()

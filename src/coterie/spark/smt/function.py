@@ -10,16 +10,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import not_blank
-from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
-from coterie.spark.record import visible
-from coterie.spark.smt.kind import Kind, Side, key
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import without_metadata
+from coterie.spark.smt.transform_type import Side, TransformType, key
 from coterie.spark.user_code import load, well_formed
 
 Batches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A user's function over the Arrow batches of one Spark partition."""
 
 
-def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
+def _apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+    """Function: the rows that the user's function returns, without metadata columns."""
     if missing := missing_extra("python"):
         raise ValueError(missing)
     own = FUNCTION.definition
@@ -28,13 +30,15 @@ def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
     try:
         schema = cast(StructType, StructType.fromDDL(settings.read(own, "schema", str)))
     except PySparkException as error:
-        raise settings.refused("schema", str(error).strip().splitlines()[0]) from error
+        raise settings.config_error("schema", str(error).strip().splitlines()[0]) from error
     expected = to_arrow_schema(schema, timezone="UTC")
-    return visible(rows).mapInArrow(_checked(function, named, expected), schema)
+    return without_metadata(rows).mapInArrow(_checked(function, named, expected), schema)
 
 
 def _checked(function: Batches, named: str, expected: pa.Schema) -> Batches:
-    """``function`` with its columns matched to ``expected`` by name, and cast, since the JVM does not check them.
+    """A function that calls ``function`` and returns its batches with the columns in the order and of the types of
+    ``expected``: the columns are matched by name and cast, because the JVM checks neither. The returned function raises
+    TypeError when ``function`` returns other columns. ``named``: the name of ``function`` in that message.
 
     The inner function is sent to Python processes by value, so Coterie need not be installed in their Python.
     """
@@ -50,7 +54,7 @@ def _checked(function: Batches, named: str, expected: pa.Schema) -> Batches:
     return run
 
 
-FUNCTION = Kind(
+FUNCTION = TransformType(
     name="Function",
     package=None,
     keys=(
@@ -58,9 +62,9 @@ FUNCTION = Kind(
             "function",
             "package.module:name of a function from an iterator of pyarrow.RecordBatch to another such iterator.",
             "Function",
-            check=well_formed,
+            validator=well_formed,
         ),
-        key("schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", check=not_blank),
+        key("schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank),
     ),
     apply=_apply,
     takes_predicate=False,

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 
 def whole_match(spark: SparkSession, regex: str) -> str:
-    """A pattern that matches a text when ``regex`` matches all of it.
+    """A pattern that a search in a text (Spark's ``rlike``) finds only if ``regex`` matches the whole text.
 
     :raises ValueError: when ``regex`` is not a valid Java regular expression.
     """

@@ -6,66 +6,74 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import Definition, Key, not_blank
-from coterie.spark.end_config import EndConfig
-from coterie.spark.record import Part, has, part_of
-from coterie.spark.smt.kind import key
+from coterie.config.definition import ConfigDef, ConfigKey, not_blank
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn, has_metadata, metadata_column
 from coterie.spark.smt.patterns import whole_match
+from coterie.spark.smt.transform_type import key
 
 PACKAGE = "org.apache.kafka.connect.transforms.predicates"
+"""The Java package of Connect's predicates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredicateKind:
-    """One type of predicate."""
+class PredicateType:
+    """One type of predicate: what ``predicates.<alias>.type`` names."""
 
     name: str
-    keys: tuple[Key, ...]
+    """The name of Connect's class, without the package."""
+    keys: tuple[ConfigKey, ...]
     """The config keys, without the prefix ``predicates.<alias>.``."""
-    matches: Callable[[DataFrame, EndConfig], Column]
-    """Raises PySparkException or ValueError when the rows do not fit; the error is reported for the first key, or the
-    type."""
+    matches: Callable[[DataFrame, PrefixedConfig], Column]
+    """Returns whether a row matches the predicate with this config; null means no match. Raises PySparkException or
+    ValueError when the columns of the rows do not fit; the error is reported for the first of ``keys``, or for ``type``
+    if there are no keys."""
     uses_headers: bool = False
+    """Whether the predicate uses the headers of records."""
 
     @property
-    def definition(self) -> Definition:
-        return Definition(self.keys)
+    def definition(self) -> ConfigDef:
+        return ConfigDef(self.keys)
 
 
-def _topic_matches(rows: DataFrame, settings: EndConfig) -> Column:
+def _topic_matches(rows: DataFrame, settings: PrefixedConfig) -> Column:
     pattern = settings.read(TOPIC_NAME_MATCHES.definition, "pattern", str)
-    return part_of(rows, Part.TOPIC).rlike(whole_match(rows.sparkSession, pattern))
+    return metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match(rows.sparkSession, pattern))
 
 
-TOPIC_NAME_MATCHES = PredicateKind(
+TOPIC_NAME_MATCHES = PredicateType(
     name="TopicNameMatches",
-    keys=(key("pattern", "Java regular expression for the whole topic.", "Topic", check=not_blank),),
+    keys=(key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
     matches=_topic_matches,
 )
 
 
-def _has_header(rows: DataFrame, settings: EndConfig) -> Column:
+def _has_header(rows: DataFrame, settings: PrefixedConfig) -> Column:
     name = settings.read(HAS_HEADER_KEY.definition, "name", str)
-    return F.exists(part_of(rows, Part.HEADERS), lambda one: one["key"] == F.lit(name))
+    return F.exists(metadata_column(rows, MetadataColumn.HEADERS), lambda one: one["key"] == F.lit(name))
 
 
-HAS_HEADER_KEY = PredicateKind(
+HAS_HEADER_KEY = PredicateType(
     name="HasHeaderKey",
-    keys=(key("name", "The header's name.", "Header", check=not_blank),),
+    keys=(key("name", "The header's name.", "Header", validator=not_blank),),
     matches=_has_header,
     uses_headers=True,
 )
 
 
-def _is_tombstone(rows: DataFrame, settings: EndConfig) -> Column:
-    return part_of(rows, Part.TOMBSTONE) if has(rows, Part.TOMBSTONE) else F.lit(False)
+def _is_tombstone(rows: DataFrame, settings: PrefixedConfig) -> Column:
+    return (
+        metadata_column(rows, MetadataColumn.TOMBSTONE)
+        if has_metadata(rows, MetadataColumn.TOMBSTONE)
+        else F.lit(False)
+    )
 
 
-RECORD_IS_TOMBSTONE = PredicateKind(name="RecordIsTombstone", keys=(), matches=_is_tombstone)
+RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), matches=_is_tombstone)
 
-PREDICATES: Mapping[str, PredicateKind] = {
+PREDICATES: Mapping[str, PredicateType] = {
     name: kind
     for kind in (TOPIC_NAME_MATCHES, HAS_HEADER_KEY, RECORD_IS_TOMBSTONE)
     for name in (kind.name, f"{PACKAGE}.{kind.name}")
 }
-"""Every predicate, by Connect's class name with and without its package."""
+"""Every type of predicate, by Connect's class name with and without its package."""

@@ -11,11 +11,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import not_blank
-from coterie.spark.end_config import EndConfig
-from coterie.spark.record import hidden_names, visible
-from coterie.spark.smt.kind import Kind, Side, key
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import metadata_names, without_metadata
+from coterie.spark.smt.transform_type import Side, TransformType, key
 
 VIEW = "source"
+"""The name in queries for the rows to which the transform is applied."""
 
 _REFUSED = {
     "Aggregate": "aggregates and GROUP BY",
@@ -40,13 +41,14 @@ _REFUSED = {
     "LocalRelation": "VALUES",
     "Range": "functions that make a table",
 }
-"""The nodes of a plan that do not work row by row, with their names in error messages for users."""
+"""By Spark's name: the nodes of a plan that do not work row by row, each with its name in error messages for users."""
 
 
-def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
+def _apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+    """Sql: the result of the query, with the rows' metadata columns."""
     query = settings.read(SQL.definition, "query", str)
     # The view is in the session of this task only, so it cannot replace the view of another task.
-    visible(rows).createOrReplaceTempView(VIEW)
+    without_metadata(rows).createOrReplaceTempView(VIEW)
     try:
         analysed = _analysed(rows.sparkSession, query)
         return _dataset(rows.sparkSession, _on_rows(rows, analysed))
@@ -55,7 +57,7 @@ def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
 
 
 def _analysed(spark: SparkSession, query: str) -> Any:
-    """The resolved plan of the query."""
+    """Spark's resolved plan of the query, which is not executed."""
     session, jvm = spark._jsparkSession, spark._jvm
     assert jvm is not None
     state = session.sessionState()
@@ -65,17 +67,18 @@ def _analysed(spark: SparkSession, query: str) -> Any:
 
 
 def _dataset(spark: SparkSession, plan: Any) -> DataFrame:
+    """The DataFrame of a plan."""
     jvm = spark._jvm
     assert jvm is not None
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _on_rows(rows: DataFrame, plan: Any) -> Any:
-    """The chain of nodes in ``plan``, applied to the plan of ``rows`` instead of the view.
+    """The plan that applies the nodes of ``plan``, the resolved plan of a query over the view, to ``rows``.
 
-    :raises ValueError: when the plan is not a chain of projections, filters and generators over the view.
+    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over the view.
     """
-    hidden = hidden_names(rows)
+    hidden = metadata_names(rows)
     own = rows._jdf.queryExecution().analyzed()
     chain = list(_chain(plan))
     for node in reversed(chain):
@@ -84,11 +87,15 @@ def _on_rows(rows: DataFrame, plan: Any) -> Any:
 
 
 def _chain(plan: Any) -> Iterator[Any]:
-    """The nodes above the view, from the top, without aliases of subqueries in FROM: the plan is already resolved."""
+    """The nodes of ``plan`` above the view, from the top. Aliases of subqueries in FROM are left out: they have no
+    effect, because the plan is already resolved.
+
+    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over the view.
+    """
     while True:
         name = str(plan.nodeName())
         if not plan.subqueries().isEmpty():
-            raise ValueError("it has a subquery in an expression; a query works row by row")
+            raise ValueError("the query has a subquery in an expression; a query works row by row")
         if name == "SubqueryAlias":
             if str(plan.identifier().name()) == VIEW and str(plan.child().nodeName()) == "View":
                 return
@@ -97,13 +104,16 @@ def _chain(plan: Any) -> Iterator[Any]:
         if name not in ("Project", "Filter", "Generate"):
             what = _REFUSED.get(name)
             if what is None:
-                raise ValueError(f"it is not a SELECT … FROM {VIEW} that works row by row ({name})")
-            raise ValueError(f"it uses {what}; a query works row by row and reads only {VIEW}")
+                raise ValueError(
+                    f"the query is not a SELECT … FROM {VIEW} that works row by row: its plan contains {name}"
+                )
+            raise ValueError(f"the query uses {what}; a query works row by row and reads only {VIEW}")
         yield plan
         plan = plan.child()
 
 
 def _with_child(spark: SparkSession, node: Any, child: Any, hidden: list[str]) -> Any:
+    """The plan ``node`` with ``child`` as its only child. A projection also passes the columns ``hidden`` on."""
     jvm = spark._jvm
     assert jvm is not None
     seq = jvm.PythonUtils.toSeq
@@ -114,10 +124,10 @@ def _with_child(spark: SparkSession, node: Any, child: Any, hidden: list[str]) -
     return node.copy(node.projectList().appendedAll(seq(passed)), child)
 
 
-SQL = Kind(
+SQL = TransformType(
     name="Sql",
     package=None,
-    keys=(key("query", "SELECT … FROM source, over each row.", "Query", check=not_blank),),
+    keys=(key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
     apply=_apply,
     takes_predicate=False,
 )

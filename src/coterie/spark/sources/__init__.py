@@ -1,1 +1,1 @@
-"""Source connectors."""
+"""The sources (plug-ins that read the input of a connector): files, Kafka, a user's function, and generated rows."""

@@ -1,7 +1,8 @@
-"""The files that Spark's file source planned for a batch, read from the checkpoint, and checks of such a plan.
+"""The log of Spark's file source in a checkpoint: the files that are planned for a batch, and checks of these files.
 
-The source writes the files of a batch to ``sources/0`` before the batch is planned in ``offsets``, and a replay reads
-them from there. Between planning and reading, Spark loses or duplicates rows in two cases:
+Spark's file source writes the names of a batch's files to its log, ``sources/0``, before the batch is planned in
+``offsets``. A replay of the batch takes the files from this log. Between planning and reading, Spark loses or
+duplicates rows in two cases:
 
 - a file that was deleted in the meantime is skipped without an error;
 - a name with a character of a glob pattern makes Spark read *other* files of its batch twice (SPARK-58518).
@@ -23,10 +24,12 @@ from coterie.spark.positions import (
 )
 
 GLOB_CHARACTERS = frozenset("{}[]*?\\")
+"""The characters that have a meaning in a glob pattern (``*.csv``) of Hadoop."""
 
 
 def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
-    """The local paths of the files that are planned for batch ``batch_id``, sorted."""
+    """The local paths of the files that are planned for batch ``batch_id``, sorted. They include the files that other
+    tasks read: each task's source lists the whole folder."""
     sources = checkpoint / "sources" / "0"
     first = _source_offset(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
     found: set[str] = set()
@@ -36,8 +39,8 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
 
 
 def read_files(checkpoint: Path) -> Positions:
-    """The files of all committed batches, including those of other tasks: modification time in ms by URI, both as Spark
-    wrote them."""
+    """The files of all committed batches: modification time in ms since the Unix epoch, by URI, both as Spark wrote
+    them. The files include those that other tasks read."""
     offset = committed_offset(checkpoint)
     last = -1 if offset is None else _number(offset)
     numbers: dict[int, Path] = {}
@@ -53,11 +56,12 @@ def read_files(checkpoint: Path) -> Positions:
     return found
 
 
-def seed_read_files(checkpoint: Path, files: Positions) -> None:
-    """Record ``files`` as read in a checkpoint without batches.
+def write_initial_read_files(checkpoint: Path, files: Positions) -> None:
+    """Record ``files``, modification times by URI, as read in a checkpoint without batches: a query on the checkpoint
+    does not read these files.
 
-    This commits two batches. Spark plans the last batch again at every start; if that were the batch with all files,
-    Spark would check each of them.
+    This commits two batches, the first with all files. Spark plans the last batch again at every start: if this were
+    the batch with all files, Spark would check each of them.
     """
     entries = [json.dumps({"path": uri, "timestamp": at_ms, "batchId": 0}) for uri, at_ms in sorted(files.items())]
     write_source_log(checkpoint, entries)
@@ -65,29 +69,34 @@ def seed_read_files(checkpoint: Path, files: Positions) -> None:
 
 
 def names_with_glob_characters(paths: Iterable[str]) -> list[str]:
+    """Those of ``paths`` that contain one of :data:`GLOB_CHARACTERS`."""
     return [path for path in paths if GLOB_CHARACTERS & set(path)]
 
 
 def vanished(paths: Iterable[str]) -> list[str]:
+    """Those of ``paths`` at which there is no file now."""
     return [path for path in paths if not os.path.exists(path)]
 
 
 def local_path(uri: str) -> str:
-    """The path of a ``file:`` URI, or of a plain path."""
+    """The local path of ``uri``, a ``file:`` URI; a path that is no such URI is returned unchanged."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
 def _source_offset(checkpoint: Path, batch_id: int) -> int:
-    """The number in the source's log up to which a batch reads."""
+    """The number of the last entry of the source's log that batch ``batch_id`` reads; -1 when the source had no input
+    yet."""
     offset = planned_offset(checkpoint, batch_id)
     return -1 if offset is None else _number(offset)
 
 
 def _number(offset: str) -> int:
+    """The number of a log entry, from the source's offset as Spark wrote it."""
     return int(json.loads(offset)["logOffset"])
 
 
 def _entries(sources: Path, number: int) -> list[dict[str, Any]]:
+    """The lines of entry ``number`` of the log in the folder ``sources``: each describes one file."""
     plain = sources / str(number)
     # Every tenth file is compact: it contains all entries so far, and may have replaced the plain file.
     text = (plain if plain.exists() else sources / f"{number}.compact").read_text()

@@ -1,4 +1,4 @@
-"""``FileSource``: a connector that reads the files of a folder as they arrive, each by exactly one of its tasks.
+"""``FileSource``: reads the files of a folder as they arrive; each file is read by exactly one task of the connector.
 
 Spark's file source loses or duplicates rows in some cases. In Coterie each of these cases fails the task with the names
 of the files, or cannot happen:
@@ -7,11 +7,11 @@ of the files, or cannot happen:
 - a name with ``{ } [ ] * ? \\`` makes Spark read other files twice: a batch with such a name fails before it is read;
 - Spark skips a file that was deleted after planning without an error: every file of the batch must still exist when its
   rows are written, otherwise the batch is not committed;
-- Spark reads a malformed line of CSV or JSON as nulls without an error: the mode is ``FAILFAST`` unless the config
-  contains another one; and the header of a CSV file must contain the columns of the schema.
+- Spark reads a malformed line of CSV or JSON as nulls without an error: the option ``mode`` is ``FAILFAST``, unless the
+  config sets it; and with the option ``header`` a CSV file's header must contain the columns of the schema.
 
-With ``errors.tolerance=all`` a malformed line is a bad record. Spark keeps the text of malformed lines only; of a row
-that a later step finds to be bad, only the columns are available.
+With ``errors.tolerance=all`` a malformed line is a bad record, reported with its text. Spark keeps the text of
+malformed lines only: a row that is found to be bad in a later step is reported with its columns as JSON.
 """
 
 import os
@@ -29,21 +29,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, POLL, RECORD, fault
-from coterie.spark.bad_records.keys import TOLERANCE, tolerance_of
+from coterie.spark.bad_records.error_columns import (
+    ERROR,
+    ERROR_TYPE,
+    ORIGINAL,
+    ORIGINAL_RECORD_TYPE,
+    STAGE_TASK_POLL,
+    error_value,
+)
+from coterie.spark.bad_records.keys import TOLERANCE, error_tolerance_of
 from coterie.spark.columns import ddl_of
-from coterie.spark.end_config import OPTIONS, EndConfig
-from coterie.spark.failures import sentence_of
+from coterie.spark.failures import message_of
 from coterie.spark.generations.split import SplitFunction, sql_task
 from coterie.spark.generations.stores import FilePositions, PositionStore
-from coterie.spark.jars import missing
+from coterie.spark.jars import missing_package_message
 from coterie.spark.paths import SOURCE_GROUP, as_path, local_file_path
 from coterie.spark.positions import Positions
-from coterie.spark.record import column
+from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig
+from coterie.spark.record_columns import column
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
+from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, TaskInput
 from coterie.spark.sources.file_log import (
     local_path,
     names_with_glob_characters,
@@ -51,19 +58,21 @@ from coterie.spark.sources.file_log import (
     vanished,
 )
 from coterie.spark.sources.folder_size import FolderSize
-from coterie.spark.transforms import first_sentence
+from coterie.spark.transforms import first_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+"""The values of ``format``: Spark's names of file formats."""
 LINES = ("csv", "json")
-"""The formats for which Spark returns the text of a record that does not fit the schema."""
+"""The formats for which Spark returns the text of a line that does not fit the schema."""
 SAMPLED_FILES = 100
 SAMPLED_BYTES = 32 << 20
-"""The most files, and about the most bytes, that are read to infer columns."""
+"""The most files, and about the most bytes of files, from which columns are inferred."""
 UNPACKED_TIMES = 8
-"""The assumed ratio of the size of rows to the size of their compressed file."""
+"""How many times as large as its compressed file the rows are assumed to be."""
 _PACKED = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
+"""The ends of the names of compressed files that Spark decompresses."""
 
-OURS = {
+RESERVED_OPTIONS = {
     "path": "is set by source.path",
     "maxfilespertrigger": "is set by source.max.files.per.trigger",
     "maxbytespertrigger": "is set by source.max.bytes.per.trigger",
@@ -75,38 +84,40 @@ OURS = {
     "ignoremissingfiles": "would skip deleted files without an error",
     "ignorecorruptfiles": "would skip broken files without an error",
 }
-"""Options of Spark's file source, in lower case, that the user cannot set, and the reasons."""
-OURS_WITH_TOLERANCE = dict.fromkeys(
+"""By name in lower case, the options of Spark's file source that the user cannot set: the reason, as the end of a
+sentence that begins with ``it``."""
+RESERVED_OPTIONS_WITH_TOLERANCE = dict.fromkeys(
     ("mode", "columnnameofcorruptrecord"), "would hide malformed lines, which errors.tolerance=all makes bad records"
 )
+"""The same for further options, with ``errors.tolerance=all`` and a format of :data:`LINES`."""
 FILE_HEADER = "file"
-"""The key of the header that contains the file of a bad record."""
+"""The key of the header that contains the URI of the file from which a bad record was read."""
 _MALFORMED = "__coterie_malformed"
-"""The text of a line that does not fit the schema."""
+"""The column with the text of a line that does not fit the schema; null for a line that fits."""
 
-DEFINITION = Definition(
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name="format",
             type=Type.STRING,
             documentation="Format of the files that are read.",
             importance=Importance.HIGH,
-            check=one_of(FORMATS),
+            validator=one_of(FORMATS),
             group=SOURCE_GROUP,
             width=Width.SHORT,
             display_name="Source format",
         ),
-        Key(
+        ConfigKey(
             name="path",
             type=Type.STRING,
             documentation="Folder whose files are read. Write a file elsewhere first, then rename it into the folder.",
             importance=Importance.HIGH,
-            check=local_file_path,
+            validator=local_file_path,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Source folder",
         ),
-        Key(
+        ConfigKey(
             name="schema",
             type=Type.STRING,
             documentation=(
@@ -115,22 +126,22 @@ DEFINITION = Definition(
             ),
             optional=True,
             importance=Importance.HIGH,
-            check=not_blank,
+            validator=not_blank,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Source columns",
         ),
-        Key(
+        ConfigKey(
             name="max.files.per.trigger",
             type=Type.INT,
             documentation="The most files in one batch, counted over all tasks of the connector.",
             default="1000",
-            check=at_least(1),
+            validator=at_least(1),
             group=SOURCE_GROUP,
             width=Width.SHORT,
             display_name="Files per trigger",
         ),
-        Key(
+        ConfigKey(
             name="max.bytes.per.trigger",
             type=Type.LONG,
             documentation=(
@@ -138,69 +149,79 @@ DEFINITION = Definition(
                 "max.files.per.trigger. A batch has at least one file."
             ),
             optional=True,
-            check=at_least(1),
+            validator=at_least(1),
             group=SOURCE_GROUP,
             width=Width.SHORT,
             display_name="Bytes per trigger",
         ),
     )
 )
-WITHOUT_SCHEMA = Definition(tuple(key for key in DEFINITION.keys if key.name != "schema"))
-STATED = Definition(tuple(replace(key, optional=False) for key in DEFINITION.keys if key.name == "schema"))
+DEFINITION_WITHOUT_SCHEMA = ConfigDef(tuple(key for key in DEFINITION.keys if key.name != "schema"))
+"""The keys for the format text, whose only column is ``value``."""
+REQUIRED_SCHEMA = ConfigDef(tuple(replace(key, optional=False) for key in DEFINITION.keys if key.name == "schema"))
 """The key ``schema`` as a required key: in a task's config it is set, if necessary by inference."""
 TEXT = StructType([StructField("value", StringType())])
+"""The columns of the format text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Reads the files of a folder whose path hashes to this task."""
+    """Reads those files of a folder that the split assigns to this task by the hash of the file's path."""
 
-    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
-    identity: ClassVar[tuple[str, ...]] = ("path",)
-    access: ClassVar[tuple[str, ...]] = ("path",)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    identity_keys: ClassVar[tuple[str, ...]] = ("path",)
+    connection_keys: ClassVar[tuple[str, ...]] = ("path",)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
-    sifts_bad_records: ClassVar[bool] = True
-    store: ClassVar[PositionStore] = FilePositions()
-    can_rotate: ClassVar[bool] = False
+    reports_bad_records: ClassVar[bool] = True
+    position_store: ClassVar[PositionStore] = FilePositions()
+    can_wait_for_rows: ClassVar[bool] = False
 
     format: str
     path: str
+    """The folder: the value of ``source.path``."""
     columns: str | None
-    """The schema, as in CREATE TABLE; None for text."""
+    """The value of ``schema``, as in CREATE TABLE; None for the format text."""
     bound: Mapping[str, str]
-    """Spark's option that limits the size of a batch."""
+    """The option of Spark that limits the files or the bytes of a batch, with its value."""
     options: Mapping[str, str]
+    """The user's options of Spark's file source."""
     is_tolerant: bool
-    """Whether rows have the error columns; see ``bad_records/hidden.py``."""
-    share: Share
+    """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
+    task_input: TaskInput
     _folder_size: FolderSize = field(default_factory=FolderSize, repr=False, compare=False)
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
-        return WITHOUT_SCHEMA if config.config.get(config.key("format"), "").strip() == "text" else DEFINITION
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
+        return (
+            DEFINITION_WITHOUT_SCHEMA if config.config.get(config.key("format"), "").strip() == "text" else DEFINITION
+        )
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """The checks that need Spark: the columns, unless they are still to be inferred, the names of the options,
-        the jar for Avro."""
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Errors, by the user's key: both limits of a batch are set, a missing jar for Avro, columns that Spark cannot
+        parse, and options that the user cannot set or that Spark does not have. Columns that are yet to be inferred are
+        not checked."""
         found: dict[str, list[str]] = {}
         if all(config.key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             sentence = (
                 f"Spark limits a batch by files or by bytes: remove this key or {config.key('max.files.per.trigger')}"
             )
-            found |= config.error("max.bytes.per.trigger", sentence)
-        if config.read(DEFINITION, "format", str) == "avro" and (lacking := missing(spark, "avro")) is not None:
-            return found | config.error("format", lacking)
+            found |= config.error_by_key("max.bytes.per.trigger", sentence)
+        if (
+            config.read(DEFINITION, "format", str) == "avro"
+            and (lacking := missing_package_message(spark, "avro")) is not None
+        ):
+            return found | config.error_by_key("format", lacking)
         try:
-            if not cls.open_keys(config):
+            if not cls.keys_to_infer(config):
                 columns_of(spark, config)
         except ConfigError as error:
             found |= error.listed
         format_ = config.read(DEFINITION, "format", str)
         is_tolerant = config.config.get(TOLERANCE, "").strip() == "all"
-        refused = OURS | (OURS_WITH_TOLERANCE if is_tolerant and format_ in LINES else {})
-        for option in config.under(OPTIONS):
+        refused = RESERVED_OPTIONS | (RESERVED_OPTIONS_WITH_TOLERANCE if is_tolerant and format_ in LINES else {})
+        for option in config.values_under(OPTIONS):
             key = config.key(OPTIONS + option)
             if why := refused.get(option.lower()):
                 found[key] = [f"Option {option} cannot be set: it {why}"]
@@ -209,56 +230,58 @@ class FileSource:
         return found
 
     @classmethod
-    def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """``schema``, where the config does not contain the columns."""
+    def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
+        """``schema`` when the config does not set it, else nothing. Nothing for the format text."""
         own = cls.definition(config)
         is_open = any(key.name == "schema" for key in own.keys) and config.find(own, "schema", str) is None
         return ("schema",) if is_open else ()
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """The columns that Spark infers from some of the existing files.
+    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+        """The value of ``schema`` that Spark infers from some of the existing files; empty when the config sets it.
 
         :raises ConfigError: when there is no file, or Spark finds no columns.
         """
-        if not cls.open_keys(config):
+        if not cls.keys_to_infer(config):
             return {}
         return {"schema": inferred_columns(spark, config)}
 
     @classmethod
-    def parts(cls, config: EndConfig) -> Sequence[str]:
-        """One partition: the folder, which every task lists completely."""
+    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+        """One source partition, the folder: every task lists the whole folder."""
         return [config.read(DEFINITION, "path", str)]
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """As many tasks as ``tasks_max`` allows: each reads the files whose path hashes to its number."""
+        """``tasks_max`` tasks, all with the same source partition: each task reads the files whose path hashes to its
+        task number."""
         return [parts] * tasks_max
 
     @classmethod
-    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """No positions: all files of a folder are read."""
+    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+        """No positions: all files that are in the folder are read."""
         return {}
 
     @classmethod
-    def of(cls, config: EndConfig, share: Share) -> Self:
+    def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         format_ = config.read(DEFINITION, "format", str)
         size = config.find(DEFINITION, "max.bytes.per.trigger", int)
         files = config.read(DEFINITION, "max.files.per.trigger", int)
         return cls(
             format=format_,
             path=config.read(DEFINITION, "path", str),
-            columns=None if format_ == "text" else config.read(STATED, "schema", str),
+            columns=None if format_ == "text" else config.read(REQUIRED_SCHEMA, "schema", str),
             bound={"maxFilesPerTrigger": str(files)} if size is None else {"maxBytesPerTrigger": str(size)},
-            options=config.under(OPTIONS),
-            is_tolerant=tolerance_of(config.config) is not None,
-            share=share,
+            options=config.values_under(OPTIONS),
+            is_tolerant=error_tolerance_of(config.config) is not None,
+            task_input=task_input,
         )
 
     def schema(self, spark: SparkSession) -> StructType:
         return TEXT if self.columns is None else cast(StructType, StructType.fromDDL(self.columns))
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
+        """See :meth:`Source.read`. The user's options replace the defaults that are set here."""
         defaults = {"maxFileAge": "365000d", **self.bound}
         schema = self.schema(spark)
         if has_lines := self.format in LINES:
@@ -268,14 +291,16 @@ class FileSource:
             schema = StructType([*schema.fields, StructField(_MALFORMED, StringType())])
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
             defaults["enforceSchema"] = "false"
-        self._folder_size.look(self.path)
+        self._folder_size.check(self.path)
         reader = spark.readStream.format(self.format).schema(schema)
         rows = reader.options(**defaults).options(**self.options).load(self.path)
         rows = rows.where(self._is_own("_metadata.file_path"))
-        return self._with_hidden(rows, has_lines=has_lines) if self.is_tolerant else rows
+        return self._with_error_columns(rows, has_lines=has_lines) if self.is_tolerant else rows
 
-    def _with_hidden(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
-        """``rows`` with the error columns; with ``has_lines``, those of a malformed line contain its text."""
+    def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
+        """``rows`` with the error columns in place of the column :data:`_MALFORMED`. With ``has_lines``, which means
+        that ``rows`` has this column, a malformed line is an error, and its original record contains the line's
+        text."""
         columns = [column(name) for name in rows.columns if name != _MALFORMED]
         file = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
@@ -285,7 +310,7 @@ class FileSource:
             text = F.coalesce(malformed, text)
             what = f" is not {self.format.upper()} with the columns of the schema"
             message = F.concat(F.lit("a line of "), file, F.lit(what))
-            error = F.when(malformed.isNotNull(), fault(POLL, type(self).__name__, message))
+            error = F.when(malformed.isNotNull(), error_value(STAGE_TASK_POLL, type(self).__name__, message))
         header = F.struct(F.lit(FILE_HEADER).alias("key"), file.cast("binary").alias("value"))
         known = {
             "value": text.cast("binary"),
@@ -293,19 +318,21 @@ class FileSource:
             "timestamp": F.col("_metadata.file_modification_time"),
         }
         nothing = F.lit(None)
-        original = F.struct(*(known.get(name, nothing).alias(name) for name in RECORD.names))
-        return rows.select(*columns, original.cast(RECORD).alias(ORIGINAL), error.cast(FAULT).alias(ERROR))
+        original = F.struct(*(known.get(name, nothing).alias(name) for name in ORIGINAL_RECORD_TYPE.names))
+        return rows.select(
+            *columns, original.cast(ORIGINAL_RECORD_TYPE).alias(ORIGINAL), error.cast(ERROR_TYPE).alias(ERROR)
+        )
 
-    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Computed from the sizes of the files and, where they have footers, their rows, including files of other
-        tasks."""
+    def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """See :meth:`Source.is_batch_small`. Computed from the sizes of the batch's files and, for formats with a
+        footer, from the numbers of rows in the footers. The files of other tasks count, too."""
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:
                 size_bytes += self._unpacked_bytes(path)
                 rows += self._counted_rows(path)
             except FileNotFoundError:
-                continue  # check_read fails the batch.
+                continue  # check_after_read fails the batch.
             except (OSError, pa.ArrowException):
                 return False  # Spark reports the error in the file.
             if size_bytes > SMALL_BATCH_BYTES or rows > SMALL_BATCH_ROWS:
@@ -313,12 +340,18 @@ class FileSource:
         return True
 
     def _unpacked_bytes(self, path: str) -> int:
-        """The approximate size of a file's rows after decompression, in bytes."""
+        """The approximate size of a file's rows after decompression, in bytes.
+
+        :raises FileNotFoundError: when the file was deleted.
+        """
         is_packed = self.format in ("avro", "orc", "parquet") or path.endswith(_PACKED)
         return os.stat(path).st_size * (UNPACKED_TIMES if is_packed else 1)
 
     def _counted_rows(self, path: str) -> int:
-        """The number of rows in the footer of a file; 0 for formats without a footer."""
+        """The number of rows of a file, as its footer states it; 0 for formats without a footer.
+
+        :raises OSError, pa.ArrowException: when the footer cannot be read.
+        """
         match self.format:
             case "parquet":
                 return int(pyarrow.parquet.read_metadata(path).num_rows)
@@ -327,12 +360,13 @@ class FileSource:
             case _:
                 return 0
 
-    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Check a batch before it is read.
+    def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
+        """Check the names of a batch's files, before the batch is read.
 
-        :raises WorldError: when Spark would read files of the batch twice.
+        :raises WorldError: when a name contains a character of a glob pattern: Spark would read files of the batch
+            twice.
         """
-        self._folder_size.look(self.path)
+        self._folder_size.check(self.path)
         if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} was not read: a file's name contains one of {{ }} [ ] * ? \\, with which Spark "
@@ -340,10 +374,10 @@ class FileSource:
                 f"connector and the rows that it has written, and create it again. The files: {_listed(odd)}"
             )
 
-    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Check a batch after it was read and before it is committed.
+    def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
+        """Check that the files of a batch exist, after the batch was read and before it is committed.
 
-        :raises WorldError: when a file of this task no longer exists.
+        :raises WorldError: when a file of the batch that this task reads no longer exists: Spark has skipped its rows.
         """
         gone = vanished(planned_files(checkpoint, batch_id))
         if mine := self._own(spark, gone):
@@ -353,7 +387,8 @@ class FileSource:
             )
 
     def _own(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
-        """The elements of ``paths`` that the split assigns to this task, computed with Spark, whose hash is used."""
+        """Those of ``paths``, local paths, that the split assigns to this task. Computed with Spark, because the split
+        uses Spark's hash of the URI that Hadoop makes of a path."""
         if not paths:
             return []
         path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
@@ -362,27 +397,31 @@ class FileSource:
         return [row["path"] for row in rows.where(self._is_own("uri")).select("path").collect()]
 
     def _is_own(self, uri: str) -> str:
-        """SQL for whether the split assigns the file to this task; ``uri`` is the column with the file's URI."""
-        return f"{sql_task(self.share.function, uri, self.share.count)} = {self.share.index}"
+        """A condition in Spark SQL: whether the split assigns a file to this task. ``uri`` is the SQL expression of the
+        file's URI."""
+        own = self.task_input
+        return f"{sql_task(own.split_function, uri, own.task_count)} = {own.task_number}"
 
 
-def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
-    """The columns in ``schema``; needs a running Spark.
+def columns_of(spark: SparkSession, config: PrefixedConfig) -> StructType:
+    """The columns that the config states in ``schema``; for the format text the column ``value``. ``spark`` only
+    ensures that Spark runs.
 
-    :raises ConfigError: when Spark cannot parse them.
+    :raises ConfigError: when Spark cannot parse ``schema``.
     """
     if config.read(DEFINITION, "format", str) == "text":
         return TEXT
     try:
-        return cast(StructType, StructType.fromDDL(config.read(STATED, "schema", str)))
+        return cast(StructType, StructType.fromDDL(config.read(REQUIRED_SCHEMA, "schema", str)))
     except PySparkException as error:
-        raise config.refused("schema", first_sentence(error)) from error
+        raise config.config_error("schema", first_line(error)) from error
 
 
-def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
-    """The columns, as in CREATE TABLE, that Spark infers from some files of the folder.
+def inferred_columns(spark: SparkSession, config: PrefixedConfig) -> str:
+    """The columns, as in CREATE TABLE, that Spark infers from some files of the folder (:func:`sampled_files`), with
+    the user's options.
 
-    :raises ConfigError: when there is no file, or Spark finds no columns.
+    :raises ConfigError: when there is no file, or Spark cannot read a file or finds no columns.
     """
     folder, format_ = str(as_path(config.read(DEFINITION, "path", str))), config.read(DEFINITION, "format", str)
     key = config.key("schema")
@@ -393,9 +432,9 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
     # inferSchema is for csv. mergeSchema is for orc and parquet: Spark reads the schema of all files, not of one.
     reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
-        columns = reader.options(**config.under(OPTIONS)).load(sample).schema
+        columns = reader.options(**config.values_under(OPTIONS)).load(sample).schema
     except (PySparkException, Py4JJavaError) as error:
-        sentence = f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"
+        sentence = f"No columns can be inferred: {message_of(error)}. Set {key}, or try again"
         raise ConfigError({key: [sentence]}) from error
     kept = [field for field in columns.fields if field.name != "_corrupt_record"]
     if not kept:
@@ -404,8 +443,8 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
 
 
 def sampled_files(folder: str) -> list[str]:
-    """The first files of ``folder`` that Spark would read, up to :data:`SAMPLED_FILES` and about
-    :data:`SAMPLED_BYTES`; at least one, if there is any."""
+    """The first files of ``folder`` and its subfolders, by path, that Spark would read: at most :data:`SAMPLED_FILES`
+    files, and :data:`SAMPLED_BYTES` bytes together, but at least one file if there is one."""
     found: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
@@ -424,6 +463,7 @@ def sampled_files(folder: str) -> list[str]:
 
 
 def _knows(spark: SparkSession, format_: str, option: str) -> bool:
+    """Whether Spark has an option ``option`` for files of the format ``format_``."""
     catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
     known = {
         "avro": catalyst.avro.AvroOptions,
@@ -439,5 +479,6 @@ def _knows(spark: SparkSession, format_: str, option: str) -> bool:
 
 
 def _listed(paths: Sequence[str]) -> str:
+    """The first ten of ``paths`` in one line, and how many more there are."""
     shown = ", ".join(sorted(local_path(path) for path in paths)[:10])
     return shown if len(paths) <= 10 else f"{shown} and {len(paths) - 10} more"

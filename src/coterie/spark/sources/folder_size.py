@@ -8,17 +8,21 @@ from coterie.spark.paths import as_path
 log = logging.getLogger(__name__)
 
 BIG_FOLDER_FILES = 10_000
-LOOK_S = 0.26
-"""The CPU time that Spark needs, for one task, to list this many files once."""
+"""The least number of files for which a folder is reported."""
+LIST_CPU_S = 0.26
+"""The CPU time, in seconds, that Spark needs for one task to list a folder of :data:`BIG_FOLDER_FILES` files once."""
 
 
 class FolderSize:
-    """Logs a warning for a folder with many files, and again each time their number has doubled."""
+    """Logs a warning when a folder contains :data:`BIG_FOLDER_FILES` files or more, and again each time the number of
+    files has doubled since the last warning."""
 
     def __init__(self) -> None:
         self._next = BIG_FOLDER_FILES
 
-    def look(self, path: str) -> None:
+    def check(self, path: str) -> None:
+        """Count the entries of the folder ``path``, the value of ``source.path``, and log the warning if there are too
+        many. Does nothing when the folder cannot be listed."""
         try:
             count = len(os.listdir(as_path(path)))
         except OSError:
@@ -26,9 +30,9 @@ class FolderSize:
         if count >= self._next:
             self._next = 2 * count
             log.warning(
-                "source.path=%s contains %d files. Each task lists all of them per trigger, at %.2f s of CPU or more: "
-                "move files that were read long ago to another folder",
+                "The folder source.path=%s contains %d files. Each task lists all of them whenever it checks for new "
+                "files, which takes %.2f s of CPU time or more: move files that were read long ago to another folder",
                 path,
                 count,
-                count / BIG_FOLDER_FILES * LOOK_S,
+                count / BIG_FOLDER_FILES * LIST_CPU_S,
             )

@@ -1,7 +1,8 @@
-"""The offsets of a task's Kafka partitions in its checkpoint: read, initialized, and advanced past deleted records.
+"""The offsets of a task's Kafka partitions in the task's checkpoint: functions that read them, write the initial ones,
+and move them past deleted records.
 
-Spark writes the offsets of a batch as ``{"topic": {"0": 42}}``: the offset after the last record of the batch. The
-offsets at which batch 0 starts are in ``sources/0/0``.
+Spark writes the offsets of a batch as ``{"topic": {"0": 42}}``: 42 is the offset after the batch's last record in
+partition 0. The offsets at which batch 0 starts are in ``sources/0/0``.
 """
 
 import json
@@ -17,10 +18,11 @@ from coterie.spark.positions import Positions, commit_empty_batch, planned_offse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class KafkaPart:
-    """A topic partition with the topic's id, written ``<topic>:<partition>@<topic id>``.
+class TopicIdPartition:
+    """A topic partition with the topic's id. Its text is ``<topic>:<partition>@<topic id>``.
 
-    A topic that was deleted and created again has another id, so its partitions are not equal to the previous ones.
+    A topic that was deleted and created again has another id, so its partitions are not equal to those of the deleted
+    topic.
     """
 
     topic: str
@@ -31,7 +33,7 @@ class KafkaPart:
         return f"{self.topic}:{self.partition}@{self.topic_id}"
 
     @property
-    def name(self) -> str:
+    def topic_partition(self) -> str:
         """``<topic>-<partition>``, as Kafka's own tools write it."""
         return f"{self.topic}-{self.partition}"
 
@@ -47,29 +49,32 @@ class KafkaPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """The next offsets of partitions, to be committed to a consumer group."""
+    """Offsets to be committed for the consumer group ``group``."""
 
     group: str
-    offsets: Mapping[KafkaPart, int]
+    offsets: Mapping[TopicIdPartition, int]
+    """By partition: the offset of the next record to read."""
     client: Mapping[str, str] = field(repr=False)
-    """Properties of a Kafka client for the cluster; may contain passwords."""
+    """Properties of a Kafka client for the cluster of the partitions; may contain passwords."""
 
 
 class KafkaPositions:
-    """Reads and initializes positions that are the next offset by :class:`KafkaPart`."""
+    """The position store of Kafka's source. A position is the offset of the next record to read, by the text of a
+    :class:`TopicIdPartition`."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
-        return committed_offsets(checkpoint, [KafkaPart.parse(part) for part in parts])
+        return committed_offsets(checkpoint, [TopicIdPartition.parse(part) for part in parts])
 
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        seed_offsets(checkpoint, positions)
+    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+        write_initial_offsets(checkpoint, positions)
 
 
-def seed_offsets(checkpoint: Path, positions: Positions) -> None:
-    """Write ``positions``, by partition, as the offsets at which batch 0 starts. Spark then ignores its option
-    ``startingOffsets``.
+def write_initial_offsets(checkpoint: Path, positions: Positions) -> None:
+    """Write ``positions``, offsets by the partition's text, as the offsets at which batch 0 starts. Spark then ignores
+    its option ``startingOffsets``.
 
     :raises FileExistsError: when the checkpoint already has such offsets.
+    :raises WorldError: when ``positions`` contain the same partition with two topic ids.
     """
     path = _source_log(checkpoint)
     if path.exists():
@@ -82,20 +87,25 @@ def seed_offsets(checkpoint: Path, positions: Positions) -> None:
     aside.rename(path)
 
 
-def committed_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
-    """By partition: the offset at which the batch after the last committed batch starts."""
+def committed_offsets(checkpoint: Path, parts: Iterable[TopicIdPartition]) -> Positions:
+    """By the text of each of ``parts``: the offset at which the batch after the last committed batch starts. Partitions
+    of which the checkpoint has no offset are left out."""
     return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "commits")), parts)
 
 
-def next_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
-    """By partition: the offset of the first record that is not yet planned for a batch."""
+def next_offsets(checkpoint: Path, parts: Iterable[TopicIdPartition]) -> Positions:
+    """By the text of each of ``parts``: the offset of the first record that is not yet planned for a batch. Partitions
+    of which the checkpoint has no offset are left out."""
     return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "offsets")), parts)
 
 
-def planned_ranges(checkpoint: Path, batch_id: int, parts: Iterable[KafkaPart]) -> Mapping[KafkaPart, range]:
-    """By partition: the offsets that a planned batch reads."""
+def planned_ranges(
+    checkpoint: Path, batch_id: int, parts: Iterable[TopicIdPartition]
+) -> Mapping[TopicIdPartition, range]:
+    """By partition: the offsets that the planned batch ``batch_id`` reads. Partitions of which the batch has no offset
+    are left out."""
     starts, ends = _offsets_after(checkpoint, batch_id - 1), _offsets_after(checkpoint, batch_id)
-    found: dict[KafkaPart, range] = {}
+    found: dict[TopicIdPartition, range] = {}
     for part in parts:
         end = ends.get(part.topic, {}).get(str(part.partition))
         if end is not None:
@@ -104,39 +114,43 @@ def planned_ranges(checkpoint: Path, batch_id: int, parts: Iterable[KafkaPart]) 
 
 
 def partitions_of(checkpoint: Path) -> frozenset[tuple[str, int]]:
-    """The topics and partitions of which the checkpoint has offsets."""
+    """Topic and number of each partition of which the last planned batch has an offset; before the first batch, of
+    those at which batch 0 starts."""
     offsets = _offsets_after(checkpoint, last_batch(checkpoint / "offsets"))
     return frozenset((topic, int(partition)) for topic, by_number in offsets.items() for partition in by_number)
 
 
-def move_on(checkpoint: Path, positions: Positions) -> None:
-    """Commit a batch without rows that ends at ``positions``. Precondition: no batch is in flight."""
+def skip_to(checkpoint: Path, positions: Positions) -> None:
+    """Commit a batch without rows that ends at ``positions``, so that the next batch starts there. ``positions`` must
+    contain all partitions of the checkpoint, and no batch may be in flight."""
     assert batch_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
     last = last_batch(checkpoint / "commits")
     commit_empty_batch(checkpoint, spark_offsets(positions), batch_id=0 if last is None else last + 1)
 
 
 def spark_offsets(positions: Positions) -> str:
-    """``positions`` as Spark writes offsets.
+    """``positions``, offsets by the partition's text, as JSON in the form that Spark writes.
 
     :raises WorldError: when ``positions`` contain the same partition with two topic ids.
     """
     offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for name, offset in sorted(positions.items()):
-        part = KafkaPart.parse(name)
+        part = TopicIdPartition.parse(name)
         if str(part.partition) in offsets[part.topic]:
-            raise WorldError(f"Topic {part.topic} has two ids among the positions of one task")
+            raise WorldError(f"The positions of one task contain topic {part.topic} with two topic ids")
         offsets[part.topic][str(part.partition)] = offset
     return json.dumps(offsets)
 
 
-def _of_parts(offsets: Mapping[str, Mapping[str, int]], parts: Iterable[KafkaPart]) -> Positions:
+def _of_parts(offsets: Mapping[str, Mapping[str, int]], parts: Iterable[TopicIdPartition]) -> Positions:
+    """The entries of ``offsets``, by topic and partition number, for ``parts``: by the partition's text."""
     found = {str(part): offsets.get(part.topic, {}).get(str(part.partition)) for part in parts}
     return {name: offset for name, offset in found.items() if offset is not None}
 
 
 def _offsets_after(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mapping[str, int]]:
-    """The offsets at which a batch ends; for None or -1 those at which batch 0 starts."""
+    """By topic and partition number, the offsets at which batch ``batch_id`` ends; for None or -1 those at which batch
+    0 starts. Empty when the checkpoint has none."""
     line: str | None
     if batch_id is None or batch_id < 0:
         try:
@@ -150,4 +164,5 @@ def _offsets_after(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mappi
 
 
 def _source_log(checkpoint: Path) -> Path:
+    """The file with the offsets at which batch 0 starts."""
     return checkpoint / "sources" / "0" / "0"

@@ -1,7 +1,7 @@
 """Samples the size of the records of a Kafka batch, so that a batch too large for memory is not collected at once.
 
 Offsets give the number of a batch's records but not their size: 20,000 records may be 2 MB or 20 GB. So a few records
-of the batch are read first. A plain consumer reads them: a Spark job would need a consumer for each partition.
+of the batch are read first, by one plain consumer: a Spark job would need a consumer for each partition.
 """
 
 import time
@@ -13,24 +13,25 @@ from py4j.protocol import Py4JJavaError
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS
-from coterie.spark.sources.kafka_client import LIMIT_MS, causes, kafka_jvm, record_method, request_error
-from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.sources.kafka_client import LIMIT_MS, kafka_jvm, message_with_causes, record_method, request_error
+from coterie.spark.sources.kafka_positions import TopicIdPartition
 
 SAMPLED_AT_EDGE = 10
-"""How many records at most are sampled at each end of a partition's range. Of large records fewer are sampled: those
-that one fetch returns."""
+"""The most records that are sampled at each end of a partition's range of offsets. Of large records fewer are sampled:
+those that one fetch returns."""
 SAMPLED_PARTITIONS = 4
-"""In how many partitions records are sampled."""
+"""The most partitions of which records are sampled."""
 
 
-def mean_bytes(consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> int:
-    """The approximate size of a record of ``ranges``, in bytes of key and value.
+def mean_bytes(consumer: Mapping[str, str], ranges: Mapping[TopicIdPartition, range]) -> int:
+    """The approximate mean size of the records in ``ranges`` (offsets by partition), in bytes of key and value.
 
-    This is the larger of two means: over the first records of a few partitions, and over their last records. It is 0
-    when retention or compaction has deleted all these records.
+    The result is the larger of two means: over the first records in the ranges of a few partitions, and over the last
+    records in these ranges. It is 0 when ``ranges`` are empty, or none of the sampled records exists any more.
+    ``consumer`` are the properties of Kafka's consumer.
 
-    :raises UnreachableError: when the cluster does not answer in time.
-    :raises WorldError: when the cluster rejects the request.
+    :raises UnreachableError: when the cluster does not answer within :data:`LIMIT_MS`, which counts for each mean.
+    :raises WorldError: when the cluster rejects a request, Spark is not running, or no client can be created.
     """
     sampled = _sampled(ranges)
     if not sampled:
@@ -41,16 +42,24 @@ def mean_bytes(consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -
     return max(at_begin, at_end)
 
 
-def _sampled(ranges: Mapping[KafkaPart, range]) -> list[KafkaPart]:
-    """The partitions to sample: of each topic the partition with most records, then the others by their size."""
-    by_size = sorted((part for part in ranges if ranges[part]), key=lambda part: (-len(ranges[part]), part.name))
+def _sampled(ranges: Mapping[TopicIdPartition, range]) -> list[TopicIdPartition]:
+    """The partitions to sample, at most :data:`SAMPLED_PARTITIONS`, without empty ranges: first the partition with most
+    offsets of each topic, then the other partitions. Both are ordered by their number of offsets, largest first."""
+    by_size = sorted(
+        (part for part in ranges if ranges[part]), key=lambda part: (-len(ranges[part]), part.topic_partition)
+    )
     first_of_topic = {part.topic: part for part in reversed(by_size)}
     by_size.sort(key=lambda part: first_of_topic[part.topic] != part)
     return by_size[:SAMPLED_PARTITIONS]
 
 
 @contextmanager
-def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_Sampler"]:
+def _sampler(consumer: Mapping[str, str], parts: list[TopicIdPartition]) -> Iterator["_Sampler"]:
+    """A sampler of ``parts`` with the properties ``consumer``, closed at the end of the block. Java exceptions in the
+    block are raised as :func:`request_error`.
+
+    :raises WorldError: when Spark is not running, or no client can be created with the properties.
+    """
     java = kafka_jvm()
     own = java.java.util.Properties()
     deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
@@ -70,7 +79,7 @@ def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_
     try:
         client = java.org.apache.kafka.clients.consumer.KafkaConsumer(own)
     except Py4JJavaError as error:
-        raise WorldError(f"No Kafka client can be created: {causes(error.java_exception)}") from error
+        raise WorldError(f"No Kafka client can be created: {message_with_causes(error.java_exception)}") from error
     try:
         yield _Sampler(java, client, servers, parts)
     except Py4JJavaError as error:
@@ -80,9 +89,9 @@ def _sampler(consumer: Mapping[str, str], parts: list[KafkaPart]) -> Iterator["_
 
 
 class _Sampler:
-    """A consumer of some partitions, without a group."""
+    """A consumer that reads some records of a few partitions; it joins no group."""
 
-    def __init__(self, java: Any, client: Any, servers: str, parts: list[KafkaPart]) -> None:
+    def __init__(self, java: Any, client: Any, servers: str, parts: list[TopicIdPartition]) -> None:
         self._client = client
         self._servers = servers
         self._list = java.java.util.ArrayList
@@ -95,10 +104,13 @@ class _Sampler:
         ]
         self._client.assign(self._listed(parts))
 
-    def mean_bytes(self, ranges: Mapping[KafkaPart, range]) -> int:
-        """The mean size of the records that each partition's first fetch returns; 0 when none of ``ranges`` is left.
+    def mean_bytes(self, ranges: Mapping[TopicIdPartition, range]) -> int:
+        """The mean size, in bytes, of the records that the first fetch in each partition's range returns; 0 when no
+        record in ``ranges`` exists any more.
 
-        The size of a null is -1 in Java, so records without a key count one byte too few.
+        The size of a null is -1 in Java, so a record without a key or value counts one byte too few for each.
+
+        :raises UnreachableError: when records of a partition were not returned within :data:`LIMIT_MS`.
         """
         for part, offsets in ranges.items():
             self._client.seek(self._partitions[part], offsets.start)
@@ -109,7 +121,8 @@ class _Sampler:
         while left:
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    f"Kafka at {self._servers} did not return records of {', '.join(sorted(one.name for one in left))} "
+                    f"Kafka at {self._servers} did not return records of "
+                    f"{', '.join(sorted(one.topic_partition for one in left))} "
                     f"within {LIMIT_MS // 1000} s"
                 )
             polled = self._client.poll(self._wait)
@@ -126,6 +139,7 @@ class _Sampler:
         return max(size_bytes, 0) // count if count else 0
 
     def _listed(self, parts: Any) -> Any:
+        """``parts`` as a Java list of Kafka's own class."""
         partitions = self._list()
         for part in parts:
             partitions.add(self._partitions[part])

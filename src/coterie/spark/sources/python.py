@@ -1,9 +1,10 @@
-"""``PythonSource``: a connector whose rows are a Spark stream that a function of the user builds.
+"""``PythonSource``: the rows are a Spark stream that a function of the user builds.
 
-``def build(spark: SparkSession, config: dict[str, str]) -> DataFrame`` runs in the worker, before each start of the
-connector's only task and when the config is validated. So a worker runs only functions of the modules that its
-``pipeline.modules`` allows. Positions are those of the stream's own sources, in Spark's checkpoint. They cannot be
-moved to another checkpoint, so the connector is never split again and its sink cannot be changed.
+The function, ``def build(spark: SparkSession, config: dict[str, str]) -> DataFrame``, runs in the worker's process,
+before each start of the connector's only task and when the config is validated. For this reason a worker runs only
+functions of the modules that its ``pipeline.modules`` allows. The positions are those of the stream's own sources, in
+Spark's checkpoint. They cannot be moved to another checkpoint, so the connector is never split again and its sink
+cannot be changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,29 +16,30 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width
 from coterie.nouns.errors import ConfigError
-from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import NoPositions, PositionStore
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
+from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Share
+from coterie.spark.seams import TaskInput
 from coterie.spark.user_code import call_within, load, well_formed
 
 BUILD_LIMIT_S = 60
-"""How long a function may take to build its stream, which reads no rows."""
+"""How long, in seconds, a function may take to build its stream. It reads no rows meanwhile."""
 
 FUNCTION = "pipeline.function"
-DEFINITION = Definition(
+"""The key with the function's name, ``package.module:name``."""
+DEFINITION = ConfigDef(
     (
-        Key(
+        ConfigKey(
             name=FUNCTION,
             type=Type.STRING,
             documentation="package.module:name of a function (spark, config) that returns a streaming DataFrame.",
             importance=Importance.HIGH,
-            check=well_formed,
+            validator=well_formed,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Function",
@@ -59,65 +61,69 @@ _STATEFUL = frozenset(
         "TransformWithStateInPySpark",
     ]
 )
-"""Nodes of a plan that keep state between batches. A join of two streams keeps state too."""
+"""The names of the nodes of Spark's plan that keep state between batches. A join of two streams keeps state too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSource:
-    """The stream that a function builds."""
+    """Reads the stream that a function of the user builds; the connector has one task."""
 
-    free_prefixes: ClassVar[tuple[str, ...]] = ("",)
-    """Every key is allowed: the function may read any."""
-    identity: ClassVar[tuple[str, ...]] = ()
-    access: ClassVar[tuple[str, ...]] = ()
+    free_key_prefixes: ClassVar[tuple[str, ...]] = ("",)
+    """Every key is allowed, since the function receives the whole config."""
+    identity_keys: ClassVar[tuple[str, ...]] = ()
+    connection_keys: ClassVar[tuple[str, ...]] = ()
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
-    sifts_bad_records: ClassVar[bool] = False
-    can_rotate: ClassVar[bool] = False
-    store: ClassVar[PositionStore] = NoPositions()
+    reports_bad_records: ClassVar[bool] = False
+    can_wait_for_rows: ClassVar[bool] = False
+    position_store: ClassVar[PositionStore] = NoPositions()
 
     function: str
-    config: EndConfig = field(repr=False)
+    """The function's name, ``package.module:name``."""
+    config: PrefixedConfig = field(repr=False)
 
     @classmethod
-    def definition(cls, config: EndConfig) -> Definition:
+    def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Build the stream, and do not start it."""
+    def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+        """Errors, by the user's key: builds the stream without starting it, and returns the error of the function."""
         try:
-            cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function)).schema(spark)
+            cls.of(config, TaskInput(task_number=0, task_count=1, parts=(), split_function=cls.split_function)).schema(
+                spark
+            )
         except ConfigError as error:
             return error.listed
         return {}
 
     @classmethod
-    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+    def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
         """No keys: the function determines the columns."""
         return ()
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """Nothing: there are no keys to infer."""
         return {}
 
     @classmethod
-    def parts(cls, config: EndConfig) -> Sequence[str]:
+    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+        """One source partition: the stream."""
         return ["stream"]
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """One task."""
+        """One task, whatever ``tasks_max`` is."""
         return [list(parts)]
 
     @classmethod
-    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """No positions: the options of the function's own sources determine where these begin."""
+    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+        """No positions: the stream's own sources begin where the function's options for them determine."""
         return {}
 
     @classmethod
-    def of(cls, config: EndConfig, share: Share) -> Self:
+    def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         return cls(function=config.read(DEFINITION, FUNCTION, str), config=config)
 
     def schema(self, spark: SparkSession) -> StructType:
@@ -127,41 +133,50 @@ class PythonSource:
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         return self._built(spark)
 
-    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Always False: the number of rows of a batch cannot be read from the plan of an unknown source."""
+    def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Always False: from the plan of an unknown source the number of a batch's rows cannot be determined."""
         return False
 
-    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Does nothing: any batch can be read."""
+    def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
+        """Does nothing: every batch can be read."""
 
-    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
+    def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: Spark fails a batch that it could not read."""
 
     def _built(self, spark: SparkSession) -> DataFrame:
-        """:raises ConfigError: when the function does not return a stream without state."""
+        """The stream that the function returns. The function receives the connector's config, without the keys of the
+        task.
+
+        :raises ConfigError: when the worker does not allow the function's module, or the function does not exist,
+            raises, does not return within :data:`BUILD_LIMIT_S`, or returns anything other than a stream without state.
+        """
         config = {key: value for key, value in self.config.config.items() if not key.startswith("task.")}
         try:
             made = call_within(BUILD_LIMIT_S, load(spark, self.function), spark, config)
             _check(made)
         except (PySparkException, ValueError) as error:
-            raise self.config.refused(FUNCTION, str(error)) from error
+            raise self.config.config_error(FUNCTION, str(error)) from error
         assert isinstance(made, DataFrame)
         return made
 
 
 def _check(made: object) -> None:
-    """:raises ValueError: when a function has returned anything other than a stream without state."""
+    """Check that ``made``, a function's result, is a stream without state.
+
+    :raises ValueError: when it is not; the message says what it is.
+    """
     if not isinstance(made, DataFrame):
-        raise ValueError(f"it returned a {type(made).__name__}, not a DataFrame")
+        raise ValueError(f"the function returned a {type(made).__name__}, not a DataFrame")
     if not made.isStreaming:
-        raise ValueError("it returned a DataFrame that is not a stream: build it from spark.readStream")
+        raise ValueError("the function returned a DataFrame that is not a stream: build it from spark.readStream")
     for node in _nodes(made._jdf.queryExecution().analyzed()):
         name = str(node.nodeName())
         if name in _STATEFUL or (name == "Join" and node.left().isStreaming() and node.right().isStreaming()):
-            raise ValueError(f"its stream keeps state between batches ({name}), which is not supported yet")
+            raise ValueError(f"the function's stream keeps state between batches ({name}), which is not supported yet")
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
+    """All nodes of ``plan``, a logical plan of Spark in the JVM."""
     yield plan
     children = plan.children()
     for index in range(children.size()):

@@ -1,1 +1,1 @@
-"""The simulation of ordinary clients, static and dynamic, without workers, on the real group machine."""
+"""The simulation of ordinary clients of one group, static and dynamic, without workers, on the real group machine."""

@@ -1,4 +1,4 @@
-"""One ordinary client: it joins, computes the assignment if it is the leader, sends heartbeats and commits offsets, as
+"""One ordinary client: it joins, computes the assignments if it is the leader, sends heartbeats and commits offsets, as
 Kafka's consumer does."""
 
 from collections.abc import Callable
@@ -22,7 +22,6 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
 )
 from coterie.groups.classic.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
-from coterie.lab.simulator.actor import Actor
 from coterie.lab.simulator.clients.play import (
     COMMIT_INTERVAL_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -34,17 +33,20 @@ from coterie.lab.simulator.clients.play import (
     assigned,
 )
 from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.sim_process import SimProcess
 from coterie.nouns.ids import InstanceId
 from coterie.wire.errors import ErrorCode
 
 _RequestKind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
+"""The kinds of requests, as recorded: `round` is JoinGroup or SyncGroup, the last one is LeaveGroup."""
 
 _GIVEN_UP_MS = REBALANCE_TIMEOUT_MS + 5_000
-"""A client whose JoinGroup or SyncGroup has had no response for this long joins again."""
+"""After this time without a response to its JoinGroup or SyncGroup, a client joins again."""
 
 
-class Client(Actor):
-    """One process of a client. A restart is a new process with the same name and, if static, the same instance id."""
+class Client(SimProcess):
+    """One process of a client. After a restart there is a new process of the same service and, if static, with the same
+    instance id."""
 
     def __init__(
         self,
@@ -52,24 +54,28 @@ class Client(Actor):
         living: "dict[str, Client]",
         name: str,
         *,
-        home: str,
+        service: str,
         instance_id: InstanceId | None,
         protocols: tuple[str, ...],
     ) -> None:
-        super().__init__(play.world, name, home, living)
+        super().__init__(play.world, name, service, living)
         self.play = play
         self.instance_id = instance_id
         self.protocols = protocols
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
         self.owned: list[TopicPartition] = []
+        """The partitions of the client's present assignment."""
         self.is_settled = False
-        """The client has the assignment of its generation and has received no notice of a rebalance."""
-        self.turned_away = False
-        """The last JoinGroup was refused with GROUP_MAX_SIZE_REACHED."""
+        """Whether the client has the assignment of its generation and has received no notice of a rebalance since."""
+        self.refused_for_size = False
+        """Whether the last JoinGroup was refused with GROUP_MAX_SIZE_REACHED."""
         self._asked: dict[_RequestKind, object] = {}
-        self._stint = 0
-        """Number of the present assignment: heartbeats and commits of an earlier one stop."""
+        """The token of the last request of each kind that has no response yet; the response to any other request is
+        ignored."""
+        self._assignment_number = 0
+        """Changes with each assignment and each join: heartbeats and commits that were planned with an earlier number
+        are not sent."""
         play.world.record(RecordKind.STARTS, name, instance_id, *protocols)
         self._join()
 
@@ -78,16 +84,17 @@ class Client(Actor):
     def stop(self) -> None:
         """Stop cleanly: a dynamic member sends LeaveGroup, a static one does not (KIP-345)."""
         if self.instance_id is None and self.member_id:
-            farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
-            self._ask("farewell", farewell, lambda _: None)
+            leave_request = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
+            self._ask("farewell", leave_request, lambda _: None)
         self.kill(RecordKind.STOPS)
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
+        """Send JoinGroup; the present assignment ends."""
         self.is_settled = False
         self.owned = []
-        self._stint += 1
+        self._assignment_number += 1
         member_id = self.member_id
 
         def request(reply_to: ReplyTo) -> JoinGroup:
@@ -114,7 +121,7 @@ class Client(Actor):
 
     def _on_joined(self, response: Response) -> None:
         assert isinstance(response, JoinGroupResponse)
-        self.turned_away = response.error is ErrorCode.group_max_size_reached
+        self.refused_for_size = response.error is ErrorCode.group_max_size_reached
         match response.error:
             case ErrorCode.none:
                 self.member_id, self.generation = response.member_id, response.generation
@@ -126,6 +133,7 @@ class Client(Actor):
                 self._start_over(error)
 
     def _sync(self, joined: JoinGroupResponse) -> None:
+        """Send SyncGroup after the response ``joined``; the leader computes the assignments."""
         leads = joined.leader == self.member_id and not joined.skip_assignment
         assignments = assign(joined.members) if leads else {}
         request = partial(
@@ -140,19 +148,21 @@ class Client(Actor):
         self._ask("round", request, self._on_synced)
 
     def _on_synced(self, response: Response) -> None:
+        """Begin heartbeats and commits with the new assignment."""
         assert isinstance(response, SyncGroupResponse)
         if response.error is not ErrorCode.none:
             self._start_over(response.error)
             return
         self.owned = list(assigned(response.assignment))
         self.is_settled = True
-        self._stint += 1
-        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._stint))
-        self.after(COMMIT_INTERVAL_MS, partial(self._commit, self._stint))
+        self._assignment_number += 1
+        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._assignment_number))
+        self.after(COMMIT_INTERVAL_MS, partial(self._commit, self._assignment_number))
         self._ask("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
     def _start_over(self, error: ErrorCode) -> None:
-        """Join again after an ``error`` that any response may contain; end if another process has fenced this one."""
+        """Join again a short time after ``error``, which any response may contain. End instead if another process with
+        the same instance id has fenced this one."""
         match error:
             case ErrorCode.fenced_instance_id:
                 self.kill(RecordKind.FENCED)
@@ -162,32 +172,39 @@ class Client(Actor):
             case _:
                 pass
         self.is_settled = False
-        self._stint += 1
-        self.after(3_000 if self.turned_away else self.play.world.rng.randint(50, 300), self._join_if_idle(self._stint))
+        self._assignment_number += 1
+        self.after(
+            3_000 if self.refused_for_size else self.play.world.rng.randint(50, 300),
+            self._join_if_idle(self._assignment_number),
+        )
 
-    def _join_if_idle(self, stint: int) -> Callable[[], None]:
-        return lambda: self._join() if stint == self._stint else None
+    def _join_if_idle(self, assignment_number: int) -> Callable[[], None]:
+        """A callback that joins, unless the client has joined or received an assignment since this number."""
+        return lambda: self._join() if assignment_number == self._assignment_number else None
 
     # -- between rounds ---------------------------------------------------------------------------------------------
 
-    def _beat(self, stint: int) -> None:
-        if stint != self._stint:
+    def _beat(self, assignment_number: int) -> None:
+        """Send a heartbeat and plan the next one, while this is the present assignment."""
+        if assignment_number != self._assignment_number:
             return
         request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
-        self._ask("heartbeat", request, partial(self._on_beaten, stint))
-        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, stint))
+        self._ask("heartbeat", request, partial(self._on_beaten, assignment_number))
+        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, assignment_number))
 
-    def _on_beaten(self, stint: int, response: Response) -> None:
+    def _on_beaten(self, assignment_number: int, response: Response) -> None:
+        """Join again if the response to a heartbeat asks for it."""
         assert isinstance(response, HeartbeatResponse)
-        if stint != self._stint or response.error is ErrorCode.none:
+        if assignment_number != self._assignment_number or response.error is ErrorCode.none:
             return
         if response.error is ErrorCode.rebalance_in_progress:
             self._join()
         else:
             self._start_over(response.error)
 
-    def _commit(self, stint: int) -> None:
-        if stint != self._stint:
+    def _commit(self, assignment_number: int) -> None:
+        """Commit an offset for each owned partition and plan the next commit, while this is the present assignment."""
+        if assignment_number != self._assignment_number:
             return
         offsets = tuple(self.play.next_offset(partition, self.name) for partition in self.owned)
         request = partial(
@@ -198,13 +215,13 @@ class Client(Actor):
             retention_ms=None,
             offsets=offsets,
         )
-        self._ask("commit", request, partial(self._on_committed, stint))
-        self.after(COMMIT_INTERVAL_MS, partial(self._commit, stint))
+        self._ask("commit", request, partial(self._on_committed, assignment_number))
+        self.after(COMMIT_INTERVAL_MS, partial(self._commit, assignment_number))
 
-    def _on_committed(self, stint: int, response: Response) -> None:
+    def _on_committed(self, assignment_number: int, response: Response) -> None:
         assert isinstance(response, OffsetCommitResponse)
         passing = (ErrorCode.none, ErrorCode.rebalance_in_progress)
-        if stint == self._stint and response.error not in passing:
+        if assignment_number == self._assignment_number and response.error not in passing:
             self._start_over(response.error)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
@@ -217,8 +234,9 @@ class Client(Actor):
         *,
         late_max_ms: int = LATE_MAX_MS,
     ) -> None:
-        """Send a request, which ``request`` builds from its ``reply_to``. A newer request of the same ``kind`` makes
-        the client ignore the response."""
+        """Send the request that ``request`` builds from its ``reply_to``, and call ``answered`` with its response. The
+        response is ignored if a newer request of the same ``kind`` was sent. A failed JoinGroup or SyncGroup makes the
+        client join again."""
         token = self._asked[kind] = object()
         if kind != "heartbeat":
             self.play.world.record(RecordKind.SENDS, self.name, kind)
@@ -239,10 +257,10 @@ class Client(Actor):
                 self._start_over(ErrorCode.network_exception)
 
         self.play.network.call(
-            self.home,
+            self.service,
             lambda call: self.play.coordinator.serve(call, lambda reply_to: request(reply_to=reply_to)),
-            answered=lambda response: self.soon(lambda: heard(lambda: hear(response))),
-            failed=lambda _: self.soon(lambda: heard(failed)),
+            answered=lambda response: self.deliver(lambda: heard(lambda: hear(response))),
+            failed=lambda _: self.deliver(lambda: heard(failed)),
             late_max_ms=late_max_ms,
         )
         if kind == "round":

@@ -1,5 +1,5 @@
-"""The objects that all clients of one simulation share: settings, broker, network, and the bytes of subscriptions and
-assignments."""
+"""The objects that all clients of one simulation share: settings, coordinator, network, and the bytes of subscriptions
+and assignments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,11 +20,12 @@ COMMIT_INTERVAL_MS = 2_500
 OFFSETS_RETENTION_MS = 30_000
 OFFSETS_RETENTION_CHECK_MS = 5_000
 OWN_RETENTION_MS = 12_000
-"""The retention time that some offset commits request."""
+"""The retention time that some offset commits request for their offset."""
 LATE_MAX_MS = 8_000
+"""How late a request may arrive whose connection broke."""
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
-"""The topic to which the members subscribe; a topic of which only commits from outside the group exist."""
+"""The topic to which the members subscribe; and a topic for which only clients outside of the group commit offsets."""
 PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
 OTHER_PARTITION = TopicPartition(OTHER_TOPIC, 0)
 TOPIC_ID = TopicId(b"whatever it is..")
@@ -32,7 +33,7 @@ LEADER_EPOCH = 7
 
 
 class ClientsPlay:
-    """The shared objects of one seed."""
+    """The objects that all clients of one seed share."""
 
     def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:
         self.world = world
@@ -42,7 +43,8 @@ class ClientsPlay:
         self._offset = 0
 
     def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
-        """An offset higher than all earlier ones, so that every commit is different."""
+        """The next offset to commit for ``partition``. It is higher than all earlier ones, so that every commit is
+        different."""
         self._offset += 1
         return NewOffset(
             partition=partition,
@@ -53,7 +55,8 @@ class ClientsPlay:
         )
 
     def subscription(self) -> bytes:
-        """A member's metadata: a consumer's subscription lists its topics; other protocol types have opaque bytes."""
+        """The metadata of a member: for a consumer its topics; for another protocol type bytes that only the members
+        understand."""
         if self.protocol_type != CONSUMER:
             return b"\xff anything at all"
         writer = Writer()
@@ -65,7 +68,7 @@ class ClientsPlay:
 
 
 def assign(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
-    """The round-robin assignment of `PARTITIONS`, as bytes by member."""
+    """The assignment of `PARTITIONS` to ``members`` by turns, encoded, by member id."""
     shares: dict[MemberId, list[str]] = {one.member_id: [] for one in members}
     for number in range(len(PARTITIONS)):
         shares[members[number % len(members)].member_id].append(str(number))
@@ -73,4 +76,5 @@ def assign(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
 
 
 def assigned(assignment: bytes) -> Sequence[TopicPartition]:
+    """The partitions in an assignment that `assign` has encoded."""
     return [PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]

@@ -1,11 +1,12 @@
-"""One seed of the clients' simulation: faults, then none; then all running clients must share all partitions in one
-generation."""
+"""One seed of the clients' simulation: a time with faults, then a time without; at the end all running clients must own
+all partitions in one generation."""
 
 from collections.abc import Collection
 from functools import partial
 
 from coterie.groups.classic.state import Group, Limits
 from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.lab.simulator.clients.checker import ClientsChecker
 from coterie.lab.simulator.clients.client import Client
 from coterie.lab.simulator.clients.play import (
     GROUP,
@@ -17,28 +18,28 @@ from coterie.lab.simulator.clients.play import (
     SESSION_TIMEOUT_MS,
     ClientsPlay,
 )
-from coterie.lab.simulator.clients.watch import ClientsWatch
-from coterie.lab.simulator.clients.weather import ClientsWeather
+from coterie.lab.simulator.clients.process_faults import ClientsFaults
 from coterie.lab.simulator.coordinator import SimCoordinator
-from coterie.lab.simulator.faults import LATEST_MS
+from coterie.lab.simulator.faults import DELIVERY_MAX_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, settle, told_by
+from coterie.lab.simulator.outcome import Outcome, run_to_outcome, run_until_settled
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 
-WEATHER_MS = 120_000
+FAULTS_MS = 120_000
+"""How long faults are injected."""
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
-"""Enough time for silent members to expire, for copies to fence each other, and for three rounds that wait for their
-slowest member."""
+"""How long the clients may take to settle after the last fault: enough for silent members to expire, for copies to
+fence each other, and for three rounds that wait for their slowest member."""
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
+"""For this time after the clients have settled, no rebalance may come."""
 
 
-def simulate_clients(
-    seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS
-) -> Outcome:
-    """Run one seed. An exception is a crash of a machine or of the simulator; its note has the end of the trace."""
+def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+    """Simulate clients with one seed. A violated invariant is in the outcome; every other exception is a bug of a
+    machine or of the simulator, and is raised with the end of the trace in a note."""
     world = World(seed)
     group_size_max = world.rng.choice((2, 100, 100, 100))
     limits = Limits(
@@ -47,24 +48,29 @@ def simulate_clients(
         offsets_retention_ms=OFFSETS_RETENTION_MS,
         offsets_retention_check_ms=OFFSETS_RETENTION_CHECK_MS,
     )
-    watch = ClientsWatch(world, group_size_max=group_size_max)
+    checker = ClientsChecker(world, group_size_max=group_size_max)
     network = Network(world)
-    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=limits, steps=steps)
+    coordinator = SimCoordinator(world, checker, group_id=GROUP, limits=limits, steps=steps)
     play = ClientsPlay(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
 
     def story() -> None:
-        weather = ClientsWeather(play)
-        weather.run(weather_ms)
-        world.run_until(world.now_ms + LATEST_MS)
-        weather.start_missing()
-        check_calm(play, weather.living.values())
+        faults = ClientsFaults(play)
+        faults.run(faults_ms)
+        world.run_until(world.now_ms + DELIVERY_MAX_MS)
+        faults.start_missing()
+        check_settled(play, faults.living.values())
 
-    return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
+    return run_to_outcome(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
 
 
-def check_calm(play: ClientsPlay, clients: Collection[Client]) -> None:
-    world, missing = play.world, partial(unsettled, play, clients)
-    settle(world, missing, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
+def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
+    """Run until the clients have settled, then for `QUIET_MS` more; then crash the coordinator, which checks the
+    replay.
+
+    :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE.
+    """
+    world, missing = play.world, partial(unsettled_reason, play, clients)
+    run_until_settled(world, missing, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
     generation = play.coordinator.group.generation
     world.record(RecordKind.SETTLED, generation)
     world.run_until(world.now_ms + QUIET_MS)
@@ -76,12 +82,13 @@ def check_calm(play: ClientsPlay, clients: Collection[Client]) -> None:
     play.coordinator.crash()
 
 
-def unsettled(play: ClientsPlay, clients: Collection[Client]) -> str | None:
-    """The reason why the clients have not settled; None when they have."""
+def unsettled_reason(play: ClientsPlay, clients: Collection[Client]) -> str | None:
+    """The reason why the clients have not settled; None if each of them is a member of the stable group's generation,
+    or refused because the group is full, and every partition has one owner."""
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:
         return f"the group is {group.phase}"
-    inside = [client for client in clients if not client.turned_away]
+    inside = [client for client in clients if not client.refused_for_size]
     if len(inside) < len(clients) and len(group.members) < group.limits.group_size_max:
         return "a client is refused for the group's size, and the group is not full"
     if {client.member_id for client in inside} != group.members.keys():

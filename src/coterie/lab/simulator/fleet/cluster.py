@@ -1,13 +1,14 @@
-"""The objects that the simulated workers share: settings, group coordinator, config log, network, invariant checks."""
+"""The objects that the simulated workers share: settings, the group's coordinator, the config log, the network, the
+checker of invariants."""
 
 from collections.abc import Callable
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.config_log import ConfigLog
-from coterie.lab.simulator.fleet.settings import Home
-from coterie.lab.simulator.fleet.watch import Watch
+from coterie.lab.simulator.fleet.settings import WorkerSetup
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import Steps
@@ -16,36 +17,41 @@ from coterie.nouns.membership import PlaceHandover
 
 
 class Cluster:
+    """The objects that all workers of one seed share."""
+
     def __init__(
         self,
         world: World,
-        watch: Watch,
+        checker: FleetChecker,
         network: Network,
         coordinator: SimCoordinator,
         config_log: ConfigLog,
-        policy: Policy,
+        policy: RebalancePolicy,
         session_keys: SessionKeySettings,
         steps: Steps,
     ) -> None:
         self.world = world
-        self.watch = watch
+        self.checker = checker
         self.network = network
         self.coordinator = coordinator
         self.config_log = config_log
         self.policy = policy
         self.session_keys = session_keys
         self.steps = steps
-        self.homes: dict[str, Home] = {}
-        """By the worker's name."""
-        self.reading_ms: dict[str, int] = {}
-        """Delay in ms of each worker that reads the config log late."""
+        self.worker_setups: dict[str, WorkerSetup] = {}
+        """The settings of each worker, by its name."""
+        self.config_read_delay_ms: dict[str, int] = {}
+        """For each worker that reads the config log late, by how many ms."""
         self.on_failed: Callable[[str], None] = lambda home: None
-        """Called when a worker's process has ended with an exit code other than 0."""
+        """Called with the worker's name when a process has ended with an exit code other than 0."""
         self.on_drained: Callable[[str], None] = lambda home: None
-        self.go_on: Callable[[str, PlaceHandover | None], None] = lambda home, place: None
-        """Called when a worker's process relaunches itself."""
+        """Called with the worker's name when the process of a drained worker has ended with exit code 0."""
+        self.relaunch: Callable[[str, PlaceHandover | None], None] = lambda home, place: None
+        """Called with the worker's name when a process relaunches itself, and with the membership that the next process
+        keeps (None: it joins as a new member)."""
         self._incarnations = 0
 
     def fresh_incarnation(self) -> Incarnation:
+        """An incarnation that no connector has had."""
         self._incarnations += 1
         return Incarnation(f"life-{self._incarnations}")

@@ -1,36 +1,42 @@
-"""The config topic that all workers read: durable lines in one order. Each worker has its offset in the log."""
+"""The config topic that all workers read: durable lines in one order. Each worker's herder keeps the offset up to which
+it has read."""
 
 from collections.abc import Mapping, Sequence
 
-from coterie.engine.log import Line, NewLine
+from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_state import ConfigState
-from coterie.herder.seams import TaskStart
+from coterie.herder.seams import TaskSpec
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
 
 class ConfigLog:
+    """The config topic and, for each of its offsets, what is configured there."""
+
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[TopicRecord] = []
         self._state = ConfigState()
-        self._jobs_at: list[Jobs] = [NO_JOBS]
-        self._work_at: list[Mapping[ConnectorTaskId, TaskStart]] = [{}]
+        self._configured_jobs_at: list[Jobs] = [NO_JOBS]
+        self._runnable_tasks_at: list[Mapping[ConnectorTaskId, TaskSpec]] = [{}]
 
     @property
     def end(self) -> ConfigOffset:
+        """The offset of the next line."""
         return ConfigOffset(len(self.lines))
 
-    def append(self, lines: Sequence[NewLine], now_ms: int) -> ConfigOffset:
+    def append(self, lines: Sequence[NewTopicRecord], now_ms: int) -> ConfigOffset:
+        """Append ``lines`` and return the end offset."""
         for new in lines:
-            line = Line(partition=0, offset=len(self.lines), timestamp_ms=now_ms, key=new.key, value=new.value)
+            line = TopicRecord(partition=0, offset=len(self.lines), timestamp_ms=now_ms, key=new.key, value=new.value)
             self.lines.append(line)
             self._state.apply(line)
-            self._jobs_at.append(self._state.jobs())
-            self._work_at.append(self._work())
+            self._configured_jobs_at.append(self._state.jobs())
+            self._runnable_tasks_at.append(self._runnable_tasks())
         return self.end
 
-    def _work(self) -> Mapping[ConnectorTaskId, TaskStart]:
+    def _runnable_tasks(self) -> Mapping[ConnectorTaskId, TaskSpec]:
+        """The tasks of the connectors whose target state is STARTED, with their configs."""
         work = {}
         for name in self._state.names():
             connector = self._state.connector(name)
@@ -38,18 +44,20 @@ class ConfigLog:
                 continue
             for number, config in enumerate(connector.task_configs):
                 task = ConnectorTaskId(name, number)
-                work[task] = TaskStart(task=task, incarnation=connector.incarnation, config=config)
+                work[task] = TaskSpec(task=task, incarnation=connector.incarnation, config=config)
         return work
 
-    def jobs_at(self, offset: ConfigOffset) -> Jobs:
-        """The configured jobs for a worker that has read the log up to ``offset``."""
-        return self._jobs_at[max(offset, 0)]
+    def configured_jobs_at(self, offset: ConfigOffset) -> Jobs:
+        """The configured jobs as a worker sees them that has read the log up to ``offset``."""
+        return self._configured_jobs_at[max(offset, 0)]
 
-    def work_at(self, offset: ConfigOffset) -> Mapping[ConnectorTaskId, TaskStart]:
-        """The tasks that should run, with their configs, for a worker that has read the log up to ``offset``."""
-        return self._work_at[max(offset, 0)]
+    def runnable_tasks_at(self, offset: ConfigOffset) -> Mapping[ConnectorTaskId, TaskSpec]:
+        """The tasks that should run if they are assigned, with their configs, as a worker sees them that has read the
+        log up to ``offset``."""
+        return self._runnable_tasks_at[max(offset, 0)]
 
     def names(self) -> list[ConnectorName]:
+        """The names of all configured connectors."""
         return self._state.names()
 
     def incarnation(self, name: ConnectorName) -> Incarnation | None:
@@ -58,7 +66,7 @@ class ConfigLog:
         return connector.incarnation if connector is not None else None
 
     def unpublished(self) -> list[ConnectorName]:
-        """Connectors whose task configs have not been written for their present config."""
+        """The started connectors whose task configs have not been written since their config last changed."""
         return [
             name
             for name in self._state.names()

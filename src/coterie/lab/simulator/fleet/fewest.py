@@ -1,20 +1,23 @@
-"""The fewest jobs that balance must stop, found by exhaustive search: a check that shares no code with the assignor."""
+"""The fewest jobs that must be stopped for balance, found by exhaustive search. This check shares no code with the
+assignor."""
 
 from collections.abc import Sequence
 from functools import cache
 
 
 def fewest_stops(held: Sequence[tuple[int, int]], *, connectors: int, tasks: int) -> int:
-    """The fewest jobs that must leave their workers so that for every worker the numbers of connectors, of tasks and of
-    jobs are at the floor or the ceiling of the average.
+    """The smallest number of jobs that must be taken from their workers, so that on every worker the numbers of
+    connectors, of tasks and of jobs are at the floor or the ceiling of the average.
 
-    ``held`` has the numbers of connectors and of tasks of each worker; ``connectors`` and ``tasks`` are the totals.
+    ``held`` has the number of connectors and the number of tasks that each worker has; ``connectors`` and ``tasks`` are
+    the numbers of all configured ones.
     """
     return _fewest(tuple(sorted(held)), connectors, tasks)
 
 
 @cache
 def _fewest(held: tuple[tuple[int, int], ...], connectors: int, tasks: int) -> int:
+    """As `fewest_stops`, with sorted ``held``, so that the cache is used for equal loads."""
     if not held:
         return 0
     connectors_floor, connector_extras = divmod(connectors, len(held))

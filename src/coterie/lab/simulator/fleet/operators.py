@@ -1,4 +1,4 @@
-"""Operators' REST requests to workers, and requests with forged task configs."""
+"""Operators' REST requests to workers; and requests with forged task configs, which the leader must refuse."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,18 +13,21 @@ from coterie.herder.requests import (
     UncordonWorker,
     WorkerOrder,
 )
-from coterie.herder.rounds.spoken import are_requests_signed
-from coterie.herder.session_keys import Signature, Signing
-from coterie.lab.simulator.actor import by_name
+from coterie.herder.rounds.protocol_features import are_requests_signed
+from coterie.herder.session_keys import Signature, SigningKey
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.sim_process import sorted_by_name
 from coterie.nouns.jobs import ConnectorName
 
 FORGED_BODY = b"task configs"
+"""The body for which a forged request has a signature."""
 
 
 class Operators:
+    """Sends the requests of one seed."""
+
     def __init__(self, cluster: Cluster, living: dict[str, WorkerProcess]) -> None:
         self._cluster = cluster
         self._living = living
@@ -32,34 +35,38 @@ class Operators:
         self._rng = cluster.world.rng
 
     def drain(self) -> None:
-        """Drain a worker, but never the last one that may be assigned jobs."""
-        stay = [process for process in self._working() if not process.drains]
+        """Drain a random worker, if another one remains that does not drain."""
+        stay = [process for process in self._working() if not process.is_draining]
         if len(stay) > 1:
             self._order(self._rng.choice(stay), "drain", DrainWorker)
 
     def uncordon(self) -> None:
-        draining = [process for process in self._working() if process.drains]
+        """End the drain of a random draining worker."""
+        draining = [process for process in self._working() if process.is_draining]
         if draining:
             self._order(self._rng.choice(draining), "uncordon", UncordonWorker)
 
     def restart(self) -> None:
-        """Restart a worker: its process relaunches and keeps its membership."""
+        """Restart a random worker: its process relaunches itself, and the next process keeps the membership."""
         working = self._working()
         if working:
             self._order(self._rng.choice(working), "restart", RestartWorker)
 
     def _order(self, process: WorkerProcess, what: str, order: type[WorkerOrder]) -> None:
+        """Send ``order`` to a worker, and take note of a success in ``process``. ``what`` is the order's name in
+        records."""
+
         def answered(answer: Answer) -> None:
             is_done = isinstance(answer, Done)
             self._world.record(RecordKind.REQUESTED, process.name, what, is_done)
             if order is RestartWorker:
-                process.ending = process.ending or is_done
+                process.is_ending = process.is_ending or is_done
             elif order is DrainWorker:
-                process.drains = is_done
+                process.is_draining = is_done
             elif is_done:
-                process.drains = False
+                process.is_draining = False
 
-        process.soon(lambda: process.rest.ask(order(worker=process.home), answered))
+        process.deliver(lambda: process.rest.ask(order(worker=process.service), answered))
 
     def forge(self) -> None:
         """Send forged task configs for a random connector to the leader."""
@@ -69,8 +76,7 @@ class Operators:
             self._put_forged(leader, self._rng.choice(names), signature)
 
     def forge_all(self) -> None:
-        """Send forged task configs for every connector, with every kind of forged signature. The leader refuses those
-        of a stopped connector in any case."""
+        """Send forged task configs for every connector, with every kind of forged signature."""
         leader = self._leader()
         if leader is None:
             return
@@ -79,8 +85,8 @@ class Operators:
                 self._put_forged(leader, name, signature)
 
     def _leader(self) -> WorkerProcess | None:
-        """The leader, if it responds at once and the group's protocol signs requests; without signatures it accepts any
-        task configs."""
+        """The leader, if it runs without a pause, has its assignment, and the group's protocol signs requests;
+        otherwise None. Without signatures a leader accepts task configs of any sender."""
         for process in self._working():
             if (
                 process.herder.place.is_leader
@@ -91,11 +97,12 @@ class Operators:
         return None
 
     def _forgeries(self, leader: WorkerProcess) -> Sequence[Signature | None]:
-        """No signature; a valid signature of another body, as if it had been recorded; a signature by another key."""
+        """The forged signatures: none; a valid signature of another body, as if a request had been recorded; a
+        signature by another key. Only none, if there is no session key."""
         key = leader.herder.config.session_key
         if key is None:
             return (None,)
-        signing = Signing(key=key.key, algorithm=key.algorithm)
+        signing = SigningKey(key=key.key, algorithm=key.algorithm)
         return (
             None,
             replace(signing.signature(b"another body"), body=FORGED_BODY),
@@ -103,8 +110,10 @@ class Operators:
         )
 
     def _put_forged(self, leader: WorkerProcess, name: ConnectorName, signature: Signature | None) -> None:
+        """Send task configs with ``signature`` to the leader; the checker receives the response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
-        leader.rest.ask(request, partial(self._cluster.watch.on_forged, leader))
+        leader.rest.ask(request, partial(self._cluster.checker.on_forged, leader))
 
     def _working(self) -> list[WorkerProcess]:
-        return [process for process in by_name(self._living) if not (process.paused or process.ending)]
+        """The processes that are neither paused nor ending."""
+        return [process for process in sorted_by_name(self._living) if not (process.paused or process.is_ending)]

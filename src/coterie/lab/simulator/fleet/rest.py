@@ -1,4 +1,4 @@
-"""The HTTP requests to a worker: those of users, and the task configs that connectors' owners send to the leader."""
+"""The HTTP requests to a worker: those of users and operators, and the task configs that workers send to the leader."""
 
 from collections.abc import Callable
 from typing import Self
@@ -13,43 +13,51 @@ from coterie.nouns.ids import WorkerUrl
 
 
 class Rest:
-    """The endpoints of one process, and its client of the leader's endpoints."""
+    """The REST endpoints of one process, and its client of the leader's endpoints."""
 
     def __init__(
         self,
         process: Process,
         cluster: Cluster,
-        tell: Callable[[herder.Event], None],
+        feed_herder: Callable[[herder.Event], None],
         at: Callable[[WorkerUrl], Self | None],
     ) -> None:
-        """``tell`` passes an event to the process's herder; ``at`` returns the endpoints of a running worker."""
+        """``feed_herder`` passes an event to the process's herder; ``at`` returns the endpoints of the running worker
+        with this URL, None if it does not run."""
         self._process = process
         self._cluster = cluster
-        self._tell = tell
+        self._feed_herder = feed_herder
         self._at = at
         self._asked: dict[RequestId, Callable[[Answer], None]] = {}
+        """For each request without a response, the function that receives it."""
         self._requests = 0
 
     def ask(self, request: Request, answered: Callable[[Answer], None]) -> None:
-        """Pass ``request`` to the herder. ``answered`` is called once, unless the process ends first."""
+        """Pass ``request`` to the herder. ``answered`` is called once with the response; never if the process ends
+        before."""
         id_ = RequestId(self._requests)
         self._requests += 1
         self._asked[id_] = answered
         fresh = self._cluster.fresh_incarnation()
-        self._tell(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
+        self._feed_herder(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
 
     def answer(self, reply: herder.Reply) -> None:
+        """Pass a response of the herder to the sender of its request."""
         self._asked.pop(reply.id)(reply.answer)
 
     def publish(self, chore: herder.PublishTaskConfigs) -> None:
-        """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty."""
+        """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty. The herder
+        receives the result."""
         process = self._process
 
         def published(refusal: str | None, *, forbidden: bool = False) -> None:
             done = herder.TaskConfigsPublished(
-                connector=chore.connector, written_at=chore.written_at, refusal=refusal, forbidden=forbidden
+                connector=chore.connector,
+                config_line_offset=chore.config_line_offset,
+                refusal=refusal,
+                forbidden=forbidden,
             )
-            process.soon(lambda: self._tell(done))
+            process.deliver(lambda: self._feed_herder(done))
 
         leader = self._at(chore.leader_url)
         if leader is None:
@@ -58,9 +66,9 @@ class Rest:
 
         def serve(call: Call) -> None:
             body = repr(chore.configs).encode()
-            signature = chore.signing.signature(body) if chore.signing is not None else None
+            signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
             request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
-            leader._process.soon(lambda: leader.ask(request, call.answer))
+            leader._process.deliver(lambda: leader.ask(request, call.answer))
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Done | RequestRefused)
@@ -69,5 +77,5 @@ class Rest:
             else:
                 published(None)
 
-        call = self._cluster.network.call(leader._process.home, serve, answered=answered, failed=published)
+        call = self._cluster.network.call(leader._process.service, serve, answered=answered, failed=published)
         process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no response"))

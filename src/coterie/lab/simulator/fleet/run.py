@@ -1,50 +1,53 @@
-"""One seed from start to result: faults, then none; then all running workers must have settled."""
+"""One seed from start to outcome: a time with faults, then a time without; at the end all running workers must have
+settled."""
 
-from coterie.assignors.members import Policy
+from coterie.assignors.members import RebalancePolicy
 from coterie.groups.classic.state import Limits
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
-from coterie.lab.simulator.fleet.calm import QUIET_MS, SETTLE_MS, Calm
+from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.config_log import ConfigLog
+from coterie.lab.simulator.fleet.process_faults import FleetFaults
 from coterie.lab.simulator.fleet.settings import DELAY_MAX_MS, GROUP, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
-from coterie.lab.simulator.fleet.watch import Watch
-from coterie.lab.simulator.fleet.weather import Weather
+from coterie.lab.simulator.fleet.settled_checks import QUIET_MS, SETTLE_MS, SettledChecks
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.outcome import Outcome, run_to_outcome
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 
-WEATHER_MS = 8 * 60_000
-LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=WEATHER_MS + 3 * SETTLE_MS + QUIET_MS)
-"""The first retention check comes after the end of a seed: the workers' group has no offsets, so a check would remove
-the group while it is empty."""
+FAULTS_MS = 8 * 60_000
+"""How long faults are injected."""
+LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS)
+"""The coordinator's settings. The first removal of expired offsets comes only after the end of a seed: the workers'
+group has no offsets, so it would be removed then if it is empty."""
 
 
-def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
-    """Run one seed. An exception is a crash of a machine or of the simulator; its note has the end of the trace."""
+def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+    """Simulate workers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
+    machine or of the simulator, and is raised with the end of the trace in a note."""
     world = World(seed)
-    policy = Policy(
+    policy = RebalancePolicy(
         max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),
         moves_per_round_max=world.rng.choice((None, None, None, 1, 3)),
         round_interval_ms=world.rng.choice((0, ROUND_INTERVAL_MS)),
     )
     session_keys = SessionKeySettings(ttl_ms=world.rng.choice((0, 30_000, 3_600_000)))
     config_log = ConfigLog()
-    watch = Watch(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
+    checker = FleetChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
-    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS, steps=steps)
-    cluster = Cluster(world, watch, network, coordinator, config_log, policy, session_keys, steps)
+    coordinator = SimCoordinator(world, checker, group_id=GROUP, limits=LIMITS, steps=steps)
+    cluster = Cluster(world, checker, network, coordinator, config_log, policy, session_keys, steps)
 
     def story() -> None:
-        weather = Weather(cluster)
-        watch.processes = weather.living
-        weather.run(weather_ms)
-        calm = Calm(cluster, weather)
-        calm.settle()
-        calm.stay_quiet()
-        calm.refuse_strangers()
-        calm.change_something()
+        faults = FleetFaults(cluster)
+        checker.processes = faults.living
+        faults.run(faults_ms)
+        checks = SettledChecks(cluster, faults)
+        checks.wait_until_settled()
+        checks.check_no_rebalance()
+        checks.check_unsigned_refused()
+        checks.check_one_change()
         coordinator.crash()
 
-    return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
+    return run_to_outcome(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)

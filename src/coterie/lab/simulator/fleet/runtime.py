@@ -1,35 +1,37 @@
-"""The tasks of one simulated process: starts and stops take time, and queries die."""
+"""The tasks of one simulated process: their starts and stops take time, and their queries die."""
 
 from collections.abc import Callable
 from functools import partial
 
 from coterie.herder import messages as herder
-from coterie.herder.seams import TaskDied, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskDied, TaskProgressed, TaskSpec
 from coterie.herder.tasks import RESTARTS_MAX
+from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.watch import Watch
 from coterie.lab.simulator.records import RecordKind
 from coterie.nouns.jobs import ConnectorTaskId
 
 
 class SimTaskRuntime:
-    """The task runtime of one process; it writes `Process.active`."""
+    """The task runtime of one process, in place of Spark. It writes `Process.running_tasks`."""
 
-    def __init__(self, process: Process, watch: Watch, tell: Callable[[herder.Event], None]) -> None:
-        """``tell`` passes an event to the process's herder."""
+    def __init__(self, process: Process, checker: FleetChecker, feed_herder: Callable[[herder.Event], None]) -> None:
+        """``feed_herder`` passes an event to the process's herder."""
         self._process = process
         self._rng = process.world.rng
-        self._watch = watch
-        self._tell = tell
-        self._held: dict[ConnectorTaskId, TaskStart] = {}
-        """The tasks whose checkpoints the process holds, also those whose query has died."""
+        self._checker = checker
+        self._feed_herder = feed_herder
+        self._held: dict[ConnectorTaskId, TaskSpec] = {}
+        """The tasks whose checkpoints the process holds, also those whose query has died, as they were started."""
         self._deaths: dict[ConnectorTaskId, int] = {}
-        """Number of times that each task's query died since its last progress."""
+        """How often each task's query has died since its last progress."""
         self._stopping: set[ConnectorTaskId] = set()
+        """The tasks that are being stopped."""
 
     def begin(self, chore: herder.StartTask | herder.RestartTask | herder.StopTask) -> None:
+        """Begin to start, restart or stop a task. The herder receives the result later."""
         match chore:
-            case herder.StartTask(start=start):
+            case herder.StartTask(spec=start):
                 self._start(start)
             case herder.RestartTask(task=task):
                 self._restart(task)
@@ -37,62 +39,69 @@ class SimTaskRuntime:
                 self._stop(task, grace_ms)
 
     def close(self) -> None:
-        self._process.active.clear()
+        """End all tasks at once."""
+        self._process.running_tasks.clear()
         self._held.clear()
 
     def mortal(self) -> list[ConnectorTaskId]:
-        """The tasks whose queries may die: they are not being stopped, and their herder would restart them."""
-        active = sorted(self._process.active.keys() - self._stopping)
+        """The tasks whose queries may die: they run, are not being stopped, and their herder would restart them."""
+        active = sorted(self._process.running_tasks.keys() - self._stopping)
         return [task for task in active if self._deaths[task] < RESTARTS_MAX]
 
-    def die(self, task: ConnectorTaskId, *, is_held: bool) -> None:
-        """End the query of ``task``; unless ``is_held``, because another worker took the checkpoint over."""
-        self._process.world.record(RecordKind.QUERY_DIES, self._process.name, str(task), is_held)
-        del self._process.active[task]
+    def die(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
+        """Let the query of ``task`` die. With ``holds_checkpoint`` False the reason is that another worker has taken
+        over the task's checkpoint."""
+        self._process.world.record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
+        del self._process.running_tasks[task]
         self._deaths[task] += 1
-        if not is_held:
+        if not holds_checkpoint:
             del self._held[task]
-        self._tell(TaskDied(task=task, trace="the query died", is_held=is_held))
+        self._feed_herder(TaskDied(task=task, trace="the query died", holds_checkpoint=holds_checkpoint))
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
-    def _start(self, start: TaskStart) -> None:
-        self._record(RecordKind.TASK_STARTS, start.task)
-        self._held[start.task] = start
-        self._deaths[start.task] = 0
-        self._watch.on_start(self._process, start.task)
-        self._run(start)
+    def _start(self, spec: TaskSpec) -> None:
+        self._record(RecordKind.TASK_STARTS, spec.task)
+        self._held[spec.task] = spec
+        self._deaths[spec.task] = 0
+        self._checker.on_start(self._process, spec.task)
+        self._run(spec)
 
     def _restart(self, task: ConnectorTaskId) -> None:
         self._record(RecordKind.TASK_RESTARTS, task)
-        self._watch.on_restart(self._process, task, is_held=task in self._held)
+        self._checker.on_restart(self._process, task, holds_checkpoint=task in self._held)
         self._run(self._held[task])
 
     def _stop(self, task: ConnectorTaskId, grace_ms: int) -> None:
         self._process.world.record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
-        self._watch.on_stop(self._process, self._process.active.get(task))
+        self._checker.on_stop(self._process, self._process.running_tasks.get(task))
         self._stopping.add(task)
         self._process.after(self._rng.randint(5, max(grace_ms, 5)), partial(self._stopped, task))
 
-    def _run(self, start: TaskStart) -> None:
-        self._process.active[start.task] = start
-        self._process.after(self._rng.randint(20, 600), partial(self._started, start))
+    def _run(self, spec: TaskSpec) -> None:
+        """Run the task's query; after up to 600 ms the task counts as started."""
+        self._process.running_tasks[spec.task] = spec
+        self._process.after(self._rng.randint(20, 600), partial(self._started, spec))
 
-    def _started(self, start: TaskStart) -> None:
-        self._process.after(self._rng.randint(100, 2_000), partial(self._progress, start))
-        self._tell(herder.TaskStarted(task=start.task))
+    def _started(self, spec: TaskSpec) -> None:
+        """Report the task as started, and its first progress some time later."""
+        self._process.after(self._rng.randint(100, 2_000), partial(self._progress, spec))
+        self._feed_herder(herder.TaskStarted(task=spec.task))
 
-    def _progress(self, start: TaskStart) -> None:
-        if self._process.active.get(start.task) is start:
-            self._deaths[start.task] = 0
-            self._tell(TaskProgressed(task=start.task, batch_id=0, input_rows=1))
+    def _progress(self, spec: TaskSpec) -> None:
+        """Report progress, unless the query has died or was stopped."""
+        if self._process.running_tasks.get(spec.task) is spec:
+            self._deaths[spec.task] = 0
+            self._feed_herder(TaskProgressed(task=spec.task, batch_id=0, input_rows=1))
 
     def _stopped(self, task: ConnectorTaskId) -> None:
-        self._process.active.pop(task, None)  # absent if its query has died or the runtime has closed
+        """Report the task as stopped, and give up its checkpoint."""
+        self._process.running_tasks.pop(task, None)  # absent if its query has died or the runtime has closed
         self._held.pop(task, None)
         self._stopping.discard(task)
         self._record(RecordKind.TASK_STOPPED, task)
-        self._tell(herder.TaskStopped(task=task))
+        self._feed_herder(herder.TaskStopped(task=task))
 
     def _record(self, kind: RecordKind, task: ConnectorTaskId) -> None:
+        """Record an act on ``task``."""
         self._process.world.record(kind, self._process.name, str(task))

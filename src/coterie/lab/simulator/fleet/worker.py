@@ -1,18 +1,17 @@
 """One worker of the simulation: the real `herder` and the real `member`, and tasks whose starts and stops take time.
 
-A worker is a name; it has one process after the other. Responses, events and timers of a paused process are delivered
-when it resumes; those of an ended process are lost.
+A worker is a name; its processes replace each other. Responses, events and timers of a paused process are delivered
+when it resumes; those of a process that has ended are lost.
 """
 
 from collections.abc import Iterator
 from json import loads
 
-from coterie.engine.log import NewLine
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
 from coterie.herder.requests import RequestRefused
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
-from coterie.lab.simulator.actor import by_name, youngest
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.config_client import ConfigClient
 from coterie.lab.simulator.fleet.process import Process
@@ -26,13 +25,14 @@ from coterie.lab.simulator.fleet.settings import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     STOP_GRACE_MS,
-    home_of,
     url_of,
+    worker_name_of,
 )
 from coterie.lab.simulator.invariants import MachineCheck
-from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, texts
-from coterie.lab.simulator.world import Alarms
-from coterie.lab.translation import as_asked, as_heard
+from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
+from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
+from coterie.lab.simulator.world import SimTimers
+from coterie.lab.translation import to_group_request, to_member_response
 from coterie.member import events
 from coterie.member.classic import messages as member_messages
 from coterie.member.classic.messages import (
@@ -47,21 +47,21 @@ from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
-    Abandon,
     Assigned,
-    AssignmentWanted,
-    Computed,
-    Install,
+    AssignmentChange,
+    AssignmentsRequested,
+    ComputedAssignments,
     Leave,
-    Lost,
-    MemberAssignment,
+    LeaveAndRejoin,
+    MembershipLost,
     MembershipRefused,
     MemberState,
     MemberStateChanged,
-    MustReleaseAll,
     PlaceHandover,
     Rejoin,
-    Subscribe,
+    SendAssignments,
+    SetWorkerState,
+    StopAllBeforeJoin,
 )
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.errors import ErrorCode
@@ -71,14 +71,15 @@ class WorkerProcess(Process):
     """One process of a worker."""
 
     def __init__(
-        self, cluster: Cluster, living: "dict[str, WorkerProcess]", home: str, place: PlaceHandover | None = None
+        self, cluster: Cluster, living: "dict[str, WorkerProcess]", service: str, place: PlaceHandover | None = None
     ) -> None:
-        """``place`` is the membership that the relaunched process had, if this process continues it; else None."""
-        setup = cluster.homes[home]
-        url = url_of(home)
+        """``place`` is the membership that the process continues, as the next process after a relaunch; otherwise
+        None."""
+        setup = cluster.worker_setups[service]
+        url = url_of(service)
         herder_state = Herder(
             HerderSettings(
-                worker_id=WorkerId(home),
+                worker_id=WorkerId(service),
                 url=url,
                 version="0",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
@@ -95,7 +96,7 @@ class WorkerProcess(Process):
                 group_id=GROUP,
                 url=url,
                 instance_id=setup.instance_id,
-                protocols=setup.protocol.offered,
+                protocols=setup.protocol.versions_to_offer,
                 claims=setup.claims,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -103,37 +104,39 @@ class WorkerProcess(Process):
             ),
             place,
         )
-        super().__init__(cluster.world, living, home, herder_state, member, place)
+        super().__init__(cluster.world, living, service, herder_state, member, place)
         self.cluster = cluster
-        self.rest = Rest(self, cluster, self.tell, self._rest_at)
-        self.runtime = SimTaskRuntime(self, cluster.watch, self.tell)
-        self.config_client = ConfigClient(self, cluster, self.tell, self._wake_readers)
-        self.herder_alarms = Alarms[Timer](
-            self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
+        self.rest = Rest(self, cluster, self.feed_herder, self._rest_at)
+        self.runtime = SimTaskRuntime(self, cluster.checker, self.feed_herder)
+        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_readers)
+        self.herder_timers = SimTimers[Timer](
+            self.world, lambda timer: self.deliver(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
         )
-        self.member_alarms = Alarms[member_messages.Timer](
-            self.world, lambda timer: self.soon(lambda: self.feed_member(events.TimerFired(timer=timer)))
+        self.member_timers = SimTimers[member_messages.Timer](
+            self.world, lambda timer: self.deliver(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
         self.world.record(
             RecordKind.STARTS if place is None else RecordKind.CONTINUES,
             self.name,
             setup.protocol.setting,
             setup.instance_id,
-            f"claims {texts(setup.claims)}" if setup.claims is not None else None,
+            f"claims {jobs_text(setup.claims)}" if setup.claims is not None else None,
         )
         if place is not None:
-            self.feed_member(events.Began())
+            self.feed_member(events.MemberStarted())
         self.config_client.read()
         self.after(
-            self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
+            self.world.rng.randint(50, 1_500), lambda: self.feed_herder(herder.RuntimeOpened(wall_ms=self.world.now_ms))
         )
 
     def _record(self, kind: RecordKind, *values: RecordValue) -> None:
+        """Add a record with the process's name as its first value."""
         self.world.record(kind, self.name, *values)
 
     # -- resume and end ----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
+        """End the pause; what came meanwhile is delivered in a random order."""
         self.resumed_at_ms = self.world.now_ms
         # Responses in sockets and due timers are handled in any order.
         self.world.rng.shuffle(self._missed)
@@ -141,29 +144,32 @@ class WorkerProcess(Process):
 
     def kill(self, how: RecordKind, *values: RecordValue) -> None:
         super().kill(how, *values)
-        self.active.clear()
-        self.herder_alarms.off()
-        self.member_alarms.off()
+        self.running_tasks.clear()
+        self.herder_timers.close()
+        self.member_timers.close()
 
     def shut_down(self) -> None:
-        self.ending = True
+        """Order a clean shutdown, as SIGTERM does."""
+        self.is_ending = True
         self._record(RecordKind.SHUT_DOWN)
-        self.soon(lambda: self.tell(herder.ShutdownOrdered(reason="SIGTERM")))
+        self.deliver(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
 
     # -- other workers ------------------------------------------------------------------------------------------------
 
     def _rest_at(self, url: WorkerUrl) -> Rest | None:
-        process = youngest(self._living, home_of(url))
+        """The REST endpoints of the worker with this URL; None if it does not run."""
+        process = newest_process(self._living, worker_name_of(url))
         return process.rest if process is not None else None
 
     def _wake_readers(self) -> None:
-        """The config log has new lines: every process reads them, each after its own delay."""
-        for process in by_name(self._living):
-            process.config_client.soon()
+        """Let every process poll the config log, which has new lines."""
+        for process in sorted_by_name(self._living):
+            process.config_client.poll()
 
     # -- the herder --------------------------------------------------------------------------------------------------
 
-    def tell(self, event: herder.Event) -> None:
+    def feed_herder(self, event: herder.Event) -> None:
+        """Step the herder with ``event``, and perform its effects."""
         with MachineCheck("herder"):
             output = self.cluster.steps.herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
@@ -171,28 +177,29 @@ class WorkerProcess(Process):
                 self._perform(effect)
 
     def _perform(self, effect: herder.Effect) -> None:
+        """Perform one effect of the herder."""
         match effect:
-            case herder.SetTimer() | herder.CancelTimer() | herder.Say() | herder.ForgetConnector():
+            case herder.SetTimer() | herder.CancelTimer() | herder.WriteLogMessage() | herder.StopConnector():
                 self._perform_at_once(effect)
             case herder.Reply(id=id_, answer=answer):
                 self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
                 self.rest.answer(effect)
-            case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
-                self._record(RecordKind.SUBSCRIBES, config_offset, texts(owned), draining)
+            case SetWorkerState(config_offset=config_offset, owned=owned, draining=draining):
+                self._record(RecordKind.SUBSCRIBES, config_offset, jobs_text(owned), draining)
                 self.feed_member(effect)
             case Rejoin():
                 self._record(RecordKind.REJOINS)
                 self.feed_member(effect)
-            case Abandon():
+            case LeaveAndRejoin():
                 self._record(RecordKind.ABANDONS)
                 self.feed_member(effect)
-            case Install(token=token, computed=computed):
+            case SendAssignments(token=token, computed=computed):
                 self._record(RecordKind.DEALS, RoundToken.of(token).generation, *_dealt(computed))
-                if self.wanted is not None and self.wanted.token == token:
-                    self.cluster.watch.on_dealt(self, self.wanted, computed)
+                if self.requested_round is not None and self.requested_round.token == token:
+                    self.cluster.checker.on_round_computed(self, self.requested_round, computed)
                 self.feed_member(effect)
-            case Leave(for_good=for_good):
-                self._record(RecordKind.LEAVES, for_good)
+            case Leave(is_permanent=is_permanent):
+                self._record(RecordKind.LEAVES, is_permanent)
                 self.feed_member(effect)
             case herder.Exit():
                 self._exit(effect)
@@ -200,42 +207,47 @@ class WorkerProcess(Process):
                 self._begin(chore)
 
     def _perform_at_once(
-        self, effect: herder.SetTimer | herder.CancelTimer | herder.Say | herder.ForgetConnector
+        self, effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector
     ) -> None:
+        """Perform an effect that takes no time and is not recorded."""
         match effect:
             case herder.SetTimer(timer=timer, at_ms=at_ms):
-                self.herder_alarms.set(timer, at_ms)
+                self.herder_timers.set(timer, at_ms)
             case herder.CancelTimer(timer=timer):
-                self.herder_alarms.cancel(timer)
-            case herder.Say(text=text):
+                self.herder_timers.cancel(timer)
+            case herder.WriteLogMessage(text=text):
                 self.world.say(f"{self.name}: {text}")
-            case herder.ForgetConnector():
+            case herder.StopConnector():
                 pass  # In this simulation a split keeps no state.
 
     def _exit(self, end: herder.Exit) -> None:
-        self.cluster.watch.on_exit(self, end.code)
-        self.kill(RecordKind.EXITS, end.code, end.restarts)
+        """End the process as the herder orders. A process that relaunches itself is followed by another one."""
+        self.cluster.checker.on_exit(self, end.code)
+        self.kill(RecordKind.EXITS, end.code, end.relaunches)
         self.world.say(f"{self.name} exits: {end.reason}")
-        if end.restarts:
-            self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self.home, end.place))
-        elif self.drains and not end.code:
-            self.cluster.on_drained(self.home)
+        if end.relaunches:
+            self.world.after(
+                self.world.rng.randint(1, 1_500), lambda: self.cluster.relaunch(self.service, end.handover)
+            )
+        elif self.is_draining and not end.code:
+            self.cluster.on_drained(self.service)
         elif end.code:
-            self.cluster.on_failed(self.home)
+            self.cluster.on_failed(self.service)
 
     def _begin(self, chore: herder.Chore) -> None:
+        """Begin a chore of the herder: an effect that takes time and whose result is an event."""
         rng = self.world.rng
         match chore:
             case herder.StartTask() | herder.RestartTask() | herder.StopTask():
                 self.runtime.begin(chore)
-            case herder.SplitConnector(connector=connector, config=config, written_at=written_at):
+            case herder.SplitConnector(connector=connector, config=config, config_line_offset=written_at):
                 self._record(RecordKind.SPLITS, connector, written_at)
                 split = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
-                done = herder.ConnectorSplit(connector=connector, written_at=written_at, configs=split)
-                self.after(rng.randint(5, 300), lambda: self.tell(done))
+                done = herder.ConnectorSplit(connector=connector, config_line_offset=written_at, configs=split)
+                self.after(rng.randint(5, 300), lambda: self.feed_herder(done))
             case herder.ValidateConfig(id=id_):
-                self.after(rng.randint(1, 50), lambda: self.tell(herder.ConfigValidated(id=id_, errors={})))
-            case herder.PublishTaskConfigs(connector=connector, leader_url=url, configs=configs, signing=signing):
+                self.after(rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=id_, errors={})))
+            case herder.PublishTaskConfigs(connector=connector, leader_url=url, configs=configs, signing_key=signing):
                 self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing is not None)
                 self.rest.publish(chore)
             case herder.MakeSessionKey(size_bytes=size_bytes):
@@ -243,7 +255,7 @@ class WorkerProcess(Process):
                 key = rng.randbytes(size_bytes)
                 self.after(
                     rng.randint(1, 20),
-                    lambda: self.tell(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
+                    lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
                 )
             case herder.FindConfigEnd():
                 self.config_client.find_end(chore)
@@ -251,19 +263,20 @@ class WorkerProcess(Process):
                 self.config_client.append(chore)
             case herder.AppendStatuses(lines=lines):
                 self._record(RecordKind.STATUSES, *map(_status, lines))
-                self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
+                self.after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))
             case herder.CloseRuntime():
                 self._record(RecordKind.CLOSES_RUNTIME)
                 self.runtime.close()
-                self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
+                self.after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
             case Leave():
-                raise AssertionError("`_perform` passes Leave to the member")
-            case herder.FinishGeneration():
-                raise AssertionError("no task is closed in this simulation")
+                raise AssertionError("`_perform` passes Leave to the member, not to `_begin`")
+            case herder.FinishCheckpointGeneration():
+                raise AssertionError("no checkpoint generation is closed in this simulation")
 
     # -- the member --------------------------------------------------------------------------------------------------
 
     def feed_member(self, event: member_messages.Event) -> None:
+        """Step the member with ``event``, and perform its effects."""
         with MachineCheck("member"):
             output = self.cluster.steps.member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
@@ -271,79 +284,82 @@ class WorkerProcess(Process):
                 self._perform_member(effect)
 
     def _perform_member(self, effect: member_messages.Effect) -> None:
+        """Perform one effect of the member; most are passed to the herder."""
         match effect:
             case events.Send():
                 self._send(effect)
             case events.SetTimer(timer=timer, at_ms=at_ms):
-                self.member_alarms.set(timer, at_ms)
+                self.member_timers.set(timer, at_ms)
             case events.CancelTimer(timer=timer):
-                self.member_alarms.cancel(timer)
-            case events.Say(text=text):
+                self.member_timers.cancel(timer)
+            case events.WriteLogMessage(text=text):
                 self.world.say(f"{self.name}: {text}")
             case Assigned():
                 self._receive(effect)
-                self.tell(effect)
-            case AssignmentWanted(token=token, members=members):
+                self.feed_herder(effect)
+            case AssignmentsRequested(token=token, members=members):
                 round_ = RoundToken.of(token)
                 self._record(RecordKind.ASSIGNMENT_WANTED, round_.generation, round_.protocol.setting, *sorted(members))
-                self.wanted = effect
-                self.tell(effect)
-            case MemberStateChanged(state=MemberState.PREPARING_REBALANCE) | MustReleaseAll():
-                everything_stops = isinstance(effect, MustReleaseAll)
+                self.requested_round = effect
+                self.feed_herder(effect)
+            case MemberStateChanged(state=MemberState.PREPARING_REBALANCE) | StopAllBeforeJoin():
+                everything_stops = isinstance(effect, StopAllBeforeJoin)
                 self._record(RecordKind.REBALANCE_STARTED, everything_stops)
-                if everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
-                    self.given = NO_JOBS
-                self.tell(effect)
-            case Lost():
+                if everything_stops and self.elected_protocol == ConnectProtocol.EAGER.wire_name:
+                    self.assigned_jobs = NO_JOBS
+                self.feed_herder(effect)
+            case MembershipLost():
                 self._record(RecordKind.MEMBERSHIP_LOST)
-                self.given, self.received = NO_JOBS, None
-                self.tell(effect)
+                self.assigned_jobs, self.received_generation = NO_JOBS, None
+                self.feed_herder(effect)
             case MembershipRefused():
                 self._record(RecordKind.MEMBERSHIP_REFUSED)
-                self.ending = True
-                self.tell(effect)
-            case events.Left():
+                self.is_ending = True
+                self.feed_herder(effect)
+            case events.LeaveCompleted():
                 self._record(RecordKind.LEFT)
-                self.tell(herder.GroupLeft())
+                self.feed_herder(herder.GroupLeft())
             case news:
-                self.tell(news)
+                self.feed_herder(news)
 
     def _receive(self, received: Assigned) -> None:
+        """Record an assignment, and take note of the jobs that the worker owns with it."""
         result = RoundResult.of(received.token)
-        assignment = MemberAssignment(assigned=received.jobs, revoked=received.revoked)
+        assignment = AssignmentChange(assigned=received.jobs, revoked=received.revoked)
         self._record(
             RecordKind.ASSIGNED,
             received.epoch,
             *_values(result.error, received.config_offset, assignment, result.delay_ms),
         )
-        self.received, self.protocol = Generation(received.epoch), result.protocol
+        self.received_generation, self.protocol = Generation(received.epoch), result.protocol
         if result.error is AssignmentError.NO_ERROR:
-            kept = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.given - received.revoked
-            self.given = kept | received.jobs
+            kept = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.assigned_jobs - received.revoked
+            self.assigned_jobs = kept | received.jobs
 
     def _send(self, send: events.Send[Request]) -> None:
+        """Send a request of the member to the coordinator; the member receives the response or the failure."""
         sent_at_ms = self.world.now_ms
         if not isinstance(send.request, HeartbeatRequest):
-            self._record(RecordKind.SENDS, name_of(send.request))
+            self._record(RecordKind.SENDS, recorded_name(send.request))
         if isinstance(send.request, JoinRequest):
-            self.cluster.watch.on_join(self)
+            self.cluster.checker.on_join(self)
 
         def answered(response: object) -> None:
-            self.soon(lambda: self._hear(send.id, as_heard(response), sent_at_ms))
+            self.deliver(lambda: self._handle_response(send.id, to_member_response(response), sent_at_ms))
 
         def failed(reason: str) -> None:
-            self.soon(lambda: self.feed_member(events.Unanswered(id=send.id, reason=reason)))
+            self.deliver(lambda: self.feed_member(events.RequestFailed(id=send.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
         # read it from a closed connection. All other requests may arrive late.
         late_max_ms = 0 if isinstance(send.request, JoinRequest) else LATE_MAX_MS
         self.cluster.network.call(
-            self.home,
+            self.service,
             lambda call: coordinator.serve(
                 call,
-                lambda reply_to: as_asked(
-                    self.home, reply_to, send.request, fresh_member_id=coordinator.fresh_member_id
+                lambda reply_to: to_group_request(
+                    self.service, reply_to, send.request, fresh_member_id=coordinator.fresh_member_id
                 ),
             ),
             answered=answered,
@@ -352,22 +368,25 @@ class WorkerProcess(Process):
             large=not isinstance(send.request, HeartbeatRequest),
         )
 
-    def _hear(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
+    def _handle_response(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
+        """Pass a response to the member, and take note of what it proves: that the coordinator had this member at
+        ``sent_at_ms``, or which protocol the group has."""
         if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
-            self._record(RecordKind.HEARS, name_of(response), response.error.name)
+            self._record(RecordKind.HEARS, recorded_name(response), response.error.name)
         beat_goes_on = isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
         if beat_goes_on or response.error is ErrorCode.none:
-            self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
+            self.last_answered_sent_at_ms = max(self.last_answered_sent_at_ms, sent_at_ms)
         if isinstance(response, JoinResponse) and response.error is ErrorCode.none:
-            self.voted = response.protocol
+            self.elected_protocol = response.protocol
         elif isinstance(response, JoinResponse) and response.error is ErrorCode.inconsistent_group_protocol:
             # The member does not offer eager if it may have missed an election. Then eager is the only protocol that
             # all members support.
-            self.voted = ConnectProtocol.EAGER.wire_name
-        self.feed_member(events.Answered(id=id_, response=response))
+            self.elected_protocol = ConnectProtocol.EAGER.wire_name
+        self.feed_member(events.ResponseReceived(id=id_, response=response))
 
 
-def _dealt(computed: Computed) -> Iterator[RecordValue]:
+def _dealt(computed: ComputedAssignments) -> Iterator[RecordValue]:
+    """The values of a computed round in a record."""
     error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
     for member_id, assignment in sorted(computed.assignments.items()):
         yield member_id
@@ -375,11 +394,12 @@ def _dealt(computed: Computed) -> Iterator[RecordValue]:
 
 
 def _values(
-    error: AssignmentError, config_offset: ConfigOffset, assignment: MemberAssignment, delay_ms: int
+    error: AssignmentError, config_offset: ConfigOffset, assignment: AssignmentChange, delay_ms: int
 ) -> tuple[RecordValue, ...]:
-    return (error.name, config_offset, texts(assignment.assigned), texts(assignment.revoked), delay_ms)
+    """The values of one assignment in a record."""
+    return (error.name, config_offset, jobs_text(assignment.assigned), jobs_text(assignment.revoked), delay_ms)
 
 
-def _status(line: NewLine) -> str:
-    """Key and state of a status line, without the error's text."""
+def _status(line: NewTopicRecord) -> str:
+    """The key and the state of a status line, for a record; None as the state of a tombstone."""
     return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"

@@ -1,8 +1,8 @@
-"""The broker of this simulation: the work of the production broker's log thread for producers, on the real store, in
-memory. Its disk has slow writes and failing writes, and may lose unacknowledged writes in a crash.
+"""The broker of the producers' simulation: the work of the production broker's log thread for producers, on the real
+store, in memory. Its disk has slow writes and failing writes, and may lose unacknowledged writes in a crash.
 
-As in production, the requests that arrive while the disk is busy become one transaction of the store: all of them are
-durable, or none.
+As in production, the requests that arrive while the disk is busy become one transaction of the store: either all of
+them are durable, or none.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from coterie.broker.storage.transaction_store import (
     read_transactions,
     write_transaction,
 )
-from coterie.broker.transactions.writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.broker.transactions.writes import NewBatch, WriteResult, append, fresh_producer_id, step_coordinator
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
-    NOBODY,
+    NO_PRODUCER,
     CancelTimer,
     Event,
-    Identity,
+    ProducerIdAndEpoch,
     Reply,
     SetTimer,
     TimeoutPassed,
@@ -30,20 +30,20 @@ from coterie.groups.transaction_messages import (
 from coterie.groups.transactions import deadline_ms
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.producers.ledger import Ledger
-from coterie.lab.simulator.producers.watch import DurableWrite, ProducersWatch
-from coterie.lab.simulator.records import RecordKind, RecordValue, name_of
-from coterie.lab.simulator.world import Alarms, FaultyDisk, World
+from coterie.lab.simulator.producers.checker import DurableWrite, ProducersChecker
+from coterie.lab.simulator.producers.sim_topic import SimTopic
+from coterie.lab.simulator.records import RecordKind, RecordValue, recorded_name
+from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _RETRY_DELAY_MS = 1_000
-"""Time after which the abort of a timed-out transaction is tried again, if the disk failed."""
+"""After this time the abort of a transaction that has timed out is tried again, if the disk failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """The response to a batch."""
+    """The response to a batch. ``base_offset`` is the offset of its first record; -1 with an error."""
 
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -51,40 +51,46 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """One write of the log's thread, and the callback that receives its outcome."""
+    """One write of the log's thread: ``run`` performs it in the store, ``on_outcome`` receives its result or its error
+    when it is durable or has failed."""
 
     transactional_id: str
     what: Event | NewBatch
+    """The request: an event of the coordinator, or a batch."""
     by: str
-    run: Callable[[Store], Written]
-    told: Callable[[Written | CoterieError], None]
+    """The name of the process that has sent the request, or the word timer."""
+    run: Callable[[Store], WriteResult]
+    on_outcome: Callable[[WriteResult | CoterieError], None]
     now_ms: int
+    """When the broker received the request."""
 
 
 class StoreDisk(FaultyDisk):
+    """The disk of the broker's store."""
+
     failing = False
-    """Whether each of its writes fails."""
+    """Whether each write fails now."""
 
 
 class SimBroker:
-    """The broker of one log, which crashes and restarts."""
+    """The broker of one log, which crashes and restarts. It starts when it is created."""
 
-    def __init__(self, world: World, watch: ProducersWatch, store: Store, ledger: Ledger) -> None:
+    def __init__(self, world: World, checker: ProducersChecker, store: Store, topic: SimTopic) -> None:
         self._world = world
-        self._watch = watch
+        self._checker = checker
         self._store = store
-        self.ledger = ledger
+        self.topic = topic
         self.disk = StoreDisk()
         self.up = False
         self.start()
 
-    def age(self, transactional_id: str, *, epochs_left: int) -> None:
-        """Store a producer for ``transactional_id`` that has ``epochs_left`` epochs left."""
+    def use_up_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
+        """Store a producer for ``transactional_id`` whose producer id has only ``epochs_left`` epochs left."""
         self._store.begin()
-        producer = Identity(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
+        producer = ProducerIdAndEpoch(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
         written = TransactionWritten(
             producer=producer,
-            previous=NOBODY,
+            previous=NO_PRODUCER,
             timeout_ms=1,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
@@ -101,20 +107,21 @@ class SimBroker:
         self._waiting: list[_Write] = []
         self._writing: list[_Write] = []
         self._calls: dict[Call, None] = {}
-        self._alarms = Alarms[str](self._world, self._time_out)
-        self.ledger.load()
+        self._timers = SimTimers[str](self._world, self._time_out)
+        self.topic.load()
         for transactional_id, written in read_transactions(self._store.database):
             due_ms = deadline_ms(written)
             if due_ms is not None:
-                self._alarms.set(transactional_id, due_ms)
+                self._timers.set(transactional_id, due_ms)
         self.up = True
-        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.ledger.partitions))
-        self._watch.on_loaded()
+        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
+        self._checker.on_loaded()
 
     def crash(self) -> None:
+        """Crash: open calls fail. The write in progress is durable or lost; those after it are lost."""
         self._world.record(RecordKind.BROKER_CRASHES)
         self.up = False
-        self._alarms.off()
+        self._timers.close()
         if self._writing and self._world.chance(0.5):
             # The write is durable without an acknowledgement.
             self._commit(self._writing)
@@ -124,12 +131,13 @@ class SimBroker:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, call: Call, by: str, transactional_id: str, make: Callable[[int], Event]) -> None:
-        """Pass an event to the coordinator of ``transactional_id``; the response is its `Reply`."""
+    def ask(self, call: Call, by: str, transactional_id: str, make_event: Callable[[int], Event]) -> None:
+        """Pass the event that ``make_event`` builds from a fresh producer id to the coordinator of
+        ``transactional_id``. The response is the coordinator's `Reply`; KAFKA_STORAGE_ERROR if the write fails."""
         now_ms = self._world.now_ms
 
-        def told(written: Written | CoterieError) -> None:
-            if isinstance(written, Written):
+        def told(written: WriteResult | CoterieError) -> None:
+            if isinstance(written, WriteResult):
                 call.answer(next(effect for effect in written.effects if isinstance(effect, Reply)))
             else:
                 call.answer(Reply(error=ErrorCode.kafka_storage_error))
@@ -138,21 +146,21 @@ class SimBroker:
             call,
             _Write(
                 transactional_id=transactional_id,
-                what=make(-1),
+                what=make_event(-1),
                 by=by,
-                run=lambda store: decide(store, transactional_id, make, now_ms=now_ms),
-                told=told,
+                run=lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
+                on_outcome=told,
                 now_ms=now_ms,
             ),
         )
 
     def produce(self, call: Call, by: str, batch: NewBatch) -> None:
-        """Append a batch; the response is `Produced`."""
+        """Append a batch of the process ``by``. The response is a `Produced`."""
         now_ms = self._world.now_ms
 
-        def told(written: Written | CoterieError) -> None:
+        def told(written: WriteResult | CoterieError) -> None:
             match written:
-                case Written():
+                case WriteResult():
                     call.answer(Produced(base_offset=written.base_offset))
                 case KafkaRefusal():
                     call.answer(Produced(error=written.error))
@@ -166,13 +174,13 @@ class SimBroker:
                 what=batch,
                 by=by,
                 run=lambda store: append(store, batch, now_ms=now_ms),
-                told=told,
+                on_outcome=told,
                 now_ms=now_ms,
             ),
         )
 
     def open_transactions(self) -> list[str]:
-        """The transactional ids with an open transaction."""
+        """The transactional ids that have an open transaction."""
         return [
             transactional_id
             for transactional_id, written in read_transactions(self._store.database)
@@ -180,13 +188,14 @@ class SimBroker:
         ]
 
     def time_out(self, transactional_id: str) -> None:
-        """Fire the timeout of ``transactional_id`` early: the coordinator must check whether it is due."""
+        """Fire the timer of ``transactional_id`` now: the coordinator must check whether its deadline has passed."""
         if self.up:
             self._time_out(transactional_id)
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
     def _serve(self, call: Call, write: _Write) -> None:
+        """Queue the write of a request; the call fails if the broker is down."""
         if not self.up:
             call.fail("connection refused", within_ms=20)
             return
@@ -194,12 +203,13 @@ class SimBroker:
         self._put(write)
 
     def _time_out(self, transactional_id: str) -> None:
-        now_ms, alarms = self._world.now_ms, self._alarms
+        """Queue the abort of the transaction if its deadline has passed."""
+        now_ms, alarms = self._world.now_ms, self._timers
 
         def make(fresh: int) -> Event:
             return TimeoutPassed(fresh_producer_id=fresh)
 
-        def told(written: Written | CoterieError) -> None:
+        def told(written: WriteResult | CoterieError) -> None:
             if isinstance(written, WorldError):
                 alarms.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
 
@@ -208,18 +218,20 @@ class SimBroker:
                 transactional_id=transactional_id,
                 what=make(-1),
                 by="timer",
-                run=lambda store: decide(store, transactional_id, make, now_ms=now_ms),
-                told=told,
+                run=lambda store: step_coordinator(store, transactional_id, make, now_ms=now_ms),
+                on_outcome=told,
                 now_ms=now_ms,
             )
         )
 
     def _put(self, write: _Write) -> None:
+        """Queue ``write``, and begin to write unless a write is in progress."""
         self._waiting.append(write)
         if not self._writing:
             self._begin()
 
     def _begin(self) -> None:
+        """Write all queued writes together."""
         self._writing, self._waiting = self._waiting, []
         writing = self._writing
 
@@ -229,38 +241,43 @@ class SimBroker:
             outcomes = self._fail(writing) if self.disk.failing else self._commit(writing)
             self._writing = []
             for write, outcome in outcomes:
-                self._tell(write, outcome)
-            self._watch.on_told()
+                self._deliver_outcome(write, outcome)
+            self._checker.on_partitions_updated()
             if self._waiting:
                 self._begin()
 
         self._world.after(self.disk.write_ms(self._world.rng), written)
 
-    def _commit(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
+    def _commit(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+        """Run ``writes`` as one transaction of the store, commit and check it. Returns each write with its result or
+        its error."""
         self._store.begin()
         steps, outcomes = self._run(writes)
         self._store.commit()
         for step, (_, outcome) in zip(steps, outcomes, strict=True):
             values = _values(step, outcome)
-            self._world.record(RecordKind.STEP, step.transactional_id, name_of(step.what), step.by, *values)
-        self._watch.on_durable(steps)
+            self._world.record(RecordKind.STEP, step.transactional_id, recorded_name(step.what), step.by, *values)
+        self._checker.on_durable(steps)
         return outcomes
 
-    def _fail(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
-        """Run ``writes`` as one transaction of the store and roll it back, as when the disk fails."""
+    def _fail(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+        """Run ``writes`` as one transaction of the store and roll it back, as when the disk fails. Returns each write
+        with the error."""
         self._store.begin()
         self._run(writes)
         self._store.rollback()
         self._world.record(RecordKind.ROLLED_BACK, len(writes))
         return [(write, WorldError("the disk fails")) for write in writes]
 
-    def _run(self, writes: list[_Write]) -> tuple[list[DurableWrite], list[tuple[_Write, Written | CoterieError]]]:
+    def _run(self, writes: list[_Write]) -> tuple[list[DurableWrite], list[tuple[_Write, WriteResult | CoterieError]]]:
+        """Run ``writes`` in the store's open transaction. Returns what the checks need of each write, and each write
+        with its result or its refusal."""
         steps: list[DurableWrite] = []
-        outcomes: list[tuple[_Write, Written | CoterieError]] = []
+        outcomes: list[tuple[_Write, WriteResult | CoterieError]] = []
         for write in writes:
             before = read_transaction(self._store.database, write.transactional_id)
             changes = self._store.changes
-            outcome: Written | CoterieError
+            outcome: WriteResult | CoterieError
             with MachineCheck("broker"):
                 try:
                     outcome = write.run(self._store)
@@ -272,27 +289,29 @@ class SimBroker:
             outcomes.append((write, outcome))
         return steps, outcomes
 
-    def _tell(self, write: _Write, outcome: Written | CoterieError) -> None:
-        if isinstance(outcome, Written):
-            for grown in outcome.grown:
-                partition = self.ledger.partitions[grown.of.partition]
-                partition.open_offset = grown.open_offset
-                partition.grew(grown.end_offset)
+    def _deliver_outcome(self, write: _Write, outcome: WriteResult | CoterieError) -> None:
+        """Update partitions and timers with the result of ``write``, then respond to its request."""
+        if isinstance(outcome, WriteResult):
+            for grown in outcome.partitions:
+                partition = self.topic.partitions[grown.topic_partition.partition]
+                partition.first_unstable_offset = grown.first_unstable_offset
+                partition.advance_end_offset(grown.end_offset)
             for effect in outcome.effects:
                 match effect:
                     case SetTimer(at_ms=at_ms):
-                        self._alarms.set(write.transactional_id, at_ms)
+                        self._timers.set(write.transactional_id, at_ms)
                     case CancelTimer():
-                        self._alarms.cancel(write.transactional_id)
+                        self._timers.cancel(write.transactional_id)
                     case Reply():
-                        pass  # `write.told` sends it
-        write.told(outcome)
+                        pass  # `write.on_outcome` sends it
+        write.on_outcome(outcome)
 
 
-def _values(step: DurableWrite, outcome: Written | CoterieError) -> tuple[RecordValue, ...]:
+def _values(step: DurableWrite, outcome: WriteResult | CoterieError) -> tuple[RecordValue, ...]:
+    """The values of one write in a record."""
     match outcome:
-        case Written():
-            ends = (f"{grown.of.partition}:{grown.end_offset}" for grown in outcome.grown)
+        case WriteResult():
+            ends = (f"{grown.topic_partition.partition}:{grown.end_offset}" for grown in outcome.partitions)
             return outcome.base_offset, step.after.state if step.after is not None else None, *ends
         case KafkaRefusal():
             return (outcome.error.name,)

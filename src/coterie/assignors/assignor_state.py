@@ -1,0 +1,190 @@
+"""The state that a leader keeps between rounds, and the part of that state that still applies in the next round."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from coterie.assignors.members import MemberSpec
+from coterie.assignors.moves import RevocationReason
+from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+
+
+class MemberOutcome(NamedTuple):
+    """The result of one round for one member; the leader's next round uses it as the member's previous state.
+
+    It is a tuple because a round creates one for each member, and a frozen dataclass takes twice as long to create.
+    """
+
+    kept: Jobs
+    """The jobs that the member reported as running and keeps."""
+    assigned: Jobs = NO_JOBS
+    """The jobs that the member receives in this round. It may never receive the assignment that contains them."""
+    revoked_by_reason: Mapping[RevocationReason, Jobs] = MappingProxyType({})
+    """The revoked jobs, grouped by their reason; each job has one reason."""
+    draining: bool = False
+    """Whether the member drains: it will leave permanently, so its jobs do not wait for its return."""
+    instance_id: InstanceId | None = None
+
+    @property
+    def revoked(self) -> Jobs:
+        """The jobs that the member must stop and release before it joins again."""
+        return union(self.revoked_by_reason.values())
+
+    @property
+    def owned_after(self) -> Jobs:
+        """The jobs that the member owns once it has applied the round: ``kept`` and ``assigned``."""
+        return self.kept | self.assigned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """The jobs of one departed member, which stay unassigned until a deadline in case the member returns."""
+
+    jobs: Jobs
+    deadline_ms: int
+    """Time at which the jobs stop waiting, on the clock of the rounds' ``now_ms``."""
+    instance_id: InstanceId | None = None
+    """The departed member's instance id, if that member was a static member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignorState:
+    """The state that a leader keeps from one round to the next.
+
+    A leader that has computed no round since it joined the group starts with the default values.
+    """
+
+    generation: Generation = Generation(-1)
+    """The generation of the last round that this leader computed; -1 before the first."""
+    members: Mapping[MemberId, MemberOutcome] = field(default_factory=dict)
+    """The result of the round of ``generation`` for each member."""
+    deferrals: tuple[Deferral, ...] = ()
+    """The jobs that wait for departed members after that round, the earliest deadline first."""
+    reassignment_candidates: tuple[MemberId, ...] = ()
+    """Members that joined without jobs while jobs of departed members waited, in order of arrival. Each may be a
+    departed member that has returned under a new id."""
+    moved_before: Jobs = NO_JOBS
+    """Jobs that were lost or revoked in an earlier round. Where the choice is free, these jobs move again, so that
+    other jobs are not stopped."""
+    released_by_draining: Jobs = NO_JOBS
+    """Jobs that were revoked from a draining member and that no member has run since."""
+    moves_allowed_at_ms: int = 0
+    """Time before which no job is revoked for balance or for a drain, if the number of moves per round is limited
+    (``rebalance.round.interval.ms``)."""
+
+
+def usable_state(
+    state: AssignorState,
+    members: Mapping[MemberId, MemberSpec],
+    *,
+    generation: Generation,
+    last_completed_generation: Generation,
+) -> AssignorState:
+    """Return the part of ``state`` that still applies to the group, with every static member under its present id.
+
+    ``generation`` is the generation of the round to compute. ``last_completed_generation`` is the last generation whose
+    assignment this worker received; -1 if it has received none since it joined the group.
+
+    - If this worker received the assignment of the round in ``state``, all of ``state`` applies.
+    - If this worker did not receive that assignment, but the round was the one directly before ``generation``, all but
+      the jobs that the round newly assigned applies. No member has run these jobs, so they cannot have been lost.
+    - Otherwise the result is an empty state: this worker has computed no round or received no assignment since it
+      joined, or another member may have led rounds since (KAFKA-7026, KAFKA-9848).
+    """
+    if last_completed_generation < 0 or state.generation < 0:
+        return AssignorState()
+    if state.generation == last_completed_generation:
+        return _under_present_ids(state, members)
+    if state.generation == generation - 1:
+        spoken = {member: held._replace(assigned=NO_JOBS) for member, held in state.members.items()}
+        return _under_present_ids(replace(state, members=spoken), members)
+    return AssignorState()
+
+
+def resolve_duplicates(
+    owned: Mapping[MemberId, Jobs], state: AssignorState, is_eligible: Callable[[MemberId, Job], bool]
+) -> tuple[Mapping[MemberId, Jobs], Mapping[MemberId, Jobs]]:
+    """Choose one owner for each of the ``owned`` jobs, of which several members may report the same job.
+
+    Preferred is an owner that may run the job; then the owner that has the job in ``state``; then the owner that keeps
+    the fewest jobs so far; then the first by id.
+
+    Returns two mappings, each with all members of ``owned``: the jobs that the member keeps, and the jobs that the
+    member must stop because another member keeps them (often no jobs).
+    """
+    times: Counter[Job] = Counter()
+    for jobs in owned.values():
+        times.update(jobs.connectors)
+        times.update(jobs.tasks)
+    twice = Jobs.of(job for job, count in times.items() if count > 1)
+    load = {member: len(jobs - twice) for member, jobs in owned.items()}
+    goes_on: dict[MemberId, list[Job]] = {member: [] for member in owned}
+    for job in twice:
+
+        def preference(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
+            held = state.members.get(member)
+            unknown = held is None or (job not in held.kept and job not in held.assigned)
+            return (not is_eligible(member, job), unknown, load[member], member)
+
+        keeper = min((member for member, jobs in owned.items() if job in jobs), key=preference)
+        goes_on[keeper].append(job)
+        load[keeper] += 1
+    duplicates = {member: (jobs & twice) - Jobs.of(goes_on[member]) for member, jobs in owned.items()}
+    return {member: jobs - duplicates[member] for member, jobs in owned.items()}, duplicates
+
+
+def return_to_static_members(
+    state: AssignorState,
+    unowned: Jobs,
+    members: Mapping[MemberId, MemberSpec],
+    eligible_jobs: Callable[[MemberId, Jobs], Jobs],
+) -> Mapping[MemberId, Jobs]:
+    """Return, for each static member, those jobs of ``unowned`` that it had and that it may still run.
+
+    Its jobs are those of the last round in ``state`` and those that wait for its instance id. A static member without
+    such jobs is left out. A job of several static members goes to the first of them by id.
+    """
+    if not unowned:
+        return {}
+    left = unowned
+    found: dict[MemberId, Jobs] = {}
+    for member in sorted(member for member, view in members.items() if view.instance_id is not None):
+        held = state.members.get(member)
+        had = held.owned_after if held is not None else NO_JOBS
+        had |= union(one.jobs for one in state.deferrals if one.instance_id == members[member].instance_id)
+        again = eligible_jobs(member, had & left)
+        if again:
+            found[member] = again
+            left -= again
+    return found
+
+
+def union(parts: Iterable[Jobs]) -> Jobs:
+    """Return all jobs of all ``parts``."""
+    parts = list(parts)
+    if len(parts) < 2:
+        return parts[0] if parts else NO_JOBS
+    return Jobs(
+        frozenset[ConnectorName]().union(*[jobs.connectors for jobs in parts]),
+        frozenset[ConnectorTaskId]().union(*[jobs.tasks for jobs in parts]),
+    )
+
+
+def _under_present_ids(state: AssignorState, members: Mapping[MemberId, MemberSpec]) -> AssignorState:
+    """Return ``state`` with each static member under its id in ``members``: a restart gives it a new member id."""
+    present = {view.instance_id: member for member, view in members.items() if view.instance_id is not None}
+    if not present:
+        return state
+    now = {
+        former: present[held.instance_id]
+        for former, held in state.members.items()
+        if held.instance_id is not None and held.instance_id in present
+    }
+    return replace(
+        state,
+        members={now.get(member, member): held for member, held in state.members.items()},
+        reassignment_candidates=tuple(now.get(member, member) for member in state.reassignment_candidates),
+    )

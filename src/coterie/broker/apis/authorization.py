@@ -1,0 +1,260 @@
+"""Declarations of the authorization that an API requires: the operation, the resource, and where the error code of a
+refusal is in the response.
+
+Each API requires the same as in Kafka. A check that only one API uses is in that API's module.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.broker.apis.config_resources import ConfigResourceType
+from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.security.authorizer import CLUSTER_NAME, Acls, ResourceType
+from coterie.broker.security.authorizer import Operation as Operation
+from coterie.wire.errors import ErrorCode
+from coterie.wire.kio_entities import Values
+
+UNAUTHORIZED = "Authorization failed."
+"""The error message of each refused item, in responses that have error messages."""
+_RESOURCES = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+"""The resource type for authorization, by config resource type. For every other config resource type, the operation on
+the cluster is authorized."""
+
+CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID = (
+    ResourceType.CLUSTER,
+    ResourceType.GROUP,
+    ResourceType.TOPIC,
+    ResourceType.TRANSACTIONAL_ID,
+)
+_CODES = {
+    CLUSTER: ErrorCode.cluster_authorization_failed,
+    GROUP: ErrorCode.group_authorization_failed,
+    TOPIC: ErrorCode.topic_authorization_failed,
+    TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+}
+"""The error code of a refusal, by resource type."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessCheck:
+    """Checks one request's principal and host against the broker's access rules."""
+
+    broker: BrokerContext
+    request: ApiRequest
+    acls: Acls
+
+    def is_allowed(self, operation: Operation, type_: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the client may perform ``operation`` on the resource ``name`` of this type."""
+        return self.acls.is_allowed(self.request.principal, operation, type_, name, self.request.peer_host)
+
+    def error_code(self, operation: Operation, type_: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode | None:
+        """None if the client may perform ``operation`` on the resource ``name``, else the error code for its type."""
+        return None if self.is_allowed(operation, type_, name) else _CODES[type_]
+
+    def is_allowed_on_any(self, operation: Operation, type_: ResourceType) -> bool:
+        """Whether the client may perform ``operation`` on at least one resource of this type."""
+        return self.acls.is_allowed_on_any(self.request.principal, operation, type_, self.request.peer_host)
+
+    def topic_error_code(self, operation: Operation, entry: Any, name_field: str = "name") -> ErrorCode | None:
+        """TOPIC_AUTHORIZATION_FAILED if ``operation`` is not allowed on the topic that the request's ``entry`` names in
+        ``name_field`` or ``topic_id``, else None. None also for an unknown topic id, for which the API itself returns
+        an error."""
+        name = getattr(entry, name_field, None)
+        if name is None:
+            topic = topic_of(self.broker, entry, name_field) if getattr(entry, "topic_id", None) else None
+            name = None if topic is None else topic.name
+        return None if name is None else self.error_code(operation, TOPIC, name)
+
+
+ItemCheck = Callable[[AccessCheck, Any], ErrorCode | None]
+"""Returns the error code if the client may not access this item of the request, else None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemAuthorization:
+    """A request field with a list whose items are authorized one by one."""
+
+    request_field: str
+    """The name of the list in the request; the list may be missing in some versions."""
+    response_field: str
+    """The name of the list in the response to which the entries of refused items are added."""
+    check: ItemCheck
+    """The check of one item."""
+    refused_item: Callable[[Any, ErrorCode], Values]
+    """Builds the response entry of a refused item from the request's item and the error code of ``check``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAuthorization:
+    """The authorization that one API requires. If no field is set, every client may send the request."""
+
+    check_request: Callable[[AccessCheck], ErrorCode | None] | None = None
+    """Check of the whole request, before all others. If it returns an error code, the handler is not called, and the
+    response has this code as top-level ``error_code`` and otherwise empty values."""
+    items: Sequence[ItemAuthorization] = ()
+    """The request fields whose items are authorized one by one."""
+    is_visible_by_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
+    """By the name of a list in the response: a function that returns whether the client may see an item of the list.
+    Other items are removed from the response without an error code."""
+    filter_response: Callable[[AccessCheck, Values], Values] | None = None
+    """Returns the response without what the client may not see, for responses with more than the items that the request
+    names."""
+    handles_empty_request: bool = False
+    """Whether the handler is called even if all items are refused, because the response has other fields."""
+
+
+NO_AUTHORIZATION = ApiAuthorization()
+"""Every client may send the request."""
+
+
+# -- checks that several APIs share ------------------------------------------------------------------------------------
+
+
+def group_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+    """A check of ``operation`` on the group in the request's field ``group_id``."""
+    return lambda access: access.error_code(operation, GROUP, access.request.body.group_id)
+
+
+def cluster_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+    """A check of ``operation`` on the cluster."""
+    return lambda access: access.error_code(operation, CLUSTER)
+
+
+def transactional_id_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
+    """A check of WRITE on the transactional id in the request's field ``field``."""
+    return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
+
+
+def topic_check(
+    operation: Operation, check_request: Callable[[AccessCheck], ErrorCode | None] | None = None
+) -> ItemCheck:
+    """A check of ``operation`` on the topic of one entry of the request.
+
+    For APIs whose response has no top-level error code, ``check_request`` is a check of the whole request. If it fails,
+    its error code is that of each topic.
+    """
+
+    def check(access: AccessCheck, asked: Any) -> ErrorCode | None:
+        error = check_request(access) if check_request is not None else None
+        return error if error is not None else access.topic_error_code(operation, asked, _name_field(asked))
+
+    return check
+
+
+def create_topic_error(access: AccessCheck, topic: Any) -> ErrorCode | None:
+    """TOPIC_AUTHORIZATION_FAILED if the client may create neither all topics (CREATE on the cluster) nor the topic
+    named ``topic.name``, else None."""
+    if access.is_allowed(Operation.CREATE, CLUSTER):
+        return None
+    return access.error_code(Operation.CREATE, TOPIC, topic.name)
+
+
+def each_partition(
+    check: ItemCheck,
+    *,
+    request_field: str = "topics",
+    response_field: str = "topics",
+    partition_fields: tuple[str, str] = ("partitions", "partitions"),
+    index_fields: tuple[str | None, str] = ("partition_index", "partition_index"),
+    error_field: str = "error_code",
+) -> ItemAuthorization:
+    """Authorize each topic of a request whose response has an entry, with an error code, for each partition. ``check``
+    checks a topic; if it is refused, each of its partitions gets the error code, in ``error_field``.
+
+    ``partition_fields`` and ``index_fields`` are pairs of field names, in the request and in the response: the list of
+    a topic's partitions, and a partition's index. ``index_fields[0]`` is None if the request's list contains the
+    indexes themselves.
+    """
+
+    def refused_item(topic: Any, error: ErrorCode) -> Values:
+        field = _name_field(topic)
+        numbers = [
+            one if index_fields[0] is None else getattr(one, index_fields[0])
+            for one in getattr(topic, partition_fields[0])
+        ]
+        return {
+            field: getattr(topic, field, None),
+            "topic_id": getattr(topic, "topic_id", None),
+            partition_fields[1]: [{index_fields[1]: one, error_field: error} for one in numbers],
+        }
+
+    return ItemAuthorization(
+        request_field=request_field, response_field=response_field, check=check, refused_item=refused_item
+    )
+
+
+def each_topic(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
+    """Authorize each topic in the request's list ``topics``; the response has one entry with an error code for a
+    topic."""
+    return ItemAuthorization(
+        request_field="topics",
+        response_field=response_field,
+        check=check,
+        refused_item=lambda topic, error: {
+            "name": getattr(topic, "name", None),
+            "topic_id": getattr(topic, "topic_id", None),
+            "error_code": error,
+            "error_message": UNAUTHORIZED,
+        },
+    )
+
+
+def each_name(check: ItemCheck, *, request_field: str, response_field: str, name_field: str) -> ItemAuthorization:
+    """Authorize each name in the request's list ``request_field``. The response entry of a refused name has the name in
+    ``name_field``, and the error code."""
+    return ItemAuthorization(
+        request_field=request_field,
+        response_field=response_field,
+        check=check,
+        refused_item=lambda one, error: {name_field: one, "error_code": error},
+    )
+
+
+def groups_authorization(operation: Operation, *, request_field: str, response_field: str) -> ApiAuthorization:
+    """Authorize ``operation`` on each group id in the request's list ``request_field``."""
+
+    def check(access: AccessCheck, group_id: str) -> ErrorCode | None:
+        return access.error_code(operation, GROUP, group_id)
+
+    return ApiAuthorization(
+        items=[each_name(check, request_field=request_field, response_field=response_field, name_field="group_id")]
+    )
+
+
+def resources_authorization(operation: Operation, *, response_field: str) -> ApiAuthorization:
+    """Authorize ``operation`` on each config resource in the request's list ``resources``: on the topic or the group,
+    or on the cluster for every other type."""
+
+    def check(access: AccessCheck, resource: Any) -> ErrorCode | None:
+        type_ = _RESOURCES.get(resource.resource_type)
+        if type_ is None:
+            return access.error_code(operation, CLUSTER)
+        return access.error_code(operation, type_, resource.resource_name)
+
+    def refused_item(resource: Any, error: ErrorCode) -> Values:
+        return {
+            "error_code": error,
+            "error_message": UNAUTHORIZED,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+
+    return ApiAuthorization(
+        items=[
+            ItemAuthorization(
+                request_field="resources", response_field=response_field, check=check, refused_item=refused_item
+            )
+        ]
+    )
+
+
+def is_topic_visible(access: AccessCheck, topic: Values) -> bool:
+    """Whether the client may describe the topic of a response entry. True for an entry without a topic name, which has
+    only the topic id of the request and an error code."""
+    return topic["name"] is None or access.is_allowed(Operation.DESCRIBE, TOPIC, topic["name"])
+
+
+def _name_field(topic: Any) -> str:
+    """The field with the topic's name in a request's entry: the APIs name it differently."""
+    return "topic" if hasattr(topic, "topic") else "name"

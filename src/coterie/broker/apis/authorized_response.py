@@ -1,0 +1,95 @@
+"""Applies the access rules around each API's handler, by the `ApiAuthorization` that the API declares.
+
+Items that the client may not access are removed from the request before the handler runs. Their entries, with Kafka's
+error code, are added to the response afterwards. If items were removed and none is left, the handler is not called,
+unless the API declares ``handles_empty_request``.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from coterie.broker.apis.authorization import AccessCheck, ApiAuthorization
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
+from coterie.nouns.errors import WireError
+from coterie.wire.empty_values import response_with_empty_values
+from coterie.wire.errors import ErrorCode
+from coterie.wire.kio_entities import Values
+
+
+async def _authorize_items(
+    authorization: ApiAuthorization, access: AccessCheck
+) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
+    """Check the request. Returns its body without the refused items; the response entries of the refused items, by
+    response field; and the error code if the whole request is refused, else None."""
+    body = access.request.body
+    if authorization.check_request is not None and (error := authorization.check_request(access)) is not None:
+        return body, {}, error
+    refused: dict[str, list[Values]] = {}
+    for each in authorization.items:
+        asked = getattr(body, each.request_field, None)
+        if not asked:
+            continue
+        errors = [
+            (one, each.check(access, one)) async for one in yielding(asked, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
+        ]
+        answers = [each.refused_item(one, error) for one, error in errors if error is not None]
+        if answers:
+            refused.setdefault(each.response_field, []).extend(answers)
+            body = replace(body, **{each.request_field: tuple(one for one, error in errors if error is None)})
+    return body, refused, None
+
+
+def _is_empty(authorization: ApiAuthorization, body: Any) -> bool:
+    """Whether all request fields whose items are authorized are empty."""
+    return not any(getattr(body, each.request_field, None) for each in authorization.items)
+
+
+async def authorized_response(
+    authorization: ApiAuthorization,
+    access: AccessCheck,
+    handle: Callable[[BrokerContext, ApiRequest], Values | Awaitable[Values | None]],
+) -> Values | None:
+    """The values of the API's response, restricted to what the client may access; None if the request has no response.
+
+    :raises WireError: when an item is refused, but the request has no response (Produce with acks 0). As in Kafka, the
+        connection is then closed: the client would not notice the refusal otherwise.
+    """
+    header = access.request.header
+    body, refused, error = await _authorize_items(authorization, access)
+    if error is not None:
+        return response_with_empty_values(header.api_key, header.api_version, {"error_code": error})
+    values: Values | None = {}
+    if not refused or authorization.handles_empty_request or not _is_empty(authorization, body):
+        told = handle(access.broker, replace(access.request, body=body))
+        values = await told if isinstance(told, Awaitable) else told
+    if values is None or access.request.field_or_default("acks", None) == 0:
+        if refused:
+            raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")
+        return values
+    return _merge_refused(authorization, access, values, refused, has_items=not _is_empty(authorization, body))
+
+
+def _merge_refused(
+    authorization: ApiAuthorization,
+    access: AccessCheck,
+    values: Values,
+    refused: Mapping[str, list[Values]],
+    *,
+    has_items: bool,
+) -> Values:
+    """The handler's response ``values`` without what the client may not see, and with the entries of the ``refused``
+    items. ``has_items``: whether the handler received at least one item."""
+    merged = dict(values)
+    for field, is_shown in (authorization.is_visible_by_field or {}).items():
+        merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]
+    if authorization.filter_response is not None:
+        merged = dict(authorization.filter_response(access, merged))
+    for field, answers in refused.items():
+        # If no item was left, the request's list is empty, which may mean all items: drop those of the handler.
+        merged[field] = [*(merged.get(field, ()) if has_items else ()), *answers]
+    if not refused:
+        return merged
+    header = access.request.header
+    return response_with_empty_values(header.api_key, header.api_version, merged)

@@ -1,0 +1,81 @@
+"""What each API handler receives: the broker's context (its settings, log, groups, transactions and security), and one
+request."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.broker.groups.classic import ClassicGroups
+from coterie.broker.loop_yield import SerialThread
+from coterie.broker.security.broker_security import BrokerSecurity
+from coterie.broker.security.principals import ANONYMOUS, Principal
+from coterie.broker.security.sasl import SaslExchange
+from coterie.broker.settings import BrokerSettings
+from coterie.broker.storage.log import BrokerLog, Topic
+from coterie.broker.transactions.coordinator import Transactions
+from coterie.nouns.ids import InstanceId
+from coterie.wire.frames import RequestHeader
+
+NODE_ID = 1
+"""This broker's node id in its cluster, of which it is the only broker."""
+LEADER_EPOCH = 0
+"""The leader epoch of every partition; constant, because the leader never changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerContext:
+    """The parts of this broker that API handlers use; the same object for every request."""
+
+    settings: BrokerSettings
+    host: str
+    port: int
+    """``host`` and ``port`` are the address that clients connect to, as responses contain it."""
+    log: BrokerLog
+    groups: ClassicGroups
+    transactions: Transactions
+    security: BrokerSecurity
+    codec_thread: SerialThread = field(default_factory=SerialThread)
+    """Decodes requests and encodes responses that have too many elements for the event loop."""
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """This broker's node id, host and port, by the names of the fields in responses."""
+        return {"node_id": NODE_ID, "host": self.host, "port": self.port}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """One request of one connection, decoded."""
+
+    header: RequestHeader
+    body: Any
+    """kio's request entity of the header's API and version."""
+    peer_host: str
+    """The IP address from which the client is connected."""
+    reserve_response_bytes: Callable[[int], Awaitable[None]]
+    """Waits until a response of this many bytes fits into the byte budgets of the connection and its principal, then
+    takes the bytes."""
+    principal: Principal = ANONYMOUS
+    """The principal that sent the request; `ANONYMOUS` without authentication."""
+    sasl_exchange: SaslExchange | None = None
+    """The connection's SASL exchange, while it has not authenticated the peer; else None."""
+
+    @property
+    def instance_id(self) -> InstanceId | None:
+        """The ``group.instance.id`` (KIP-345) in the request's field ``group_instance_id``. None for a dynamic member,
+        and in versions without this field."""
+        instance_id = self.field_or_default("group_instance_id", None)
+        return None if instance_id is None else InstanceId(instance_id)
+
+    def field_or_default(self, field: str, default: Any) -> Any:
+        """The value of the request's field ``field``; ``default`` if the request's version has no such field."""
+        return getattr(self.body, field, default)
+
+
+def topic_of(broker: BrokerContext, entity: Any, name_field: str = "name") -> Topic | None:
+    """The topic that an entry of a request names in its field ``name_field`` or, without a name, in ``topic_id``
+    (KIP-516); None if the topic does not exist."""
+    name = getattr(entity, name_field, None)
+    if name is not None:
+        return broker.log.topics.get(name)
+    return broker.log.topics_by_id.get(entity.topic_id)

@@ -1,0 +1,22 @@
+"""Turns the exceptions of one operation of a request into Kafka's error code and error message."""
+
+from collections.abc import Awaitable
+
+from coterie.broker.storage.store import TopicGoneError
+from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode, KafkaRefusal
+
+
+async def error_and_message(operation: Awaitable[None]) -> tuple[ErrorCode, str | None]:
+    """Await ``operation``; return its error code and its error message for the response. NONE and None if it succeeds;
+    the message may be None after a refusal, too. Refusals and errors of the log are returned so; other exceptions are
+    raised."""
+    try:
+        await operation
+    except KafkaRefusal as refusal:
+        return refusal.error, refusal.message
+    except TopicGoneError as gone:
+        return ErrorCode.unknown_topic_or_partition, str(gone)
+    except WorldError as failure:
+        return ErrorCode.kafka_storage_error, str(failure)
+    return ErrorCode.none, None

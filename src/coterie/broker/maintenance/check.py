@@ -1,0 +1,262 @@
+"""Checks a log file for corruption and contradictions: `coterie broker check`.
+
+The check reads one snapshot and changes nothing, so a broker may run meanwhile; until the check has ended, the broker's
+writes accumulate in the write-ahead log. Each finding is one line that names the object.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+from coterie.broker.groups.classic import CLASSIC_TOPIC
+from coterie.broker.storage.layout import LAYOUT_VERSION, check_is_broker_log
+from coterie.broker.storage.log_file import check_log_exists, is_damage, open_error, read_error
+from coterie.broker.storage.store import connect_read_only
+from coterie.groups.transaction_messages import TransactionState
+from coterie.nouns.errors import WireError, WorldError
+from coterie.wire.batches import BatchHeader, check_crc, decode_records, read_batch_header
+
+_INTEGRITY_LINES_MAX = 100
+"""The maximum number of findings of SQLite's own integrity check."""
+PROGRESS_INTERVAL_S = 2.0
+"""The shortest time between two reports of the progress."""
+
+
+def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_layout: bool = False) -> Iterator[str]:
+    """Check the log file ``path`` and yield the findings, one line each; none means that the log is valid.
+    ``report_progress`` gets a line about the progress about every 2 s. With ``accepts_older_layout`` a log of an older
+    layout is checked by SQLite's own integrity check only; without it such a log is an error.
+
+    :raises WorldError: there is no log, the file is not a broker's log, its layout is not supported, or it cannot be
+        read here. It is raised when the first finding is requested, or later if a read fails.
+    """
+    check_log_exists(path)
+    try:
+        database = connect_read_only(path)
+    except sqlite3.Error as error:
+        raise open_error(path, error) from error
+    try:
+        database.execute("BEGIN")
+        check_is_broker_log(database, path)
+        (layout,) = database.execute("PRAGMA user_version").fetchone()
+        if layout == LAYOUT_VERSION:
+            yield from _Check(database, report_progress).run()
+        elif accepts_older_layout and 0 < layout < LAYOUT_VERSION:
+            yield from _integrity(database)
+        else:
+            raise WorldError(
+                f"the log {path} has layout {layout}, this version of coterie checks layout {LAYOUT_VERSION}: if the"
+                " layout is older, start a broker of this version, which upgrades it; if it is newer, use the newer"
+                " version"
+            )
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise read_error(path, error) from error
+        yield f"the file cannot be read: {error}"
+    finally:
+        database.close()
+
+
+class _Check:
+    """One check of a log of layout `LAYOUT_VERSION`."""
+
+    def __init__(self, database: sqlite3.Connection, report_progress: Callable[[str], None]) -> None:
+        self._database = database
+        self._report_progress = report_progress
+        self._reported_at_s = time.monotonic()
+        self._done_bytes = 0
+        self._all_bytes = 0
+
+    def run(self) -> Iterator[str]:
+        """Check everything and yield the findings. A batch that cannot be read ends only the check of its partition."""
+        self._report_progress("SQLite checks its pages and indexes")
+        yield from _integrity(self._database)
+        yield from self._check_topics()
+        yield from self._check_open_transactions()
+        (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
+        for topic, number, *partition in self._database.execute(
+            "SELECT t.name, p.number, p.id, p.start_offset, p.cleaned_offset, p.sifted_offset FROM partitions p"
+            " JOIN topics t ON t.id = p.topic ORDER BY t.name, p.number"
+        ).fetchall():
+            try:
+                yield from (
+                    f"{topic}-{number}: {finding}"
+                    for finding in self._check_partition(*partition, has_groups=topic == CLASSIC_TOPIC.name)
+                )
+            except sqlite3.Error as error:
+                yield f"{topic}-{number}: cannot read the next batch: {error}"
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def _check_topics(self) -> Iterator[str]:
+        """Yield the findings about topics, partitions without their batches, configs of groups, and the cluster's
+        id."""
+        for topic, name, topic_id, partitions, configs in self._database.execute(
+            "SELECT id, name, topic_id, partitions, configs FROM topics"
+        ).fetchall():
+            numbers = [
+                row[0]
+                for row in self._database.execute(
+                    "SELECT number FROM partitions WHERE topic = ? ORDER BY number", (topic,)
+                )
+            ]
+            if numbers != list(range(partitions)):
+                yield f"{name}: has the partitions {numbers}, expected {partitions} partitions"
+            if not _is_json_object(configs):
+                yield f"{name}: invalid configs"
+            try:
+                UUID(bytes=topic_id)
+            except (TypeError, ValueError):
+                yield f"{name}: invalid topic id"
+        yield from self._orphan_rows("partitions", "topic IS NOT NULL AND topic NOT IN (SELECT id FROM topics)")
+        for table in ("batches", "producers", "aborted"):
+            yield from self._orphan_rows(table, "partition NOT IN (SELECT id FROM partitions)")
+        for kind, name, entries in self._database.execute("SELECT kind, name, entries FROM kept"):
+            if not _is_json_object(entries):
+                yield f"{kind} of {name}: invalid"
+        if not self._database.execute("SELECT 1 FROM numbers WHERE name = 'cluster id'").fetchone():
+            yield "the cluster has no id"
+
+    def _orphan_rows(self, table: str, condition: str) -> Iterator[str]:
+        """Yield a finding if rows of ``table`` meet ``condition``, which means that the row to which they refer is
+        missing."""
+        (count,) = self._database.execute(f"SELECT COUNT(*) FROM {table} WHERE {condition}").fetchone()
+        if count:
+            yield f"{count} rows of {table} have no parent row"
+
+    def _check_open_transactions(self) -> Iterator[str]:
+        """Yield a finding for each transaction that is open in a partition although no transactional id has it as
+        ongoing: readers of committed records would wait for its end forever."""
+        ongoing: set[tuple[int, str, int]] = set()
+        for transactional_id, producer_id, partitions in self._database.execute(
+            "SELECT transactional_id, producer_id, partitions FROM transactions WHERE state = ?",
+            (TransactionState.ONGOING,),
+        ):
+            try:
+                ongoing |= {(producer_id, topic, number) for topic, number in json.loads(partitions)}
+            except (ValueError, TypeError):
+                yield f"the transaction of {transactional_id} has invalid partitions"
+        for topic, number, producer_id, open_offset in self._database.execute(
+            "SELECT t.name, p.number, o.producer_id, o.open_offset FROM producers o"
+            " JOIN partitions p ON p.id = o.partition JOIN topics t ON t.id = p.topic"
+            " WHERE o.open_offset IS NOT NULL ORDER BY t.name, p.number, o.producer_id"
+        ):
+            if (producer_id, topic, number) not in ongoing:
+                yield (
+                    f"{topic}-{number}: the transaction that producer {producer_id} began at offset {open_offset} is"
+                    " not ongoing"
+                )
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def _check_partition(
+        self, partition_row_id: int, start_offset: int, cleaned_offset: int, sifted_offset: int, *, has_groups: bool
+    ) -> Iterator[str]:
+        """Yield the findings about the batches, producers and aborted transactions of one partition. With
+        ``has_groups`` its records must also be valid records of groups."""
+        # Batches before the start offset are hidden and being deleted: gaps are allowed up to there.
+        expected = 0
+        rows = self._database.execute(
+            "SELECT base_offset, last_offset, max_timestamp_ms, size_bytes, data FROM batches WHERE partition = ?"
+            " ORDER BY last_offset",
+            (partition_row_id,),
+        )
+        for base_offset, last_offset, max_timestamp_ms, size_bytes, data in rows:
+            where = f"the batch at offset {base_offset}"
+            if base_offset < expected:
+                yield f"{where} begins before the previous batch ends, at {expected - 1}"
+            elif base_offset > max(expected, start_offset, sifted_offset):
+                yield f"the offsets {max(expected, start_offset, sifted_offset)} to {base_offset - 1} are missing"
+            expected = last_offset + 1
+            try:
+                head = _sound_head(data)
+                if (head.base_offset, head.last_offset) != (base_offset, last_offset):
+                    yield f"{where} has the offsets {head.base_offset} to {head.last_offset} in its header"
+                if (head.max_timestamp_ms, head.size_bytes) != (max_timestamp_ms, size_bytes):
+                    yield f"{where} has another timestamp or size in the index than in its header"
+                if has_groups:
+                    _check_group_records(data)
+            except WireError as error:
+                yield f"{where} is corrupt: {error}"
+            self._count(size_bytes)
+        end_offset = max(expected, start_offset)
+        if max(cleaned_offset, sifted_offset) > end_offset:
+            yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
+        yield from self._check_producers(partition_row_id, end_offset)
+
+    def _check_producers(self, partition_row_id: int, end_offset: int) -> Iterator[str]:
+        """Yield the findings about the producers and aborted transactions of one partition."""
+        for producer_id, batches, open_offset in self._database.execute(
+            "SELECT producer_id, batches, open_offset FROM producers WHERE partition = ?", (partition_row_id,)
+        ):
+            try:
+                last = max((base_offset for _, _, base_offset in json.loads(batches)), default=-1)
+            except (ValueError, TypeError):
+                yield f"the state of producer {producer_id} is invalid"
+                continue
+            if max(last, -1 if open_offset is None else open_offset) >= end_offset:
+                yield f"the state of producer {producer_id} has an offset after the end offset {end_offset}"
+        for producer_id, first_offset, last_offset in self._database.execute(
+            "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ?", (partition_row_id,)
+        ):
+            if not 0 <= first_offset <= last_offset < end_offset:
+                yield (
+                    f"an aborted transaction of producer {producer_id} has the offsets {first_offset} to {last_offset},"
+                    f" but the end offset of the partition is {end_offset}"
+                )
+
+    def _count(self, size_bytes: int) -> None:
+        """Add a checked batch, and report the progress if the last report was `PROGRESS_INTERVAL_S` ago."""
+        self._done_bytes += size_bytes
+        if time.monotonic() - self._reported_at_s >= PROGRESS_INTERVAL_S:
+            self._reported_at_s = time.monotonic()
+            share = 100 * self._done_bytes // max(1, self._all_bytes)
+            self._report_progress(f"{share} % of {self._all_bytes // 1_000_000} MB of batches checked")
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _integrity(database: sqlite3.Connection) -> Iterator[str]:
+    """Yield the findings of SQLite's own integrity check."""
+    for (line,) in database.execute(f"PRAGMA integrity_check({_INTEGRITY_LINES_MAX})"):
+        if line != "ok":
+            yield f"SQLite: {line}"
+
+
+def _sound_head(data: bytes) -> BatchHeader:
+    """The header of the batch in ``data``.
+
+    :raises WireError: ``data`` is not exactly one valid batch.
+    """
+    head = read_batch_header(data)
+    if head.size_bytes != len(data):
+        raise WireError(f"the header states {head.size_bytes} bytes, but the batch has {len(data)} bytes")
+    if head.record_count > head.last_offset_delta + 1:
+        raise WireError(
+            f"the header states {head.record_count} records, but the last offset delta {head.last_offset_delta}"
+        )
+    check_crc(data, 0, head)
+    return head
+
+
+def _check_group_records(data: bytes) -> None:
+    """Check that each record of the batch in ``data`` can be decoded as a record of groups.
+
+    :raises WireError: a record is malformed or has no key, or the batch is compressed.
+    """
+    for record in decode_records(data):
+        if record.key is None:
+            raise WireError("a group record has no key")
+        CLASSIC_TOPIC.decode_record(record.key, record.value)
+
+
+def _is_json_object(text: object) -> bool:
+    """Whether ``text`` is the text of a JSON object."""
+    try:
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

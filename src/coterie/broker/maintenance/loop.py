@@ -1,0 +1,382 @@
+"""Maintenance of the log while it is used: deletion of hidden rows, retention, compaction, and shrinking the file.
+
+It is one asyncio task. Blocking reads run on their own thread, and changes of the log are queued with all appends, one
+short chunk at a time. Each chunk is queued after the previous one is done, so that an append waits for at most one of
+them.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from coterie.broker.maintenance.cleaner import PartitionCleaner
+from coterie.broker.maintenance.rows import (
+    RowReader,
+    apply_row_changes,
+    delete_partition_row,
+    remove_rows,
+    set_cleaned,
+    set_sifted,
+    vacuum_pages,
+)
+from coterie.broker.settings import MaintenanceSettings
+from coterie.broker.storage.log import BrokerLog, Partition, Topic
+from coterie.broker.storage.store import DAMAGE_ADVICE, DamagedLogError, TopicGoneError
+from coterie.broker.storage.uncancellable import run_uncancellable
+from coterie.broker.topics.cleanup_settings import CleanupSettings, cleanup_settings
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_EVERY_OFFSET = _EVER_MS = 2**63 - 1
+_SPARE_BYTES = 64 * 1024 * 1024
+"""The file is not shrunk if at most this many of its bytes are free: under a steady load they are soon reused."""
+_SPARE_SHARE = 0.25
+"""The file is not shrunk if at most this share of it is free."""
+
+
+class _NotDue(NamedTuple):
+    """The result of a check that a partition needs no compaction. Until ``until_ms``, and while the partition's offsets
+    and its policy stay the same, the next passes skip the partition without computing the sums over all its batches."""
+
+    offsets: tuple[int, int]
+    """The partition's start offset and last stable offset."""
+    policy: CleanupSettings
+    until_ms: int
+    """The time at which the partition must be checked again."""
+
+
+async def run_maintenance(
+    log: BrokerLog, path: Path, settings: MaintenanceSettings, *, now_ms: Callable[[], int]
+) -> None:
+    """Maintain the log file ``path``, which ``log`` has opened, until this is cancelled. Errors are logged and do not
+    end it."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-upkeep")
+    reader = RowReader(path)
+    try:
+        await _Maintenance(log, reader, thread, settings, now_ms).run()
+    finally:
+        # A running read is short, but uses the reader until it ends.
+        await run_uncancellable(thread.shutdown)
+        reader.close()
+
+
+class _Maintenance:
+    """The operations of the maintenance of one log."""
+
+    def __init__(
+        self,
+        log: BrokerLog,
+        reader: RowReader,
+        thread: ThreadPoolExecutor,
+        settings: MaintenanceSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self._thread = thread
+        self._settings = settings
+        self._now_ms = now_ms
+        self._failing: set[Callable[[], Awaitable[None]]] = set()
+        """The operations of `run` that have ended with a disk error and not succeeded since: a next disk error is not
+        logged."""
+        self._failed_names: set[str] = set()
+        """The names of the operations that failed in their last run; a next failure is not logged."""
+        self._damaged_names: set[str] = set()
+        """The names of the operations whose write has read a corrupt page. These operations are not run again: after
+        each such write, the other writes of the same SQLite transaction must be run a second time."""
+        self._warned_names: set[str] = set()
+        """The partitions and topics about which a warning was logged."""
+        self._not_due_by_partition: dict[int, _NotDue] = {}
+
+    async def run(self) -> None:
+        """Delete hidden rows whenever there are any; after ``initial_delay_ms`` compact and shrink the file, and again
+        after each ``cleaner_backoff_ms``; apply the retention before that, if ``retention_check_interval_ms`` has
+        passed since the last time. Runs until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._settings.initial_delay_ms / 1000
+        retention_due_s = due_s
+        while True:
+            await self._run_operation(self._delete_hidden_rows)
+            try:
+                async with asyncio.timeout_at(due_s):
+                    await self._log.deletion_wanted.wait()
+            except TimeoutError:
+                if loop.time() >= retention_due_s:
+                    await self._run_operation(self._apply_retention)
+                    retention_due_s = loop.time() + self._settings.retention_check_interval_ms / 1000
+                await self._run_operation(self._compact)
+                await self._run_operation(self._shrink_file)
+                due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
+
+    async def _run_operation(self, operation: Callable[[], Awaitable[None]]) -> None:
+        """Run one operation, and log its failure instead of raising it. After a disk error its next run continues where
+        it ended."""
+        try:
+            await operation()
+        except (WorldError, sqlite3.Error) as error:
+            if operation not in self._failing:
+                logger.warning("Maintenance of the broker's log failed, will retry: %s", error)
+            self._failing.add(operation)
+        except Exception:
+            logger.exception("Bug in Coterie: maintenance of the broker's log failed, will retry")
+        else:
+            self._failing.discard(operation)
+
+    async def _run_each(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+        """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
+        An operation whose write has read a corrupt page is not run again.
+
+        :raises WorldError: the log cannot be written, so the other operations would fail, too.
+        """
+        for name, work in operations:
+            if name in self._damaged_names:
+                continue
+            try:
+                await work()
+            except DamagedLogError as error:
+                logger.error(
+                    "Stopped %s because the data is corrupt; all other maintenance continues: %s%s",
+                    name,
+                    error,
+                    DAMAGE_ADVICE,
+                )
+                self._damaged_names.add(name)
+            except WorldError:
+                raise
+            except sqlite3.Error as error:
+                self._log_unreadable_once(name, error)
+            except Exception:
+                if name not in self._failed_names:
+                    logger.exception("Bug in Coterie: %s failed; all other maintenance continues", name)
+                self._failed_names.add(name)
+            else:
+                self._failed_names.discard(name)
+
+    def _log_unreadable_once(self, name: str, error: sqlite3.Error) -> None:
+        """Log that the operation ``name`` could not read its rows, unless its last run failed as well."""
+        if name not in self._failed_names:
+            logger.error(
+                "Delayed %s because its rows cannot be read; all other maintenance continues: %s%s",
+                name,
+                error,
+                DAMAGE_ADVICE,
+            )
+        self._failed_names.add(name)
+
+    # -- hidden rows and deleted topics -------------------------------------------------------------------------------
+
+    async def _delete_hidden_rows(self) -> None:
+        """Delete the rows of batches before the start offset of their partition, and all rows of deleted topics."""
+        self._log.deletion_wanted.clear()
+        unreadable: list[tuple[int, sqlite3.Error]] = []
+        hidden = await self._run_blocking(
+            partial(
+                self._reader.partitions_with_hidden_rows,
+                lambda partition_id, error: unreadable.append((partition_id, error)),
+            )
+        )
+        # Collected after the query, which may find rows of topics that were created during it.
+        names = {
+            partition.row_id: f"the removal of deleted records of {topic.name}-{partition.number}"
+            for topic in self._log.topics.values()
+            for partition in topic.partitions
+        }
+
+        def name_of(partition_row_id: int) -> str:
+            return names.get(partition_row_id, f"the removal of partition {partition_row_id} of a deleted topic")
+
+        for partition_id, error in unreadable:
+            self._log_unreadable_once(name_of(partition_id), error)
+        await self._run_each(
+            (name_of(partition_id), partial(self._remove_batches, partition_id, start_offset))
+            for partition_id, start_offset in hidden
+        )
+        await self._run_each(
+            (name_of(partition_id), partial(self._remove_orphan, partition_id))
+            for partition_id in await self._run_blocking(self._reader.orphans)
+        )
+
+    async def _remove_orphan(self, partition_row_id: int) -> None:
+        """Delete all rows of a partition whose topic was deleted."""
+        await self._remove_batches(partition_row_id, _EVERY_OFFSET)
+        await self._log.run_write(partial(delete_partition_row, partition_row_id=partition_row_id))
+
+    async def _remove_batches(self, partition_row_id: int, end_offset: int) -> None:
+        """Delete the batches that end before ``end_offset``, in chunks."""
+        while (
+            until := await self._run_blocking(partial(self._reader.last_removable_offset, partition_row_id, end_offset))
+        ) is not None:
+            await self._log.run_write(partial(remove_rows, partition_row_id=partition_row_id, last_offset=until))
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    async def _apply_retention(self) -> None:
+        """Hide the expired records of all partitions, and delete their rows."""
+        await self._run_each(
+            (
+                f"the retention of {topic.name}-{partition.number}",
+                partial(self._apply_partition_retention, partition, policy),
+            )
+            for topic, partition, policy in await self._partitions()
+        )
+        await self._delete_hidden_rows()
+
+    async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
+        """Hide the expired records of one partition."""
+        start_offset = await self._run_blocking(partial(self._start_offset, partition, policy))
+        if start_offset > partition.start_offset:
+            with suppress(TopicGoneError):  # all its records are deleted then
+                await self._log.delete_records(partition, start_offset)
+
+    def _start_offset(self, partition: Partition, policy: CleanupSettings) -> int:
+        """The start offset of the partition after retention. Blocks."""
+        offset = partition.start_offset
+        if policy.retention_ms is not None:
+            offset = self._reader.start_offset_by_time(partition.row_id, offset, self._now_ms() - policy.retention_ms)
+        if policy.retention_bytes is not None:
+            offset = self._reader.start_offset_by_size(partition.row_id, offset, policy.retention_bytes)
+        return offset
+
+    # -- compaction ---------------------------------------------------------------------------------------------------
+
+    async def _compact(self) -> None:
+        """Compact each partition of a compacted topic that needs it."""
+        compacted = [each for each in await self._partitions() if each[2].is_compacted]
+        self._not_due_by_partition = {
+            partition.row_id: self._not_due_by_partition[partition.row_id]
+            for _, partition, _ in compacted
+            if partition.row_id in self._not_due_by_partition
+        }
+        await self._run_each(
+            (
+                f"the compaction of {topic.name}-{partition.number}",
+                partial(self._compact_partition, topic, partition, policy),
+            )
+            for topic, partition, policy in compacted
+        )
+
+    async def _compact_partition(self, topic: Topic, partition: Partition, policy: CleanupSettings) -> None:
+        """Compact the partition if that is due, several times if its keys do not fit into memory."""
+        log_warning_once = partial(self._log_warning_once, f"{topic.name}-{partition.number}")
+        while await self._compact_once(partition, policy, log_warning_once):
+            pass
+
+    async def _compact_once(
+        self, partition: Partition, policy: CleanupSettings, log_warning_once: Callable[[str], None]
+    ) -> bool:
+        """Compact the partition once, if that is due. Returns whether keys did not fit into memory, so that another
+        compaction is needed."""
+        # Both offsets are read here, on the event loop, where they change.
+        offsets = partition.start_offset, partition.last_stable_offset
+        not_due = self._not_due_by_partition.get(partition.row_id)
+        if (
+            not_due is not None
+            and (not_due.offsets, not_due.policy) == (offsets, policy)
+            and self._now_ms() < not_due.until_ms
+        ):
+            return False
+        cleaner = await self._run_blocking(
+            partial(self._due_cleaner, partition.row_id, *offsets, policy, log_warning_once)
+        )
+        if not isinstance(cleaner, PartitionCleaner):
+            self._not_due_by_partition[partition.row_id] = _NotDue(offsets, policy, cleaner)
+            return False
+        first_uncleanable_offset = cleaner.end_offset
+        while await self._run_blocking(cleaner.index_keys):
+            pass
+        await self._log.run_write(
+            partial(set_sifted, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset)
+        )
+        while (changes := await self._run_blocking(cleaner.clean)) is not None:
+            if changes:
+                await self._log.run_write(partial(apply_row_changes, changes=changes))
+        await self._log.run_write(
+            partial(set_cleaned, partition_row_id=partition.row_id, cleaned_offset=cleaner.end_offset)
+        )
+        return cleaner.end_offset < first_uncleanable_offset
+
+    def _due_cleaner(
+        self,
+        partition_row_id: int,
+        start_offset: int,
+        last_stable_offset: int,
+        policy: CleanupSettings,
+        log_warning_once: Callable[[str], None],
+    ) -> PartitionCleaner | int:
+        """The compaction of the partition if it is due. Otherwise the time in ms at which the partition must be checked
+        again if nothing is written. Blocks."""
+        now_ms = self._now_ms()
+        cleaned_offset = max(self._reader.cleaned_offset(partition_row_id), start_offset)
+        # Without a lag, timestamps in the future must not delay compaction.
+        written_until_ms = now_ms - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else _EVER_MS
+        first_uncleanable_offset = self._reader.first_uncleanable_offset(
+            partition_row_id, cleaned_offset, last_stable_offset, written_until_ms
+        )
+        backlog = self._reader.compaction_backlog(
+            partition_row_id, start_offset, cleaned_offset, first_uncleanable_offset
+        )
+        if not backlog.needs_compaction(policy, now_ms):
+            is_moved_by_time = policy.min_compaction_lag_ms > 0 or policy.max_compaction_lag_ms < _EVER_MS
+            return now_ms if is_moved_by_time else backlog.next_delete_horizon_ms or _EVER_MS
+        return PartitionCleaner(
+            self._reader,
+            partition_row_id,
+            start_offset=start_offset,
+            cleaned_offset=cleaned_offset,
+            first_uncleanable_offset=max(cleaned_offset, first_uncleanable_offset),
+            policy=policy,
+            dedupe_buffer_size=self._settings.dedupe_buffer_size,
+            now_ms=now_ms,
+            log_warning_once=log_warning_once,
+        )
+
+    def _log_warning_once(self, name: str, message: str) -> None:
+        """Log a warning about ``name``, a partition or topic, unless any warning about it was logged before."""
+        if name not in self._warned_names:
+            logger.warning("Maintenance of %s: %s", name, message)
+            self._warned_names.add(name)
+
+    # -- space --------------------------------------------------------------------------------------------------------
+
+    async def _shrink_file(self) -> None:
+        """Release free pages until at most `_SPARE_BYTES` or at most `_SPARE_SHARE` of the file are free. If the disk
+        is nearly full, truncate the write-ahead log first."""
+        if not self._log.has_disk_space:
+            await self._run_blocking(self._reader.truncate_wal)
+        while True:
+            free_bytes, share = await self._run_blocking(self._reader.free_space)
+            if free_bytes <= _SPARE_BYTES or share <= _SPARE_SHARE:
+                return
+            await self._log.run_write(vacuum_pages)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    async def _partitions(self) -> list[tuple[Topic, Partition, CleanupSettings]]:
+        """All partitions, each with its topic and settings; those of topics with invalid configs are left out."""
+        # On the maintenance thread: with many topics, reading the configs would block the event loop.
+        policies = await self._run_blocking(partial(self._policies, list(self._log.topics.values())))
+        return [(topic, partition, policy) for topic, policy in policies for partition in topic.partitions]
+
+    def _policies(self, topics: Sequence[Topic]) -> list[tuple[Topic, CleanupSettings]]:
+        """The settings of each topic; topics with invalid configs are left out, with a warning."""
+        found: list[tuple[Topic, CleanupSettings]] = []
+        for topic in topics:
+            try:
+                found.append((topic, cleanup_settings(topic.configs)))
+            except ValueError as error:
+                # An older broker validated configs less strictly when they were set.
+                self._log_warning_once(topic.name, f"its configs are invalid, so all its records are kept: {error}")
+        return found
+
+    async def _run_blocking(self, function: Callable[[], T]) -> T:
+        """Run a blocking function on the maintenance thread and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -1,0 +1,56 @@
+"""The broker's security state: TLS context, users, ACLs, and the budgets of bytes in flight."""
+
+import ssl
+from collections.abc import Sequence
+
+from coterie.broker.security.authentication_failures import AuthenticationFailures
+from coterie.broker.security.authorizer import Acls, read_acls
+from coterie.broker.security.budget import PrincipalBudgets
+from coterie.broker.security.log_rate_limit import LogRateLimit
+from coterie.broker.security.reloaded_files import ReloadedFiles
+from coterie.broker.security.tls import server_context
+from coterie.broker.security.users import Users
+from coterie.broker.settings import BrokerSettings
+
+
+class BrokerSecurity:
+    """The security state of one broker; created before the broker listens."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        """Read the files that ``settings`` names.
+
+        :raises WorldError: a file is missing or invalid, and the message names it; or TLS is set without a certificate
+            and key.
+        """
+        security = settings.security
+        self.users = Users(settings.users_path)
+        if security.protocol.has_sasl:
+            # Raises an error at the start if the users cannot be read: no client could authenticate.
+            self.users.names()
+        self.authentication_failures = AuthenticationFailures()
+        self.protocol_error_rate_limit = LogRateLimit()
+        """Limits the log messages about peers that break the protocol, by address and error."""
+        self.budgets = PrincipalBudgets(settings.principal_in_flight_size_max)
+        """The bytes in flight of each principal, or of each host without authentication."""
+        self._tls: ReloadedFiles[ssl.SSLContext] | None = None
+        self._acls: ReloadedFiles[Acls] | None = None
+        if security.protocol.has_tls:
+            paths = [path for path in (security.certificate_path, security.key_path, security.client_ca_path) if path]
+            self._tls = ReloadedFiles("TLS certificates", paths, lambda: server_context(security))
+        if (acl_path := security.acl_path) is not None:
+            self._acls = ReloadedFiles("access rules", [acl_path], lambda: read_acls(acl_path))
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS context for new connections, from the newest valid files; None without TLS."""
+        return self._tls.value if self._tls is not None else None
+
+    @property
+    def acls(self) -> Acls | None:
+        """The access rules from the newest valid file; None if there are none and every client may do everything."""
+        return self._acls.value if self._acls is not None else None
+
+    @property
+    def reloaded_files(self) -> Sequence[ReloadedFiles[ssl.SSLContext] | ReloadedFiles[Acls]]:
+        """The files whose changes must be watched, with :meth:`ReloadedFiles.run`."""
+        return [one for one in (self._tls, self._acls) if one is not None]

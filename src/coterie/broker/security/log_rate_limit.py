@@ -1,0 +1,29 @@
+"""A rate limit for log messages, because a client that retries in a loop would fill the log with them."""
+
+_INTERVAL_S = 60.0
+"""The shortest time between two messages of one key."""
+_KEYS_MAX = 1_000
+"""The number of keys that are remembered, so that clients cannot fill the memory."""
+
+
+class LogRateLimit:
+    """Allows one log message a minute for each key, and counts the suppressed messages. For more than 1,000 keys, it
+    forgets the key with the oldest message."""
+
+    def __init__(self) -> None:
+        self._last_logged: dict[str, tuple[float, int]] = {}
+
+    def count_suppressed(self, key: str, *, now_s: float) -> int | None:
+        """Decide whether a message of ``key`` may be logged. If so, return how many messages of ``key`` were suppressed
+        since the last one that was logged. None: suppress this message; the last one was logged less than a minute
+        before ``now_s``, a monotonic time."""
+        told_at_s, left_out = self._last_logged.get(key, (-_INTERVAL_S, 0))
+        if now_s - told_at_s < _INTERVAL_S:
+            self._last_logged[key] = told_at_s, left_out + 1
+            return None
+        self._last_logged.pop(key, None)
+        if len(self._last_logged) >= _KEYS_MAX:
+            # Remove the key with the oldest message: its next message is not suppressed.
+            del self._last_logged[next(iter(self._last_logged))]
+        self._last_logged[key] = now_s, 0
+        return left_out

@@ -1,0 +1,178 @@
+"""Parsed responses of ``GET /coterie/group`` (`docs/rest.md`), from a worker or from a file, and of other requests."""
+
+from collections.abc import Set
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import InstanceId, MemberId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+
+T = TypeVar("T")
+
+
+class Description(BaseModel):
+    """Base of the parsed parts of a response."""
+
+    # Unknown fields of newer workers are kept, so that `--json` prints them.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class TaskDescription(Description):
+    """One task: the name of its connector and its number."""
+
+    connector: ConnectorName
+    task: int = Field(ge=0)
+
+
+class JobsDescription(Description):
+    """A set of jobs, as in the response; its length is the number of jobs."""
+
+    connectors: tuple[ConnectorName, ...]
+    tasks: tuple[TaskDescription, ...]
+
+    @property
+    def jobs(self) -> Jobs:
+        """The same jobs as :class:`.Jobs`."""
+        tasks = (ConnectorTaskId(task.connector, task.task) for task in self.tasks)
+        return Jobs(frozenset(self.connectors), frozenset(tasks))
+
+    def __len__(self) -> int:
+        return len(self.connectors) + len(self.tasks)
+
+
+class WorkerDescription(Description):
+    """The names and addresses of one worker."""
+
+    name: str
+    worker_id: str
+    """The worker's host:port."""
+    url: str
+    instance_id: InstanceId | None
+
+
+class MemberDescription(WorkerDescription):
+    """One worker that is a member of the group."""
+
+    member_id: MemberId
+    state: str
+    draining: bool
+    drain_waits: str | None
+    """Why the drain waits; None if the worker does not drain, or its drain does not wait."""
+    claims: JobsDescription | None
+    """The only jobs that the worker may run (KIP-987); None for a wildcard worker."""
+    owned: JobsDescription
+    revoked: JobsDescription
+    """The jobs that the last round revoked from the worker."""
+    phases: dict[str, int] | None
+    """The number of tasks in each phase, such as running; None if the worker does not respond."""
+    life: str | None
+    """The id of the worker's process; another after a restart. None if the worker does not respond."""
+
+
+class DeferredDescription(Description):
+    """Jobs of a departed worker that wait for its return."""
+
+    worker: str | None
+    """The departed worker's name, if it is known."""
+    instance_id: InstanceId | None
+    left_ms: int = Field(ge=0)
+    """How long the jobs still wait."""
+    jobs: JobsDescription
+
+
+class UnassignedDescription(Description):
+    """A job that no worker runs, and the reason."""
+
+    connector: ConnectorName
+    task: int | None
+    """The task's number; None if the job is the connector itself."""
+    reason: str
+
+
+class PolicyDescription(Description):
+    """The settings that delay or limit the leader's assignments (:class:`.RebalancePolicy`)."""
+
+    max_delay_ms: int = Field(alias="scheduled.rebalance.max.delay.ms", ge=0)
+    moves_per_round_max: int | None = Field(alias="rebalance.max.moves.per.round", ge=1)
+    round_interval_ms: int = Field(alias="rebalance.round.interval.ms", ge=0)
+
+
+class GroupDescription(Description):
+    """A group: its leader, jobs, members, and the jobs that no worker runs."""
+
+    protocol: str
+    """The name of the group's protocol, as in ``connect.protocol``."""
+    generation: int
+    leader: WorkerDescription | None
+    policy: PolicyDescription
+    configured: JobsDescription
+    members: tuple[MemberDescription, ...]
+    deferred: tuple[DeferredDescription, ...]
+    unassigned: tuple[UnassignedDescription, ...]
+
+    def is_led_by(self, member: MemberDescription) -> bool:
+        """Whether ``member`` is the group's leader."""
+        return self.leader is not None and self.leader.worker_id == member.worker_id
+
+
+class OrderAnswer(Description):
+    """The response of a worker that has accepted an order; see :class:`MemberDescription` for the fields."""
+
+    worker_id: str
+    name: str
+    life: str
+
+
+class _State(Description):
+    state: str
+
+
+class _Status(Description):
+    connector: _State
+
+
+class _Expanded(Description):
+    status: _Status
+
+
+def read_group(data: str | bytes, *, source: str) -> GroupDescription:
+    """Parse the description of a group from JSON. ``source`` names the origin of ``data`` in the error.
+
+    :raises WorldError: when ``data`` is not a valid description; the message has ``source``, the error's position in
+        ``data``, and the error.
+    """
+    hint = " Save one with `curl http://WORKER/coterie/group > FILE`."
+    return _read(TypeAdapter(GroupDescription), data, otherwise=f"{source} is not a valid group description", hint=hint)
+
+
+def read_order_answer(data: bytes, *, source: str) -> OrderAnswer:
+    """Parse a worker's response to an order. ``source`` names the origin of ``data`` in the error.
+
+    :raises WorldError: when ``data`` is not such a response.
+    """
+    return _read(TypeAdapter(OrderAnswer), data, otherwise=f"{source} is not from a Coterie worker")
+
+
+def read_paused(data: bytes, *, source: str) -> Set[str]:
+    """The names of the connectors that are paused or stopped, from a response of ``GET /connectors?expand=status``.
+
+    :raises WorldError: when ``data`` is not such a response.
+    """
+    statuses = _read(TypeAdapter(dict[str, _Expanded]), data, otherwise=f"{source} is not a valid list of connectors")
+    return {name for name, one in statuses.items() if one.status.connector.state in {"PAUSED", "STOPPED"}}
+
+
+def _read(kind: TypeAdapter[T], data: str | bytes, *, otherwise: str, hint: str = "") -> T:
+    """Parse JSON ``data`` as ``kind``.
+
+    :raises WorldError: when ``data`` is not of ``kind``; the message is ``otherwise``, the position of the error, the
+        error and ``hint``.
+    """
+    try:
+        return kind.validate_json(data)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(map(str, detail["loc"]))
+        raise WorldError(f"{otherwise}{f', at {where}' if where else ''}: {detail['msg']}.{hint}") from error

@@ -1,0 +1,47 @@
+"""Requests to a worker's REST API, and the error messages when they fail."""
+
+import httpx
+
+from coterie.nouns.errors import WorldError
+from coterie.rest import error_body
+
+
+def open_client() -> httpx.Client:
+    """Open a client for requests to any worker; the caller closes the client."""
+    # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
+    return httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False)
+
+
+def send_request(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
+    """Send one request to the worker at ``url``, with ``body`` as JSON; returns the response of a success.
+
+    :raises WorldError: when no worker responds or ``url`` is not valid, or with the message of an error response.
+    """
+    try:
+        with open_client() as client:
+            response = client.request(method, url.rstrip("/") + path, json=body)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise WorldError(unreachable_message(url, error)) from error
+    if response.is_error:
+        raise WorldError(f"{error_message(response)} (HTTP {response.status_code} from {url})")
+    return response
+
+
+def unreachable_message(url: str, error: Exception) -> str:
+    """The message for a request to ``url`` that failed with ``error``, without a response."""
+    if isinstance(error, httpx.ReadTimeout):
+        return (
+            f"The worker at {url} received the request but did not respond in time: the worker or its leader does not "
+            "react. Check the logs of both."
+        )
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return f"{url} is not the URL of a worker: use --url http://HOST:PORT."
+    return (
+        f"No worker responds at {url} ({str(error) or type(error).__name__}): "
+        "start a cluster with `coterie up`, or name a worker with --url."
+    )
+
+
+def error_message(response: httpx.Response) -> str:
+    """The error message in a worker's response; else the beginning of its text, or the name of its status."""
+    return error_body.error_message(response) or response.text[:500] or response.reason_phrase

@@ -1,0 +1,45 @@
+"""Encodes and decodes a group's records of all kinds as key and value in `__consumer_offsets`. The value None is a
+tombstone."""
+
+from coterie.groups.classic.messages import GenerationWritten
+from coterie.groups.classic.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
+from coterie.groups.classic.offset_records import (
+    KEY_VERSIONS,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
+from coterie.nouns.ids import GroupId
+from coterie.wire.primitives import Reader
+
+
+def encode_record(group_id: GroupId, record: GenerationWritten | OffsetRecord) -> tuple[bytes, bytes | None]:
+    """The key and the value of ``record`` in the log; the value of a tombstone is None."""
+    match record:
+        case GenerationWritten():
+            return encode_key(group_id), encode_value(record)
+        case GroupRemoved():
+            return encode_key(group_id), None
+        case OffsetWritten(partition=partition, committed=committed):
+            return encode_offset_key(group_id, partition), encode_offset_value(committed)
+        case OffsetRemoved(partition=partition):
+            return encode_offset_key(group_id, partition), None
+
+
+def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationWritten | OffsetRecord] | None:
+    """The group id and the record of one key and value; a value None gives the tombstone. None when the key is of a
+    kind that Coterie does not write.
+
+    :raises WireError: when key or value is malformed, or the version of the value is unknown.
+    """
+    if Reader(key).int16() in KEY_VERSIONS:
+        group_id, partition = decode_offset_key(key)
+        if value is None:
+            return group_id, OffsetRemoved(partition=partition)
+        return group_id, OffsetWritten(partition=partition, committed=decode_offset_value(value))
+    of_group = decode_key(key)
+    if of_group is None:
+        return None
+    return of_group, GroupRemoved() if value is None else decode_value(value)

@@ -1,0 +1,97 @@
+"""Checks whether a client may join: the group's size limit, and member ids issued before the join (KIP-394)."""
+
+from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
+from coterie.groups.classic.offset_messages import OffsetCommit
+from coterie.groups.classic.protocols import protocols_size_bytes
+from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
+from coterie.groups.classic.state import Group
+from coterie.groups.classic.turn import Turn
+from coterie.nouns.ids import MemberId
+from coterie.wire.errors import ErrorCode, KafkaRefusal
+
+
+def creates_group(request: Request) -> bool:
+    """Whether the request creates its group if there is none: a JoinGroup without a member id, or an OffsetCommit. Only
+    the request is examined, not the groups. A broker that has the maximum number of groups (`Limits.groups_max`) uses
+    this to refuse requests for further groups."""
+    match request:
+        case JoinGroup(member_id=member_id):
+            return not member_id
+        case OffsetCommit():
+            return True
+        case _:
+            return False
+
+
+def has_room_for(group: Group, member_id: MemberId) -> bool:
+    """Whether the group's size limit admits a JoinGroup of ``member_id`` (empty for a new member). Outside of a join
+    phase all members count against the limit; during a join phase those that have rejoined and absent static members.
+    Absent static members stay in the generation, so no other client gets their slots. Issued member ids that no client
+    has joined with do not count, as in Kafka: their clients may have stopped, and GROUP_MAX_SIZE_REACHED terminates a
+    client."""
+    size_max = group.limits.group_size_max
+    if group.join_phase is None:
+        return not group.members or member_id in group.members or len(group.members) < size_max
+    if member_id in group.parked_joins:
+        return True
+    taken = len(group.parked_joins)
+    member = group.members.get(member_id)
+    # Counted only when the result depends on it: otherwise each of 1,000 members that rejoin would iterate over all.
+    if (member is None or member.instance_id is None) and taken + len(group.static_members) >= size_max:
+        taken += sum(static_id not in group.parked_joins for static_id in group.static_members.values())
+    return taken < size_max
+
+
+def check_metadata_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
+    """Check the size of the protocols that all members offer, with ``offered`` in place of those of ``member_id``.
+
+    :raises KafkaRefusal: GROUP_MAX_SIZE_REACHED, when the names and metadata together exceed ``generation_size_max``.
+    """
+    member = group.members.get(member_id)
+    size = (
+        group.protocol_support.size_bytes
+        + protocols_size_bytes(offered)
+        - (protocols_size_bytes(member.protocols) if member is not None else 0)
+    )
+    if size > group.limits.generation_size_max:
+        raise KafkaRefusal(ErrorCode.group_max_size_reached)
+
+
+def on_group_full(turn: Turn, request: JoinGroup) -> None:
+    """Respond with GROUP_MAX_SIZE_REACHED, and remove the member or the issued member id of the request. If the size
+    limit was lowered below the number of members, this removes the members that rejoin last (KIP-389)."""
+    group = turn.group
+    if request.member_id in group.members:
+        remove_member(turn, request.member_id)
+    else:
+        remove_pending_member(turn, request.member_id)
+    turn.reply(request.reply_to, JoinGroupResponse(error=ErrorCode.group_max_size_reached))
+    rebalance_after_removal(turn)
+
+
+def issue_member_id(turn: Turn, request: JoinGroup) -> None:
+    """Respond with MEMBER_ID_REQUIRED and a new member id, with which the client has to join again. So a client that
+    gives up and joins again does not become two members. The id expires after the client's session timeout.
+
+    :raises KafkaRefusal: COORDINATOR_LOAD_IN_PROGRESS, after which clients retry, when ``pending_members_max`` issued
+        ids are unused. Kafka has no such limit.
+    """
+    group = turn.group
+    if len(group.pending_join_members) >= group.limits.pending_members_max:
+        raise KafkaRefusal(ErrorCode.coordinator_load_in_progress)
+    group.pending_join_members.add(request.fresh_member_id)
+    turn.set_timer(PendingMemberTimer(member_id=request.fresh_member_id), request.session_timeout_ms)
+    turn.reply(
+        request.reply_to,
+        JoinGroupResponse(error=ErrorCode.member_id_required, member_id=request.fresh_member_id),
+    )
+
+
+def remove_pending_member(turn: Turn, member_id: MemberId) -> bool:
+    """Remove ``member_id`` from the issued member ids that no client has joined with. Returns whether it was one of
+    them."""
+    if member_id not in turn.group.pending_join_members:
+        return False
+    turn.group.pending_join_members.discard(member_id)
+    turn.cancel_timer(PendingMemberTimer(member_id=member_id))
+    return True

@@ -1,0 +1,102 @@
+"""Tasks whose checkpoint generation was closed because their connector is split again, when the worker that started the
+split may have ended.
+
+The worker that owns the connector closes a checkpoint generation (the checkpoints of all tasks of one split), makes the
+next one and publishes its task configs. When the task configs do not arrive in time, each worker with a waiting task
+checks whether another worker is finishing the closed checkpoint generation. If not, this worker finishes it and
+publishes the task configs of the next one.
+"""
+
+from coterie.herder import connectors, signing
+from coterie.herder.messages import (
+    CheckpointGenerationFinished,
+    FinishCheckpointGeneration,
+    PublishTaskConfigs,
+    SetTimer,
+    WriteLogMessage,
+)
+from coterie.herder.requests import PutTaskConfigs
+from coterie.herder.state import Turn
+from coterie.herder.timers import FinishCheckDue
+from coterie.herder.work import CheckpointClosed
+from coterie.herder.writes import submit_leader_write
+from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
+
+FINISH_CHECK_DELAY_MS = 10_000
+"""How long tasks wait, from the time at which this worker found the closed checkpoint generation, before this worker
+checks whether another worker is finishing it; also the time between two checks. The owner of the connector checks only
+if it could not split the connector's config."""
+
+
+def set_finish_timer(turn: Turn, connector: ConnectorName) -> None:
+    """Set the timer of the check, because a task of ``connector`` waits for another config."""
+    turn.emit(SetTimer(timer=FinishCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
+
+
+def on_due(turn: Turn, timer: FinishCheckDue) -> None:
+    """If a task of the connector still waits, set the timer again, and order the chore that finishes the closed
+    checkpoint generation. Not ordered if this worker owns the connector and could split it, if the chore is already
+    running, or if this worker is leaving or has no valid lease."""
+    herder, name = turn.herder, timer.connector
+    if not _has_waiting_task(turn, name):
+        return
+    set_finish_timer(turn, name)
+    connector = herder.config.connector(name)
+    # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
+    is_at_work = name in herder.work.finishing_checkpoints or _is_split_here(turn, name)
+    if connector is None or is_at_work or not herder.lifecycle.is_runtime_open or herder.lifecycle.is_leaving:
+        return
+    if herder.place.has_valid_lease(turn.now_ms):
+        herder.work.finishing_checkpoints.add(name)
+        turn.emit(FinishCheckpointGeneration(connector=name, incarnation=connector.incarnation))
+
+
+def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFinished) -> None:
+    """Publish the task configs of the newest checkpoint generation once, unless they are committed already or are no
+    longer needed. If the leader does not accept them, the tasks wait until the timer fires again."""
+    herder, name = turn.herder, event.connector
+    herder.work.finishing_checkpoints.discard(name)
+    connector = herder.config.connector(name)
+    if connector is None or event.configs is None or connector.incarnation != event.incarnation:
+        return
+    if _is_split_here(turn, name) or not _has_waiting_task(turn, name) or not herder.place.is_settled:
+        return
+    configs = tuple(event.configs)
+    if connector.task_configs == configs:
+        return
+    connectors.on_checkpoint_generation_finished(turn, name)
+    turn.emit(
+        WriteLogMessage(
+            text=f"Connector {name}: this worker publishes the task configs of the newest checkpoint generation"
+        )
+    )
+    if herder.place.is_leader:
+        submit_leader_write(turn, PutTaskConfigs(connector=name, configs=configs))
+    elif not signing.awaits_key(herder):
+        turn.emit(
+            PublishTaskConfigs(
+                leader_url=herder.place.leader_url,
+                connector=name,
+                config_line_offset=connector.config_line_offset,
+                configs=configs,
+                signing_key=signing.signing_key(herder),
+            )
+        )
+
+
+def _is_split_here(turn: Turn, name: ConnectorName) -> bool:
+    """Whether this worker owns the connector, and has its task configs, is splitting it or will split it."""
+    split = turn.herder.work.connector_runs.get(name)
+    return split is not None and split.can_be_split
+
+
+def _has_waiting_task(turn: Turn, name: ConnectorName) -> bool:
+    """Whether a task of the started connector waits here for a config that names another checkpoint generation."""
+    herder = turn.herder
+    return herder.config.target_state(name) is TargetState.STARTED and any(
+        task.connector == name
+        and isinstance(run.state, CheckpointClosed)
+        and herder.config.task_config(task) is not None
+        for task, run in herder.work.task_runs.items()
+    )

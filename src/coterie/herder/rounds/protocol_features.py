@@ -1,0 +1,30 @@
+"""What the version of the group's protocol supports. A worker that has ended no round yet does not have this
+version."""
+
+from coterie.herder.state import Herder
+from coterie.wire.connect import ConnectProtocol
+
+
+def protocol_name(herder: Herder) -> str | None:
+    """The group's protocol as a value of ``connect.protocol``; None before the first round."""
+    protocol = herder.rounds.protocol
+    return None if protocol is None else protocol.setting
+
+
+def are_requests_signed(herder: Herder) -> bool:
+    """Whether workers sign their requests to the leader (KIP-507): from protocol sessioned on. False before the first
+    round."""
+    protocol = herder.rounds.protocol
+    return protocol is not None and protocol >= ConnectProtocol.SESSIONED
+
+
+def drain_wait_reason(herder: Herder) -> str | None:
+    """Why the leader does not receive this worker's drain request, as text for an operator: the group's protocol is
+    older than static. None when the leader receives it, and before the first round."""
+    protocol = herder.rounds.protocol
+    if protocol is None or protocol >= ConnectProtocol.STATIC:
+        return None
+    return (
+        f"the group uses protocol {protocol.setting}, which cannot announce a drain; set "
+        f"connect.protocol={ConnectProtocol.STATIC.setting} on all workers"
+    )

@@ -1,0 +1,76 @@
+"""When this worker requests a round of its group. Every request is made by `request_rejoin`."""
+
+from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased, RejoinReason, ReportedStateChanged
+from coterie.herder.state import Herder, Turn
+from coterie.nouns.membership import Rejoin
+
+
+def request_rejoin(turn: Turn, reason: str) -> None:
+    """Order the member to rejoin, which starts a round; ``reason`` is sent to the coordinator. Does nothing while the
+    worker is leaving."""
+    if not turn.herder.lifecycle.is_leaving:
+        turn.herder.rounds.is_rejoin_requested = True
+        turn.emit(Rejoin(reason=reason))
+
+
+def add_reason(turn: Turn, reason: RejoinReason) -> None:
+    """Store ``reason``, in place of a stored reason of the same kind: a round is requested as soon as the reason allows
+    it."""
+    drop_reasons(turn, type(reason))
+    turn.herder.rounds.rejoin_reasons += (reason,)
+
+
+def drop_reasons(turn: Turn, *kinds: type[RejoinReason]) -> None:
+    """Remove the stored reasons of these kinds: no round is requested for them."""
+    rounds = turn.herder.rounds
+    rounds.rejoin_reasons = tuple(reason for reason in rounds.rejoin_reasons if not isinstance(reason, kinds))
+
+
+def has_reason(herder: Herder, kind: type[RejoinReason]) -> bool:
+    """Whether a reason of this kind is stored, for which no round has been requested yet."""
+    return any(isinstance(reason, kind) for reason in herder.rounds.rejoin_reasons)
+
+
+def is_rejoin_outstanding(herder: Herder) -> bool:
+    """Whether a round must end before this worker may leave: it has requested a round that has not ended, or it has to
+    request a round in which the released jobs are assigned to other workers."""
+    return has_reason(herder, AfterJobsReleased) or herder.rounds.is_rejoin_requested
+
+
+def report_change(turn: Turn, reason: str) -> None:
+    """Store that a state has changed which this worker reports when it joins. :func:`request_rejoin_for_changes` then
+    requests the round in which the leader receives the change."""
+    add_reason(turn, ReportedStateChanged(reason=reason))
+
+
+def on_end(turn: Turn) -> None:
+    """Record that no requested round is outstanding: a round has ended, or the membership is lost."""
+    turn.herder.rounds.is_rejoin_requested = False
+
+
+def advance(turn: Turn) -> None:
+    """Request a round for each stored reason whose condition is met: the revoked jobs are released and no round is
+    running, or the config log is read to the required offset. :func:`request_rejoin_for_changes` handles the remaining
+    kind, `ReportedStateChanged`."""
+    herder = turn.herder
+    for reason in herder.rounds.rejoin_reasons:
+        match reason:
+            # Not while a round is running: its join may have been sent while a revoked job still ran, and then the
+            # leader counts this job as owned by this worker. The round after it corrects that.
+            case AfterJobsReleased() if herder.place.is_settled and herder.owned == herder.place.assigned:
+                drop_reasons(turn, AfterJobsReleased)
+                request_rejoin(turn, "the revoked jobs have been released")
+            case AfterConfigLogRead(end_offset=end) if herder.has_read(end):
+                drop_reasons(turn, AfterConfigLogRead)
+                request_rejoin(turn, "the config log is read")
+            case _:
+                pass
+
+
+def request_rejoin_for_changes(turn: Turn) -> None:
+    """If a reported state of this worker has changed (:func:`report_change`), request the round in which the leader
+    receives the change."""
+    for reason in turn.herder.rounds.rejoin_reasons:
+        if isinstance(reason, ReportedStateChanged):
+            drop_reasons(turn, ReportedStateChanged)
+            request_rejoin(turn, reason.reason)

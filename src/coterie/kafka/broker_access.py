@@ -1,0 +1,81 @@
+"""Checks, before any other Kafka client is started, whether the brokers accept this worker: with a wrong password or
+security.protocol librdkafka would retry without end."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from coterie.config.security import KafkaSecurity
+from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerAccessError, BrokerConnection, NoAnswerError
+from coterie.kafka.security import tls_context
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+"""The pause before a broker that closed the connection is asked again."""
+
+
+async def check_broker_access(
+    bootstrap_servers: Sequence[str], *, client_id: str, security: KafkaSecurity, timeout_ms: int = 10_000
+) -> None:
+    """Log in once, at the first of the servers that responds to a request. A server that cannot be reached, or does not
+    respond within ``timeout_ms``, is skipped with a log message. Returns without a check if all are skipped: later
+    requests wait for them.
+
+    :raises BrokerAccessError: when a broker is not trusted, rejects the user, or for ``timeout_ms`` closes each
+        connection without a response, as a broker does if its listener has another security.protocol.
+    :raises WorldError: when a file with certificates is missing or invalid.
+    """
+    await tls_context(security)
+    for server in bootstrap_servers:
+        try:
+            await _check_broker(Address.parse(server), client_id, security, timeout_s=timeout_ms / 1000)
+        except BrokerAccessError:
+            raise
+        except (WorldError, TimeoutError) as error:
+            logger.info(
+                "cannot check yet whether %s accepts this client: %s", server, str(error) or "no response in time"
+            )
+        else:
+            return
+
+
+async def _check_broker(server: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
+    """Return when the broker has accepted this client. If it closes the connection without a response, or its response
+    is not valid, try again, for ``timeout_s``.
+
+    :raises BrokerAccessError: when the broker is not trusted, rejects this client, or sends no valid response for
+        ``timeout_s``.
+    :raises WorldError: when the broker cannot be reached, or supports no version that Coterie supports.
+    :raises TimeoutError: when the broker leaves one connection open without a response for ``timeout_s``.
+    """
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _ask_once(server, client_id, security)
+        except NoAnswerError:
+            # The broker may be stopping, or may be starting behind a proxy.
+            if asyncio.get_running_loop().time() + _RETRY_S > deadline_s:
+                raise BrokerAccessError(
+                    f"the broker at {server} has sent no valid response for {timeout_s:g} s on any connection that "
+                    f"this worker opened with security.protocol={security.protocol}: set security.protocol to that of "
+                    "the broker's listener; if a proxy listens there, check whether the broker behind it runs"
+                ) from None
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _ask_once(server: Address, client_id: str, security: KafkaSecurity) -> None:
+    """Open a connection, send one request that needs a login, and close the connection after the response.
+
+    :raises BrokerAccessError: when the broker is not trusted, or rejects this client.
+    :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoAnswerError`).
+    """
+    connection = await BrokerConnection.open(server, client_id=client_id, security=security)
+    try:
+        # A listener with SASL sends its API versions to any client. Only the response to another request shows whether
+        # it requires a login.
+        await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
+    finally:
+        connection.close()

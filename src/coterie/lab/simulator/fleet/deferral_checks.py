@@ -1,0 +1,123 @@
+"""The checks of the scheduled rebalance delay. A leader that also computed the group's previous round must defer the
+jobs of a worker that has left since. Under every leader, jobs may be deferred for the delay at most."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.rounds import CheckedRound, job_list_text
+from coterie.lab.simulator.identities import MemberIdentity
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.nouns.ids import Generation
+from coterie.nouns.jobs import Job, Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedDeferral:
+    """Until when one job must be deferred, and for which member."""
+
+    deadline_ms: int
+    """Before this time no other member may be assigned the job."""
+    identity: MemberIdentity
+    """The member that has left and owned the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderRound:
+    """The last round that one leader has computed, as far as the check of its next round needs it."""
+
+    generation: Generation
+    owned_after: Mapping[MemberIdentity, Jobs]
+    """The jobs that each member owned after the round."""
+    draining: frozenset[MemberIdentity]
+    """The members that drained: their jobs are not deferred."""
+    deferrals: Mapping[Job, ExpectedDeferral]
+    """The jobs that the leader had to defer in the round."""
+
+
+class DeferralChecker:
+    """Checks each computed round for LOST_WAITS and DELAY_ENDS."""
+
+    def __init__(self, *, max_delay_ms: int, slack_ms: int) -> None:
+        """``slack_ms`` is how much later than the leader a worker may receive a delay: it measures the delay from then
+        on, so jobs may be deferred for ``max_delay_ms + slack_ms``."""
+        self._max_delay_ms = max_delay_ms
+        self._slack_ms = slack_ms
+        self._by_leader: dict[Process, LeaderRound] = {}
+        self._unassigned_since_ms: dict[Job, int] = {}
+        self._latest = Generation(-1)
+
+    def on_round_computed(
+        self, leader: Process, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
+    ) -> None:
+        """Check the round that the process ``leader`` has computed. ``received_generation`` is the last generation
+        whose assignment this process has received in its present membership.
+
+        :raises Violation: LOST_WAITS, DELAY_ENDS.
+        """
+        before = self._by_leader.get(leader)
+        waits: Mapping[Job, ExpectedDeferral] = {}
+        if before is not None and before.generation == received_generation:
+            waits = self._expected_deferrals(before, round_, now_ms)
+            for member, part in sorted(round_.parts.items()):
+                early = [job for job in part.assigned if job in waits and waits[job].identity != part.identity]
+                if early:
+                    first = waits[early[0]]
+                    raise Violation(
+                        Invariant.LOST_WAITS,
+                        f"generation {round_.generation} assigns {member} {job_list_text(Jobs.of(early))}, "
+                        f"deferred for {first.identity} for {first.deadline_ms - now_ms} ms more",
+                    )
+        self._by_leader[leader] = LeaderRound(
+            generation=round_.generation,
+            owned_after={part.identity: part.owned_after for part in round_.parts.values()},
+            draining=frozenset(part.identity for part in round_.parts.values() if part.draining),
+            deferrals=waits,
+        )
+        if round_.generation > self._latest:
+            self._latest = round_.generation
+            self._check_unassigned(round_, now_ms)
+
+    def on_eager_round_computed(self, leader: Process) -> None:
+        """Forget the last round of ``leader``: it has computed an eager round, for which all members stop all jobs and
+        no job is deferred."""
+        self._by_leader.pop(leader, None)
+
+    def _expected_deferrals(
+        self, before: LeaderRound, round_: CheckedRound, now_ms: int
+    ) -> Mapping[Job, ExpectedDeferral]:
+        """The jobs that ``round_`` must not assign to other members, because their owner has left after ``before``, the
+        leader's previous round, and their delay has not passed."""
+        present = {part.identity for part in round_.parts.values()}
+        if not self._max_delay_ms:
+            return {}
+        waits = dict(before.deferrals)
+        for place in sorted(before.owned_after.keys() - present - before.draining):
+            fresh = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, identity=place)
+            waits.update({job: fresh for job in before.owned_after[place] if job not in waits})
+        return {
+            job: wait
+            for job, wait in waits.items()
+            if wait.deadline_ms > now_ms
+            and wait.identity not in present
+            and job in round_.configured
+            and job not in round_.owned
+        }
+
+    def _check_unassigned(self, round_: CheckedRound, now_ms: int) -> None:
+        """Check since when each job is unassigned that a member may run.
+
+        :raises Violation: DELAY_ENDS.
+        """
+        missing = set(round_.unassigned)
+        self._unassigned_since_ms = {
+            job: self._unassigned_since_ms.get(job, now_ms)
+            for job in sorted(missing, key=str)
+            if job in round_.assignable
+        }
+        for job, since_ms in self._unassigned_since_ms.items():
+            if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:
+                raise Violation(
+                    Invariant.DELAY_ENDS,
+                    f"generation {round_.generation} defers {job}, which is unowned for {now_ms - since_ms} ms",
+                )

@@ -1,0 +1,118 @@
+"""The faults of links, and of the coordinator and its disk. Each fault ends after some time."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from coterie.lab.simulator.network import Direction, Network
+from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.world import FaultyDisk, World
+
+
+class FaultyServer(Protocol):
+    """A coordinator or a broker that crashes and starts again, and whose disk is slow at times."""
+
+    up: bool
+    """Whether the server runs."""
+
+    @property
+    def disk(self) -> FaultyDisk:
+        """The server's disk."""
+        ...
+
+    def crash(self) -> None:
+        """End the server without an orderly stop."""
+        ...
+
+    def start(self) -> None:
+        """Start the server again, with what is durable."""
+        ...
+
+
+class InfrastructureFaults:
+    """The faults of links, coordinator and disk, which every simulation has. ``names`` are the names of the links."""
+
+    def __init__(self, world: World, network: Network, coordinator: FaultyServer, names: Sequence[str]) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._network = network
+        self._coordinator = coordinator
+        self._names = names
+
+    def faults(self) -> dict[Callable[[], None], int]:
+        """The functions that begin one fault each, with their weights: how often a fault occurs in comparison with
+        others."""
+        return {
+            self.crash_coordinator: 3,
+            self._cut: 3,
+            self._clog: 3,
+            self._lose: 3,
+            self._break_connections: 2,
+            self._slow_disk: 2,
+        }
+
+    def heal(self) -> None:
+        """End the faults of links and disk."""
+        self._network.heal()
+        self._coordinator.disk.slow = False
+
+    def crash_coordinator(self) -> None:
+        """Crash the coordinator if it runs; it starts again 50 ms to 9 s later."""
+        if self._coordinator.up:
+            self._coordinator.crash()
+            self._world.after(self._rng.choice((50, 500, 2_000, 9_000)), self._coordinator.start)
+
+    def _cut(self) -> None:
+        """Cut a random link for 0.5 to 20 s."""
+        name = self._rng.choice(self._names)
+        self.cut(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
+
+    def cut(self, name: str, ms: int) -> None:
+        """Cut the link ``name`` for ``ms``: all its messages are lost."""
+        link = self._network.link(name)
+        link.cut = True
+        self._world.record(RecordKind.CUT, name)
+
+        def heal() -> None:
+            self._world.record(RecordKind.CONNECTED, name)
+            link.cut = False
+
+        self._world.after(ms, heal)
+
+    def _clog(self) -> None:
+        """Delay the messages of one direction of a random link, until 0.3 to 10 s from now."""
+        name, way = self._rng.choice(self._names), self._rng.choice(list(Direction))
+        ms = self._rng.choice((300, 2_000, 5_000, 10_000))
+        self._network.link(name).delayed_until_ms[way] = self._world.now_ms + ms
+        self._world.record(RecordKind.CLOGGED, name, way, ms)
+
+    def _lose(self) -> None:
+        """Let a random link lose a part of its messages, for 1 to 20 s."""
+        name = self._rng.choice(self._names)
+        link = self._network.link(name)
+        link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
+        self._world.record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
+
+        def heal() -> None:
+            link.loss_probability = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _break_connections(self) -> None:
+        """Let connections on a random link break, for 1 to 20 s."""
+        link = self._network.link(self._rng.choice(self._names))
+        link.break_probability = 0.3
+
+        def heal() -> None:
+            link.break_probability = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _slow_disk(self) -> None:
+        """Make the disk slow, for 1 to 10 s."""
+        disk = self._coordinator.disk
+        disk.slow = True
+
+        def heal() -> None:
+            disk.slow = False
+
+        self._world.after(self._rng.randint(1_000, 10_000), heal)

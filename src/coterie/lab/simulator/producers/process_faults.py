@@ -1,0 +1,119 @@
+"""The faults of producers; at the end all faults stop."""
+
+from functools import partial
+
+from coterie.lab.simulator.faults import FaultInjector
+from coterie.lab.simulator.infrastructure_faults import InfrastructureFaults
+from coterie.lab.simulator.producers.play import ProducersPlay, TransactionProtocol
+from coterie.lab.simulator.producers.producer import ProducerProcess
+from coterie.lab.simulator.producers.sim_topic import PARTITIONS
+from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.sim_process import newest_process
+
+IDS = ("orders", "payments", "audit")
+"""The transactional ids; a seed has the first few of them."""
+
+
+class ProducersFaults(FaultInjector[ProducerProcess]):
+    """Injects the faults of one seed, and lets the read_committed consumer read."""
+
+    def __init__(self, play: ProducersPlay) -> None:
+        ids = IDS[: play.world.rng.randint(1, len(IDS))]
+        super().__init__(play.world, InfrastructureFaults(play.world, play.network, play.broker, ids), ids)
+        self._play = play
+        self._protocols = {
+            name: self._rng.choice(
+                (TransactionProtocol.V10, TransactionProtocol.V11, TransactionProtocol.V12, TransactionProtocol.V12)
+            )
+            for name in ids
+        }
+        """The protocol version of the next process of each transactional id."""
+        for name in ids:
+            if play.world.chance(0.2):
+                play.broker.use_up_epochs(name, epochs_left=self._rng.randint(0, 6))
+        self._processes = 0
+        """Number of processes started so far."""
+        self._plan(
+            {
+                self._pause: 4,
+                self._kill: 4,
+                self.kill_for_good: 1,
+                self._start_a_copy: 3,
+                self._upgrade: 1,
+                self._fail_disk: 1,
+                self._time_out_too_soon: 2,
+            },
+            pauses_ms=(1_000, 3_000, 8_000),
+        )
+
+    def begin(self) -> None:
+        for transactional_id in self._services:
+            self._world.after(self._rng.randint(0, 1_000), partial(self.start, transactional_id))
+        self._schedule_next_fault()
+        self._read()
+
+    def end(self) -> None:
+        """Have every producer commit one last transaction. Some producers are killed permanently instead, in any state;
+        the others are resumed. Perhaps crash the broker once more."""
+        self._play.is_ending = True
+        self._play.broker.disk.failing = False
+        for producer in list(self.living.values()):
+            if self._world.chance(0.3):
+                self._never_restarted.add(producer.transactional_id)
+                producer.kill(RecordKind.BURIED)
+            else:
+                self._resume(producer)
+        if self._world.chance(0.5):  # without a crash, the broker's present timers must end the open transactions
+            self._infrastructure_faults.crash_coordinator()
+
+    def _read(self) -> None:
+        """Let the read_committed consumer fetch batches of each partition, a few or all; repeated until the end of the
+        seed."""
+        if self._play.broker.up:
+            for number in range(PARTITIONS):
+                self._play.checker.on_read(number, batches_max=self._rng.choice((1, 3, -1)))
+        self._world.after(self._rng.randint(100, 1_000), self._read)
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def start(self, service: str) -> None:
+        """Start a process of the transactional id ``service`` if none runs, unless it is in ``_never_restarted``.
+        During the faults this is repeated every few seconds, because the process may have been fenced by then."""
+        if service not in self._never_restarted and newest_process(self.living, service) is None:
+            self._start_process(service)
+        if not self._faults_ended:
+            # Check again later: the process may have been fenced by then.
+            self._world.after(self._rng.randint(1_000, 6_000), partial(self.start, service))
+
+    def _start_process(self, transactional_id: str) -> None:
+        self._processes += 1
+        name, style = f"{transactional_id}-{self._processes}", self._protocols[transactional_id]
+        ProducerProcess(self._play, self.living, name, transactional_id, style)
+
+    def _start_a_copy(self) -> None:
+        """Start a second process of a random producer, which must fence the first one."""
+        producer = self._random_process()
+        if producer is not None:
+            self._start_process(producer.transactional_id)
+
+    def _upgrade(self) -> None:
+        """Choose another protocol version for the next process of a random transactional id."""
+        self._protocols[self._rng.choice(self._services)] = self._rng.choice(list(TransactionProtocol))
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def _fail_disk(self) -> None:
+        """Let each write of the broker fail, for 0.1 to 4 s."""
+        disk = self._play.broker.disk
+        disk.failing = True
+        self._world.record(RecordKind.DISK_FAILS)
+
+        def heal() -> None:
+            disk.failing = False
+
+        self._world.after(self._rng.choice((100, 1_000, 4_000)), heal)
+
+    def _time_out_too_soon(self) -> None:
+        """Fire the timer of a random transactional id before its time, as a delayed timer of an earlier transaction
+        does."""
+        self._play.broker.time_out(self._rng.choice(self._services))

@@ -1,0 +1,66 @@
+"""The topic of the producers' simulation as its readers receive it: its partitions, their batches, the aborted
+transactions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.broker.storage.log import Partition, Topic
+from coterie.broker.storage.store import Store
+from coterie.broker.storage.transaction_store import (
+    AbortedTransaction,
+    read_aborted_transactions,
+    read_first_unstable_offsets,
+)
+from coterie.groups.transaction_messages import TopicPartition
+
+TOPIC = "ledger"
+PARTITIONS = 3
+"""Number of partitions of the topic."""
+
+
+def create_store() -> Store:
+    """A new store in memory that holds the topic. The caller closes the store."""
+    store = Store(Path(":memory:"))
+    store.free_bytes_min = 0
+    store.begin()
+    store.create_topic(TOPIC, PARTITIONS, {})
+    store.commit()
+    return store
+
+
+def topic_partition(number: int) -> TopicPartition:
+    """The partition ``number`` of the topic."""
+    return TopicPartition(TOPIC, number)
+
+
+class SimTopic:
+    """The topic in the broker's store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.partitions: Sequence[Partition] = ()
+        """The partitions since the broker's last start; empty before its first start."""
+
+    def load(self) -> None:
+        """Create the partitions at a start of the broker, with the first offset of an open transaction in each of
+        them."""
+        (stored,) = self._store.topics()
+        self.partitions = Topic(stored).partitions
+        found = read_first_unstable_offsets(self._store.database)
+        for partition in self.partitions:
+            partition.first_unstable_offset = found.get(partition.row_id)
+
+    def read(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
+        """The encoded batches that end at ``offset`` or later and before ``end_offset``, as a fetch returns them;
+        ``batches_max`` of them at most, -1 for all."""
+        rows = self._store.database.execute(
+            "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
+            " ORDER BY last_offset LIMIT ?",
+            (partition.row_id, offset, end_offset, batches_max),
+        )
+        return [data for (data,) in rows]
+
+    def aborted_transactions(self, partition: Partition, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that end at ``offset`` or later and begin before ``end_offset``, sorted by their
+        first offset."""
+        return read_aborted_transactions(self._store.database, partition.row_id, offset, end_offset)

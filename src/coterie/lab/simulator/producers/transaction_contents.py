@@ -1,0 +1,89 @@
+"""The contents of a transaction, as its producer sends it and as logs contain it: values that producers and checks
+use."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
+from coterie.wire.batches import decode_records, encode_marker, read_batch_header
+
+_COVERED_BY_CRC = slice(21, None)
+"""The bytes of a batch that its checksum covers: all that follow the checksum."""
+
+
+class TransactionContents:
+    """One transaction, as its producer sends it."""
+
+    def __init__(self, name: str, by: str, transactional_id: str) -> None:
+        """``name`` is unique; ``by`` is the name of the producer's process."""
+        self.name = name
+        self.by = by
+        self.transactional_id = transactional_id
+        self.labels: dict[int, list[bytes]] = {}
+        """By partition, the labels of the transaction's batches in the order of their sequence numbers. The label of a
+        batch is the value of its records."""
+        self.is_commit_asked = False
+        """Whether the producer has requested the commit."""
+
+    def label(self, partition: int) -> bytes:
+        """Make a unique label for one more batch in ``partition``, and add it to ``labels``."""
+        labels = self.labels.setdefault(partition, [])
+        labels.append(f"{self.name} batch {len(labels) + 1} of {partition}".encode())
+        return labels[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBatch:
+    """One batch of a log. ``label`` is the value of its records, None for a marker."""
+
+    base_offset: int
+    last_offset: int
+    producer: ProducerIdAndEpoch
+    label: bytes | None
+    is_commit: bool = False
+    """Whether this is a commit marker."""
+
+
+@lru_cache(maxsize=4_096)  # a log is read from its start many times
+def read_log_batch(data: bytes) -> LogBatch:
+    """Decode one batch of a log."""
+    head = read_batch_header(data)
+    is_commit, label = False, None
+    if head.is_control:
+        commit = encode_marker(
+            producer_id=head.producer_id,
+            producer_epoch=head.producer_epoch,
+            is_commit=True,
+            timestamp_ms=head.base_timestamp_ms,
+        )
+        is_commit = data[_COVERED_BY_CRC] == commit[_COVERED_BY_CRC]
+    else:
+        label = decode_records(data)[0].value
+    return LogBatch(
+        base_offset=head.base_offset,
+        last_offset=head.last_offset,
+        producer=ProducerIdAndEpoch(head.producer_id, head.producer_epoch),
+        label=label,
+        is_commit=is_commit,
+    )
+
+
+def filter_committed(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
+    """The labels that a read_committed consumer receives of the fetched ``batches``. As in Kafka's consumer, an aborted
+    transaction hides the batches of its producer from the transaction's first offset to the producer's next abort
+    marker.
+
+    ``aborted`` has the producer id and the first offset of each aborted transaction, sorted by the offsets.
+    """
+    seen: list[bytes] = []
+    pending, hidden = list(aborted), set[int]()
+    for entry in batches:
+        while pending and pending[0][1] <= entry.last_offset:
+            hidden.add(pending.pop(0)[0])
+        if entry.label is None:
+            if not entry.is_commit:
+                hidden.discard(entry.producer.producer_id)
+        elif entry.producer.producer_id not in hidden:
+            seen.append(entry.label)
+    return seen

@@ -1,0 +1,56 @@
+"""Checks requests that change something (mutations): a browser may send such a request for a web page of another
+address, without the user's knowledge (cross-site request forgery, CSRF).
+
+A browser sends a form or plain text to any host without a preflight request (a "simple request" of CORS), and puts the
+address of the page into ``Origin``. It sends JSON to another host only when that host allows it in its preflight
+response. So a mutation is accepted only from this worker's own pages and from programs, which need no ``Origin``;
+and its body only as JSON.
+"""
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from coterie.rest.problems import ForeignOriginError, NotJsonError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+"""The port of a URL without a port, by scheme."""
+
+
+def check_mutation(request: Request) -> None:
+    """Check that ``request`` may be served. A GET or HEAD always may; the errors are raised for other methods.
+
+    :raises ForeignOriginError: when an ``Origin`` header has another scheme, host or port than the request was sent to.
+    :raises NotJsonError: when the request has a body, and its Content-Type is not ``application/json``.
+    """
+    if request.method in ("GET", "HEAD"):
+        return
+    own = _address(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
+    for origin in request.headers.getlist("origin"):
+        if own is None or _address(origin) != own:
+            raise ForeignOriginError(
+                f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
+                "address may send this request; a program needs no Origin header"
+            )
+    declared = request.headers.get("content-type", "")
+    if _has_body(request) and declared.partition(";")[0].strip().lower() != "application/json":
+        raise NotJsonError(
+            f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {declared or 'missing'}. "
+            "Send JSON with the header Content-Type: application/json"
+        )
+
+
+def _has_body(request: Request) -> bool:
+    """Whether ``request`` has a body, according to its headers."""
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+def _address(url: str) -> tuple[str, str, int | None] | None:
+    """Scheme, host and port of ``url``. None when the URL is invalid or contains no host: an ``Origin`` may be
+    ``null``."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return None if parts.hostname is None else (parts.scheme, parts.hostname, port)

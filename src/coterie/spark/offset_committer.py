@@ -1,0 +1,166 @@
+"""Commits the offsets that tasks have read to their connector's consumer group, so that Kafka's tools show the tasks'
+lag.
+
+A task resumes from its checkpoint only: the committed offsets are never read back, and a failed commit harms no task.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from py4j.protocol import Py4JError
+
+from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.query import TaskQuery
+from coterie.spark.sources.kafka import SERVERS
+from coterie.spark.sources.kafka_client import KafkaAdmin, kafka_admin
+from coterie.spark.sources.kafka_positions import GroupOffsets
+from coterie.spark.transforms import first_line
+
+log = logging.getLogger(__name__)
+
+PendingOffsets: TypeAlias = Mapping[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
+"""Offsets to be committed, by connector and task."""
+
+
+@runtime_checkable
+class HasGroupOffsets(Protocol):
+    """A source whose positions are offsets in Kafka."""
+
+    def group_offsets(self, checkpoint: Path) -> GroupOffsets:
+        """The offsets up to which the batches committed in ``checkpoint`` have read, with the consumer group to which
+        they are committed and the properties of the Kafka client that commits them.
+
+        :raises OSError: when the checkpoint cannot be read.
+        """
+        ...
+
+
+class OffsetCommitter:
+    """Commits the offsets of the queries that ``running`` returns, at intervals of ``interval_ms``."""
+
+    def __init__(self, running: Callable[[], Sequence[TaskQuery]], interval_ms: int) -> None:
+        self._running = running
+        self._interval_ms = interval_ms
+        self._queries: dict[ConnectorTaskId, TaskQuery] = {}
+        """The queries that ran at the last call of :meth:`commit_changed`. The offsets of a query that has ended since
+        then are committed once more."""
+        self._committed: dict[ConnectorTaskId, GroupOffsets] = {}
+        """The offsets that were committed last for each running task."""
+        self._failing: set[ConnectorName] = set()
+        """Connectors whose last commit failed. Only the first failure is logged, until a commit succeeds."""
+
+    def run(self, closing: threading.Event) -> None:
+        """Call :meth:`commit_changed` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is set.
+        Errors are logged. Runs on a separate thread."""
+        while not closing.wait(self._interval_ms / 1000):
+            try:
+                self.commit_changed(closing)
+            except (Py4JError, OSError) as error:
+                # The JVM is ending: the thread that waits for its exit reports that.
+                log.debug("Committing offsets to consumer groups failed: %s", error)
+            except Exception:
+                log.exception(
+                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue"
+                )
+
+    def commit_changed(self, closing: threading.Event) -> None:
+        """Commit the offsets of each task that differ from the offsets committed last for it; so a commit that failed
+        is tried again by the next call. After a cluster has not responded to one commit, its other offsets wait for the
+        next call. No commit begins once ``closing`` is set.
+
+        :raises Py4JError, OSError: when the JVM has ended.
+        """
+        running = {query.task: query for query in self._running()}
+        due: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
+        for task, query in {**self._queries, **running}.items():
+            offsets = self._offsets_of(query)
+            if offsets is not None and offsets.offsets and offsets != self._committed.get(task):
+                due[task.connector][task] = offsets
+        self._queries = running
+        self._committed = {task: offsets for task, offsets in self._committed.items() if task in running}
+        unanswered: set[str] = set()
+        for client, connectors in self._pending_by_client(due).items():
+            properties = dict(client)
+            servers = properties.get(SERVERS, "")
+            if servers not in unanswered and not self._commit_all(properties, connectors, closing):
+                unanswered.add(servers)
+
+    def _pending_by_client(self, pending: PendingOffsets) -> Mapping[frozenset[tuple[str, str]], PendingOffsets]:
+        """``pending``, grouped by the properties of the Kafka client that commits the offsets. Connectors whose last
+        commit failed come last, so that they do not delay the other connectors of their cluster each time."""
+        found: defaultdict[frozenset[tuple[str, str]], dict[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]]
+        found = defaultdict(dict)
+        for connector in sorted(pending, key=lambda name: name in self._failing):
+            found[frozenset(_first(pending[connector]).client.items())][connector] = pending[connector]
+        return found
+
+    def _offsets_of(self, query: TaskQuery) -> GroupOffsets | None:
+        """The offsets that the query has read. None when the source has no offsets in Kafka, another start has taken
+        over the checkpoint, or the checkpoint cannot be read."""
+        if not isinstance(query.source, HasGroupOffsets) or query.is_checkpoint_lost:
+            return None
+        try:
+            return query.source.group_offsets(query.held_checkpoint.path)
+        except OSError as error:
+            # The checkpoint generation may have been removed.
+            log.debug("%s: reading the offsets of the checkpoint failed: %s", query.task, error)
+            return None
+
+    def _commit_all(self, client: Mapping[str, str], pending: PendingOffsets, closing: threading.Event) -> bool:
+        """Commit ``pending``, the offsets of connectors of one cluster, by one Kafka client.
+
+        Returns False when the cluster does not respond; the remaining connectors are then skipped. Returns True
+        otherwise, also when commits failed for another reason and when ``closing`` is set. Failures are logged.
+        """
+        if closing.is_set():
+            return True
+        try:
+            with kafka_admin(client) as admin:
+                for connector, tasks in pending.items():
+                    if closing.is_set():
+                        return True
+                    try:
+                        self._commit(admin, connector, tasks)
+                    except CoterieError as error:
+                        self._warn(connector, tasks, error)
+                        if isinstance(error, UnreachableError):
+                            return False
+        except WorldError as error:  # The properties are not valid for a client.
+            for connector, tasks in pending.items():
+                self._warn(connector, tasks, error)
+        return True
+
+    def _commit(
+        self, admin: KafkaAdmin, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets]
+    ) -> None:
+        """Commit the offsets of tasks of one connector in one request: all tasks of a connector have one group.
+
+        :raises CoterieError: when the commit fails.
+        """
+        together = {part: offset for offsets in tasks.values() for part, offset in offsets.offsets.items()}
+        admin.alter_group_offsets(_first(tasks).group, together)
+        self._failing.discard(connector)
+        self._committed.update({task: offsets for task, offsets in tasks.items() if task in self._queries})
+
+    def _warn(
+        self, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets], error: CoterieError
+    ) -> None:
+        """Log that a commit failed, unless the connector's previous commit failed too."""
+        if connector not in self._failing:
+            log.warning(
+                "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "
+                "the tasks continue: %s",
+                connector, _first(tasks).group, first_line(error),
+            )  # fmt: skip
+        self._failing.add(connector)
+
+
+def _first(tasks: Mapping[ConnectorTaskId, GroupOffsets]) -> GroupOffsets:
+    """The offsets of the first of ``tasks``, for their client and group: these are the same for all tasks of a
+    connector."""
+    return next(iter(tasks.values()))

@@ -1,0 +1,123 @@
+"""``PrefixedConfig``: the keys of one end of a connector (its source or its sink) in the connector's config.
+
+A plug-in names its keys as Kafka Connect does: ``path``, ``connection.url``. In a config the keys of the source have
+the prefix ``source.`` and those of the sink ``sink.``. The end that ``connector.class`` names may leave the prefix out,
+so that a config written for Kafka Connect needs another class and nothing else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from coterie.config.definition import ConfigDef, ConfigKey
+from coterie.nouns.errors import ConfigError
+
+T = TypeVar("T")
+
+SOURCE = "source."
+"""Prefix of the keys of a connector's source."""
+SINK = "sink."
+"""Prefix of the keys of a connector's sink."""
+OPTIONS = "option."
+"""Prefix, after that of the end, of the keys that are options of Spark's own reader or writer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixedConfig:
+    """The config of one end of a connector (its source or its sink), or of one transform or predicate. The methods take
+    key names without the prefix."""
+
+    config: Mapping[str, str] = field(repr=False)
+    """The complete config of the connector or of one of its tasks, with references to secrets resolved."""
+    prefix: str
+    """:data:`SOURCE`, :data:`SINK`, or the prefix of the keys of one transform or predicate."""
+    is_prefix_optional: bool = False
+    """Whether a key may also be set without the prefix."""
+    worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The worker's own settings for Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
+
+    def key(self, name: str) -> str:
+        """The key in ``config`` by which the user has set ``name``, with or without the prefix; if it is not set, the
+        key by which the user has to set it. The other methods and the docs call it the user's key."""
+        prefixed = self.prefix + name
+        if not self.is_prefix_optional or prefixed in self.config:
+            return prefixed
+        if name in self.config:
+            return name
+        return prefixed if any(key.startswith(self.prefix) for key in self.config) else name
+
+    def with_user_keys(self, definition: ConfigDef) -> ConfigDef:
+        """``definition`` with the user's key (:meth:`key`) as the name of each key."""
+        return ConfigDef(tuple(self._with_user_key(key) for key in definition.keys))
+
+    def find(self, definition: ConfigDef, name: str, type_: type[T]) -> T | None:
+        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.find`; errors name the user's key."""
+        key = self._with_user_key(definition[name])
+        return ConfigDef((key,)).find(self.config, key.name, type_)
+
+    def read(self, definition: ConfigDef, name: str, type_: type[T]) -> T:
+        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.read`; errors name the user's key."""
+        key = self._with_user_key(definition[name])
+        return ConfigDef((key,)).read(self.config, key.name, type_)
+
+    def effective_values(self, definition: ConfigDef, names: Iterable[str]) -> dict[str, str | None]:
+        """The set or default values of the keys ``names``, by name; None for a key without a value. The values are
+        normalized: two values with the same meaning are equal."""
+        found: dict[str, str | None] = {}
+        for name in names:
+            key = self._with_user_key(definition[name])
+            text = self.config.get(key.name, key.default)
+            found[name] = None if text is None else key.normalized(text)
+        return found
+
+    def values_under(self, prefix: str) -> dict[str, str]:
+        """The values of all keys whose name starts with ``prefix``, such as :data:`OPTIONS`, by the rest of the name.
+        If a key is set with and without the end's prefix, the value of the key with the end's prefix is taken."""
+        found: dict[str, str] = {}
+        for start in (*((prefix,) if self.is_prefix_optional else ()), self.prefix + prefix):
+            found |= {key.removeprefix(start): value for key, value in self.config.items() if key.startswith(start)}
+        return found
+
+    def by_user_key(self, values: Mapping[str, str]) -> dict[str, str]:
+        """``values``, which are by name without the prefix, by the user's key (:meth:`key`)."""
+        return {self.key(name): value for name, value in values.items()}
+
+    def with_defaults(self, values: Mapping[str, str]) -> "PrefixedConfig":
+        """A copy of this object whose config has ``values``, given by name without the prefix, for the keys that the
+        config does not set."""
+        return replace(self, config={**self.by_user_key(values), **self.config})
+
+    def error_by_key(self, name: str, message: str) -> dict[str, list[str]]:
+        """A mapping from the user's key of ``name`` to one error message about its set value. ``message``: what is
+        wrong with the value and what to do."""
+        key = self.key(name)
+        return {key: [f"Invalid value {self.config.get(key)} for configuration {key}: {message}"]}
+
+    def config_error(self, name: str, message: str) -> ConfigError:
+        """:meth:`error_by_key` as an exception, which is returned and not raised."""
+        return ConfigError(self.error_by_key(name, message))
+
+    def unknown_key_errors(self, definition: ConfigDef, free_key_prefixes: Iterable[str]) -> dict[str, list[str]]:
+        """An error, by key, for each set key that has the end's prefix, is not in ``definition`` and does not start
+        with one of ``free_key_prefixes``: the user must see a typo. ``definition`` has the user's keys
+        (:meth:`with_user_keys`); ``free_key_prefixes`` are without the end's prefix.
+
+        Keys without a prefix may belong to another program, so Connect and Coterie both ignore unknown ones.
+        """
+        known = {key.name for key in definition.keys}
+        free = tuple(self.prefix + start for start in free_key_prefixes)
+        return {
+            key: [f"Unknown configuration {key}"]
+            for key in self.config
+            if key.startswith(self.prefix) and key not in known and not key.startswith(free)
+        }
+
+    def _with_user_key(self, key: ConfigKey) -> ConfigKey:
+        """``key`` with the user's key as its name, and with the user's keys of its dependents."""
+        return replace(key, name=self.key(key.name), dependents=tuple(self.key(name) for name in key.dependents))
+
+
+def option_errors(config: PrefixedConfig, where: str) -> dict[str, list[str]]:
+    """An error, by the user's key, for each set option (:data:`OPTIONS`) of a source or sink that has no options.
+    ``where``: the source or sink, as the first words of the message."""
+    return {config.key(OPTIONS + option): [f"{where} has no options"] for option in config.values_under(OPTIONS)}

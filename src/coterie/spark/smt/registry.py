@@ -1,0 +1,53 @@
+"""All types of transforms by the names that configs use, and replacements for transforms of other projects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.config.definition import OneOf
+from coterie.spark.smt import debezium, fields, function, records, sql
+from coterie.spark.smt.transform_type import Side, TransformType
+
+ALL = (*fields.TRANSFORM_TYPES, *records.TRANSFORM_TYPES, debezium.EXTRACT_NEW_RECORD_STATE, sql.SQL, function.FUNCTION)
+"""All types of transforms that Coterie has."""
+TRANSFORM_TYPES: Mapping[str, tuple[TransformType, Side]] = {
+    name: (kind, side) for kind in ALL for name, side in kind.sides_by_name().items()
+}
+"""Every type of transform, with the side that the name means, by each of its names in configs."""
+
+UNSUPPORTED_TYPES: Mapping[str, str] = {
+    "io.debezium.transforms.ByLogicalTableRouter": "use RegexRouter",
+    "io.debezium.transforms.ContentBasedRouter": "use one connector with a Filter for each topic",
+    "io.debezium.transforms.Filter": "use Filter with a SQL condition",
+    "io.debezium.transforms.HeaderToValue": "use Sql, with headers among the source's columns",
+    "io.debezium.transforms.ExtractChangedRecordState": "use ExtractNewRecordState, or Sql over before and after",
+    "io.debezium.transforms.TimezoneConverter": "use Sql with from_utc_timestamp",
+    "io.debezium.transforms.SchemaChangeEventFilter": "use Filter with a SQL condition",
+    "io.debezium.transforms.partitions.PartitionRouting": "partitions of a topic are chosen by the key: use ValueToKey",
+    "io.debezium.transforms.outbox.EventRouter": "use Sql over the columns of after",
+    "io.confluent.connect.transforms.Drop": "use ReplaceField, or Sql",
+    "io.confluent.connect.transforms.ExtractTopic": "use Sql, with topic among the source's columns",
+    "io.confluent.connect.transforms.Filter": "use Filter with a SQL condition",
+    "io.confluent.connect.transforms.MessageTimestampRouter": "use TimestampRouter",
+    "io.confluent.connect.transforms.ReplaceField": "use ReplaceField",
+    "io.confluent.connect.transforms.TombstoneHandler": "use Filter with the predicate RecordIsTombstone",
+    "io.confluent.connect.transforms.GzipDecompress": "use Function",
+}
+"""What to use instead of well-known transforms that Coterie does not have, by Java class without ``$Key`` and
+``$Value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCheck(OneOf):
+    """A check of a config value: the name of a type of transform that Coterie has."""
+
+    def __call__(self, value: str) -> str | None:
+        """None if Coterie has this type, else the error message, with a replacement if there is one."""
+        if value in TRANSFORM_TYPES:
+            return None
+        plain = value.partition("$")[0]
+        if (instead := UNSUPPORTED_TYPES.get(plain)) is not None:
+            return f"Coterie does not run this transform; {instead} (docs/transforms.md)"
+        return f"{self.refusal}: {', '.join(self.values)}; Java classes are not loaded"
+
+
+TYPE_CHECK = TypeCheck(tuple(sorted(kind.name for kind in ALL)), "String must be one of")

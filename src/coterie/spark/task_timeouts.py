@@ -1,0 +1,84 @@
+"""Time limits of a task: retries while a server cannot be reached, duration of a batch, age of source metadata."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
+from coterie.spark.bad_records import keys as bad_records
+
+FIRST_DELAY_MS = 300
+"""Delay before the first restart after a server could not be reached. As in Connect, the delay doubles with each
+restart, up to ``errors.retry.delay.max.ms``."""
+
+BATCH_TIMEOUT = ConfigKey(
+    name="task.batch.timeout.ms",
+    type=Type.LONG,
+    documentation="How long one batch may take before its task fails, in milliseconds; 0 means without limit.",
+    default="3600000",
+    validator=at_least(0),
+    group="Common",
+    order=5,
+    width=Width.SHORT,
+    display_name="Batch timeout (ms)",
+)
+"""The key for the time limit of a batch. A batch is bounded in rows or files: a batch that takes an hour, the default,
+most likely hangs in user code."""
+
+METADATA_MAX_AGE = ConfigKey(
+    name="metadata.max.age.ms",
+    type=Type.LONG,
+    documentation=(
+        "How often the source is checked for new or removed partitions, in milliseconds; when they changed, the "
+        "connector's input is split over its tasks again. 0 checks twice a second."
+    ),
+    default="60000",
+    validator=at_least(0),
+    group="Common",
+    order=6,
+    width=Width.SHORT,
+    display_name="Metadata maximum age (ms)",
+)
+"""The key for the interval at which the partitions of a connector's source are listed again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """An outage for one task: since when a server cannot be reached, and how often the task was restarted meanwhile."""
+
+    since: float
+    """The monotonic second of the first failure."""
+    attempts: int
+    """Number of restarts of the task's query that were planned since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTimeouts:
+    """The time limits in a task's config."""
+
+    retry_timeout_ms: int
+    """How long after the first failure a task is restarted while a server cannot be reached; -1 means without limit."""
+    delay_max_ms: int
+    """Maximum delay between a failure and the restart."""
+    batch_timeout_ms: int | None
+    """Time limit of one batch; None means without limit."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> "TaskTimeouts":
+        """The time limits that a task's config defines.
+
+        :raises ConfigError: when a value is not valid; the error names the key.
+        """
+        limit_ms = ConfigDef((BATCH_TIMEOUT,)).read(config, BATCH_TIMEOUT.name, int)
+        return cls(
+            retry_timeout_ms=bad_records.DEFINITION.read(config, "errors.retry.timeout", int),
+            delay_max_ms=bad_records.DEFINITION.read(config, "errors.retry.delay.max.ms", int),
+            batch_timeout_ms=limit_ms or None,
+        )
+
+    def retry_at(self, outage: Outage, now: float) -> float | None:
+        """The monotonic second of the next restart, after a failure in the monotonic second ``now``. None when that
+        restart would be more than ``retry_timeout_ms`` after the outage's first failure."""
+        delay_ms = min(FIRST_DELAY_MS << min(outage.attempts, 30), self.delay_max_ms)
+        at = now + delay_ms / 1000
+        is_in_time = self.retry_timeout_ms < 0 or at - outage.since <= self.retry_timeout_ms / 1000
+        return at if is_in_time else None

@@ -1,0 +1,236 @@
+"""Drives one herder by hand: feeds events, collects effects, runs chores, and keeps its two logs."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from coterie.engine.lease import Lease
+from coterie.engine.log import NewTopicRecord, TopicRecord
+from coterie.herder.machine import check_all, step
+from coterie.herder.messages import (
+    AppendConfig,
+    AppendStatuses,
+    ConfigAppended,
+    ConfigEndFound,
+    ConfigLinesRead,
+    ConfigValidated,
+    ConnectorSplit,
+    Effect,
+    Event,
+    FindConfigEnd,
+    MakeSessionKey,
+    Reply,
+    RequestArrived,
+    RestartTask,
+    RuntimeOpened,
+    SessionKeyMade,
+    SplitConnector,
+    StartTask,
+    StatusesAppended,
+    StatusLinesRead,
+    StopTask,
+    TaskStarted,
+    TaskStopped,
+    ValidateConfig,
+)
+from coterie.herder.requests import Answer, Request, RequestId
+from coterie.herder.state import Herder, HerderSettings
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentsRequested,
+    ComputedAssignments,
+    LeaseRenewed,
+    MemberReport,
+    MemberState,
+    MemberStateChanged,
+    PlaceHandover,
+    SendAssignments,
+)
+from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
+
+ME, OTHER = MemberId("me"), MemberId("other")
+WALL_MS = 1_795_228_766_406
+"""Wall-clock time at which a driven herder starts."""
+ROUND = MemberStateChanged(state=MemberState.PREPARING_REBALANCE)
+SESSION_TIMEOUT_MS = 10_000
+EffectT = TypeVar("EffectT")
+RunnableChore: TypeAlias = (
+    StartTask
+    | RestartTask
+    | StopTask
+    | SplitConnector
+    | FindConfigEnd
+    | ValidateConfig
+    | AppendConfig
+    | AppendStatuses
+    | MakeSessionKey
+)
+
+
+def lease_renewed(*, sent_at_ms: int) -> LeaseRenewed:
+    """The event for the response to a heartbeat that was sent at ``sent_at_ms``."""
+    until_ms = sent_at_ms + Lease(SESSION_TIMEOUT_MS).duration_ms
+    return LeaseRenewed(lease_ends_ms=until_ms, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+
+def assignments_requested(
+    members: Mapping[MemberId, MemberReport],
+    *,
+    generation: int,
+    protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+    undecodable_members: frozenset[MemberId] = frozenset(),
+) -> AssignmentsRequested:
+    """The event for a rebalance that this herder leads."""
+    token = RoundToken(generation=Generation(generation), protocol=protocol, undecodable_members=undecodable_members)
+    return AssignmentsRequested(token=token, member_id=ME, members=members)
+
+
+class HerderDriver:
+    """A herder and its two logs. :meth:`feed` passes an event to it; its effects are collected in ``effects``."""
+
+    def __init__(self, place: PlaceHandover | None = None) -> None:
+        url = WorkerUrl("http://here:8083/")
+        settings = HerderSettings(worker_id=WorkerId("here:8083"), url=url, version="1", name="here")
+        self.herder = Herder(settings, place)
+        self.now_ms = 1_000
+        self.effects: list[Effect] = []
+        self.config: list[NewTopicRecord] = []
+        self.statuses: list[NewTopicRecord] = []
+        self._requests = 0
+        self._keys = 0
+        self._begun_wall_ms = WALL_MS
+        self.generation = 0
+
+    def feed(self, event: Event) -> None:
+        self.effects += step(self.herder, event, now_ms=self.now_ms).effects
+        check_all(self.herder)
+
+    def pop_effects(self, kind: type[EffectT]) -> list[EffectT]:
+        """Remove and return the effects of one kind."""
+        taken: list[EffectT] = []
+        others: list[Effect] = []
+        for order in self.effects:
+            (taken if isinstance(order, kind) else others).append(order)  # type: ignore[arg-type]
+        self.effects = others
+        return taken
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of a wall clock that is never adjusted."""
+        return self._begun_wall_ms + self.now_ms
+
+    def computed(self) -> ComputedAssignments:
+        """Remove and return the assignments that this leader has just computed."""
+        (installed,) = self.pop_effects(SendAssignments)
+        return installed.computed
+
+    def open_runtime(self) -> None:
+        self._begun_wall_ms = WALL_MS - self.now_ms
+        self.feed(RuntimeOpened(wall_ms=WALL_MS))
+
+    def assign(
+        self,
+        *,
+        assigned: Jobs = NO_JOBS,
+        revoked: Jobs = NO_JOBS,
+        leader: MemberId = OTHER,
+        delay_ms: int = 0,
+        protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+        error: AssignmentError = AssignmentError.NO_ERROR,
+        config_offset: ConfigOffset | None = None,
+    ) -> None:
+        """A rebalance ends."""
+        self.generation += 1
+        self.feed(
+            Assigned(
+                member_id=ME,
+                epoch=self.generation,
+                jobs=assigned,
+                revoked=revoked,
+                replaces_all=protocol is ConnectProtocol.EAGER,
+                leader=leader,
+                leader_url=WorkerUrl("http://leader:8083/"),
+                config_offset=ConfigOffset(len(self.config) or -1) if config_offset is None else config_offset,
+                token=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
+            )
+        )
+
+    def complete_computed_round(self, computed: ComputedAssignments, protocol: ConnectProtocol) -> None:
+        """End the rebalance whose assignments this herder has ``computed``."""
+        mine = computed.assignments[ME]
+        error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+        self.assign(
+            assigned=mine.assigned,
+            revoked=mine.revoked,
+            leader=ME,
+            delay_ms=computed.delay_ms,
+            error=error,
+            protocol=protocol,
+        )
+
+    def write(self, *lines: NewTopicRecord, read: bool = True) -> None:
+        """Append to the config log; the herder reads the records if ``read``."""
+        begin = len(self.config)
+        self.config += lines
+        if read:
+            self.feed(ConfigLinesRead(lines=_lines(lines, begin)))
+
+    def send_request(self, request: Request) -> RequestId:
+        id_ = RequestId(self._requests)
+        self._requests += 1
+        self.feed(RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(f"incarnation-{id_}")))
+        return id_
+
+    def answer(self, id_: RequestId) -> Answer | None:
+        """The only answer to request ``id_``, or None."""
+        answers = [order.answer for order in self.effects if isinstance(order, Reply) and order.id == id_]
+        assert len(answers) <= 1, "answered twice"
+        return answers[0] if answers else None
+
+    def run_all_chores(self) -> None:
+        """Run all chores, and the chores that follow from them, until none is left."""
+        while chores := self.chores():
+            for chore in chores:
+                self.run_chore(chore)
+
+    def chores(self) -> list[RunnableChore]:
+        """Remove and return the effects that :meth:`run_chore` can run."""
+        taken = [order for order in self.effects if isinstance(order, RunnableChore)]
+        self.effects = [order for order in self.effects if not isinstance(order, RunnableChore)]
+        return taken
+
+    def run_chore(self, chore: RunnableChore) -> None:
+        match chore:
+            case StartTask(spec=start):
+                self.feed(TaskStarted(task=start.task))
+            case RestartTask(task=task):
+                self.feed(TaskStarted(task=task))
+            case StopTask(task=task):
+                self.feed(TaskStopped(task=task))
+            case SplitConnector(connector=name, config=config, config_line_offset=written_at):
+                count = int(config.get("tasks.max", "1"))
+                configs = [{"share": f"{number}/{count}"} for number in range(count)]
+                self.feed(ConnectorSplit(connector=name, config_line_offset=written_at, configs=configs))
+            case FindConfigEnd(purpose=purpose):
+                self.feed(ConfigEndFound(purpose=purpose, end_offset=ConfigOffset(len(self.config))))
+            case ValidateConfig(id=id_):
+                self.feed(ConfigValidated(id=id_, errors={}))
+            case AppendConfig(purpose=append_purpose, lines=lines):
+                self.write(*lines)
+                self.feed(ConfigAppended(purpose=append_purpose, end_offset=ConfigOffset(len(self.config))))
+            case MakeSessionKey(size_bytes=size_bytes):
+                self._keys += 1
+                self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))
+            case AppendStatuses(lines=lines):
+                begin = len(self.statuses)
+                self.statuses += lines
+                self.feed(StatusLinesRead(lines=_lines(lines, begin)))
+                self.feed(StatusesAppended())
+
+
+def _lines(lines: Sequence[NewTopicRecord], begin: int) -> list[TopicRecord]:
+    return [
+        TopicRecord(partition=0, offset=begin + i, timestamp_ms=0, key=line.key, value=line.value)
+        for i, line in enumerate(lines)
+    ]

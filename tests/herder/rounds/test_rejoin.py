@@ -1,0 +1,39 @@
+"""The reasons for a rejoin, and when it is requested."""
+
+from coterie.herder.messages import ShutdownOrdered
+from coterie.herder.rounds import rejoin
+from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased, ReportedStateChanged
+from coterie.herder.state import Turn
+from coterie.nouns.membership import Rejoin
+from tests.herder.builders import working
+
+
+def test_of_each_kind_of_reason_only_the_newest_is_kept() -> None:
+    turn = Turn(working().herder, 0)
+    rejoin.add_reason(turn, ReportedStateChanged(reason="one"))
+    rejoin.add_reason(turn, AfterJobsReleased())
+    rejoin.add_reason(turn, ReportedStateChanged(reason="two"))
+    assert turn.herder.rounds.rejoin_reasons == (AfterJobsReleased(), ReportedStateChanged(reason="two"))
+    rejoin.drop_reasons(turn, AfterJobsReleased, AfterConfigLogRead)
+    assert rejoin.has_reason(turn.herder, ReportedStateChanged)
+    assert not rejoin.has_reason(turn.herder, AfterJobsReleased)
+
+
+def test_a_reported_change_waits_for_its_announcement_and_requests_one_rejoin() -> None:
+    turn = Turn(working().herder, 0)
+    rejoin.add_reason(turn, ReportedStateChanged(reason="news"))
+    rejoin.advance(turn)
+    assert not turn.effects
+    rejoin.request_rejoin_for_changes(turn)
+    rejoin.request_rejoin_for_changes(turn)
+    assert turn.effects == [Rejoin(reason="news")]
+    assert turn.herder.rounds.is_rejoin_requested
+
+
+def test_a_leaving_worker_requests_no_rejoin() -> None:
+    driver = working()
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    turn = Turn(driver.herder, 0)
+    rejoin.request_rejoin(turn, "anything")
+    assert not turn.effects
+    assert not driver.herder.rounds.is_rejoin_requested

@@ -1,0 +1,138 @@
+"""Tasks that wait for the next checkpoint generation, which possibly no worker finishes: this worker does."""
+
+from collections.abc import Sequence
+
+from coterie.herder import config_records
+from coterie.herder.messages import (
+    CheckpointGenerationFinished,
+    FinishCheckpointGeneration,
+    PublishTaskConfigs,
+    SplitConnector,
+    SplitFailed,
+    StartTask,
+    TaskConfigsPublished,
+    TimerFired,
+)
+from coterie.herder.seams import TaskCheckpointClosed
+from coterie.herder.timers import FinishCheckDue
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.states import TargetState
+from tests.herder.builders import (
+    BOTH_TASKS,
+    INCARNATION,
+    ORDERS,
+    ORDERS_TASK_CONFIGS,
+    TASK_CONFIG_LINES,
+    TASKS,
+    configured_herder,
+    jobs_of,
+)
+from tests.herder.herder_driver import ME, OTHER, HerderDriver
+
+NEXT = [{"share": "0/3"}, {"share": "1/3"}, {"share": "2/3"}]
+
+
+def herder_with_waiting_tasks(*, has_connector: bool = False, leads: bool = False) -> HerderDriver:
+    """A worker whose two tasks have closed checkpoints."""
+    driver = configured_herder()
+    driver.assign(assigned=jobs_of(ORDERS, *TASKS) if has_connector else BOTH_TASKS, leader=ME if leads else OTHER)
+    driver.run_all_chores()
+    for task in TASKS:
+        driver.feed(TaskCheckpointClosed(task=task))
+    driver.effects.clear()
+    return driver
+
+
+def fire_finish_check(driver: HerderDriver) -> list[FinishCheckpointGeneration]:
+    driver.feed(TimerFired(timer=FinishCheckDue(connector=ORDERS)))
+    return driver.pop_effects(FinishCheckpointGeneration)
+
+
+def finish_generation(
+    driver: HerderDriver, configs: Sequence[dict[str, str]] | None, incarnation: Incarnation = INCARNATION
+) -> None:
+    driver.feed(CheckpointGenerationFinished(connector=ORDERS, incarnation=incarnation, configs=configs))
+
+
+def test_the_task_configs_of_the_next_generation_are_published_through_the_leader() -> None:
+    driver = herder_with_waiting_tasks()
+    assert fire_finish_check(driver) == [FinishCheckpointGeneration(connector=ORDERS, incarnation=INCARNATION)]
+    assert not fire_finish_check(driver), "one chore at a time"
+    finish_generation(driver, NEXT)
+    (publish,) = driver.pop_effects(PublishTaskConfigs)
+    assert list(publish.configs) == NEXT
+    driver.feed(
+        TaskConfigsPublished(connector=ORDERS, config_line_offset=publish.config_line_offset, refusal="no leader")
+    )
+    assert not driver.pop_effects(PublishTaskConfigs)
+    assert fire_finish_check(driver), "retried as long as the tasks wait"
+
+
+def test_the_leader_writes_the_next_task_configs_itself() -> None:
+    driver = herder_with_waiting_tasks(leads=True)
+    assert fire_finish_check(driver)
+    finish_generation(driver, NEXT)
+    driver.run_all_chores()
+    connector = driver.herder.config.connector(ORDERS)
+    assert connector is not None
+    assert list(connector.task_configs) == NEXT
+
+
+def test_nothing_is_published_if_another_worker_finishes_the_generation_or_nothing_changes() -> None:
+    for configs, incarnation in (
+        (None, INCARNATION),
+        (ORDERS_TASK_CONFIGS, INCARNATION),
+        (NEXT, Incarnation("former")),
+    ):
+        driver = herder_with_waiting_tasks()
+        assert fire_finish_check(driver)
+        finish_generation(driver, configs, incarnation)
+        assert not driver.pop_effects(PublishTaskConfigs)
+
+
+def test_a_worker_that_owns_the_connector_splits_it_instead() -> None:
+    assert not fire_finish_check(herder_with_waiting_tasks(has_connector=True))
+
+
+def test_a_worker_whose_own_split_was_closed_by_another_worker_splits_again() -> None:
+    driver = configured_herder()
+    driver.assign(assigned=jobs_of(ORDERS, *TASKS))
+    driver.run_all_chores()
+    driver.write(*config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS))
+    driver.run_all_chores()
+    driver.effects.clear()
+    driver.feed(TaskCheckpointClosed(task=TASKS[0]))
+    assert len(driver.pop_effects(SplitConnector)) == 1
+    driver.feed(TaskCheckpointClosed(task=TASKS[1]))
+    assert not driver.pop_effects(SplitConnector), "one split at a time"
+
+
+def test_a_worker_that_cannot_split_its_connector_finishes_the_generation() -> None:
+    driver = herder_with_waiting_tasks(has_connector=True)
+    connector = driver.herder.config.connector(ORDERS)
+    assert connector is not None
+    driver.write(config_records.target_state_line(ORDERS, TargetState.PAUSED))
+    driver.write(config_records.target_state_line(ORDERS, TargetState.STARTED))
+    driver.feed(
+        SplitFailed(connector=ORDERS, config_line_offset=connector.config_line_offset, trace="ended", is_transient=True)
+    )
+    driver.pop_effects(SplitConnector)
+    assert not fire_finish_check(driver), "the worker retries its own split"
+    driver.feed(SplitFailed(connector=ORDERS, config_line_offset=connector.config_line_offset, trace="no such option"))
+    assert fire_finish_check(driver)
+    finish_generation(driver, NEXT)
+    (publish,) = driver.pop_effects(PublishTaskConfigs)
+    assert list(publish.configs) == NEXT
+    assert driver.pop_effects(SplitConnector), "the cause of the failed split may have ended"
+
+
+def test_after_a_config_with_another_generation_no_task_waits() -> None:
+    driver = herder_with_waiting_tasks()
+    driver.write(*TASK_CONFIG_LINES)
+    assert not driver.pop_effects(StartTask), "the same config names the same generation"
+    assert fire_finish_check(driver)
+    driver.write(*config_records.task_config_lines(ORDERS, NEXT))
+    assert driver.pop_effects(StartTask)
+    finish_generation(driver, NEXT)
+    assert not fire_finish_check(driver)
+    assert not driver.pop_effects(PublishTaskConfigs)

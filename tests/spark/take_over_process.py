@@ -1,0 +1,26 @@
+"""A process that takes one checkpoint over repeatedly; prints the names under which it held the checkpoint."""
+
+import sys
+from pathlib import Path
+
+from coterie.spark.checkpoint import is_taken_over, take_over
+
+
+def take_over_repeatedly(folder: Path, count: int, *, may_exchange: bool) -> list[str]:
+    taken = []
+    for _ in range(count):
+        held = take_over(folder, may_exchange=may_exchange)
+        taken.append(held.path.name)
+        try:
+            # A small model of a query: it writes to the path of its checkpoint, and creates missing folders.
+            (held.path / "commits").mkdir(parents=True, exist_ok=True)
+            (held.path / "commits" / str(held.start_number)).touch()
+        except OSError:
+            assert is_taken_over(held.path)
+    return taken
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        " ".join(take_over_repeatedly(Path(sys.argv[1]), int(sys.argv[2]), may_exchange=sys.argv[3] == "exchange"))
+    )
