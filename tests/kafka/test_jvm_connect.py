@@ -147,6 +147,22 @@ class MixedGroup:
         except TimeoutError:
             raise AssertionError([await one.view() for one in ours]) from None
 
+    async def until_shown(self, url: str, states: Mapping[str, str]) -> Any:
+        """Wait until the group's view at ``url`` shows these states by worker id; returns the view. A worker that does
+        not respond within a second is UNREACHABLE for the moment."""
+        shown: Any = None
+
+        async def is_so() -> bool:
+            nonlocal shown
+            shown = await self.request("GET", f"{url}/coterie/group", status=200)
+            return {member["worker_id"]: member["state"] for member in shown["members"]} == states
+
+        try:
+            await until(is_so, within_s=30)
+        except TimeoutError:
+            raise AssertionError(shown) from None
+        return shown
+
     async def request(self, method: str, url: str, *, status: int, body: object = None) -> Any:
         """The response's body, or the message of an error."""
         answer = await self._client.request(method, url, json=body)
@@ -307,10 +323,9 @@ async def check_a_group_that_ours_leads(
     jobs: Sequence[Sequence[tuple[str, str]]],
 ) -> None:
     """``a`` leads: the group's view contains all members, also the JVM worker, and every drain is refused."""
-    shown = await mixed.request("GET", f"{b.url}/coterie/group", status=200)
-    states = {member["worker_id"]: member["state"] for member in shown["members"]}
+    states = {host(a.url): "STABLE", host(b.url): "STABLE", host(jvm): "UNREACHABLE"}
+    shown = await mixed.until_shown(b.url, states)
     assert (shown["protocol"], shown["leader"]["worker_id"]) == (speaks.setting, host(a.url))
-    assert states == {host(a.url): "STABLE", host(b.url): "STABLE", host(jvm): "UNREACHABLE"}
     owned = Counter(worker for job in jobs for _, worker in job)
     assert owned == {
         member["worker_id"]: len(member["owned"]["connectors"]) + len(member["owned"]["tasks"])
