@@ -667,11 +667,15 @@ def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
 async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Run ``work`` on a thread of ``pool``, and return its result or raise its exception.
 
-    :raises WorldError: when the pool was shut down before this call.
-    :raises asyncio.CancelledError: when the pool is shut down while ``work`` waits for a thread.
+    :raises WorldError: when the pool was shut down before this call, or is shut down while ``work`` waits for a thread.
     """
+    caller = asyncio.current_task()
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
+    except asyncio.CancelledError as error:
+        if caller is None or caller.cancelling():
+            raise
+        raise WorldError("Spark is not running on this worker") from error
     except RuntimeError as error:
         if "shutdown" not in str(error):
             raise
