@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
@@ -70,9 +70,13 @@ class RowProducer:
                 "linger.ms": linger_ms,
                 "batch.size": 262_144,
                 "queue.buffering.max.messages": 500_000,
+                "on_delivery": self._on_failure,
+                # Without it, the callback would run for each row, which would slow the producer down.
+                "delivery.report.only.error": True,
             }
         )
-        self._failures: list[object] = []
+        self._failures: list[str] = []
+        """Why the delivery of each lost row has failed."""
 
     def write(self, topic: Topic, numbers: range) -> None:
         """Queue the rows ``numbers`` for sending. Row n goes to partition n modulo the number of partitions."""
@@ -88,12 +92,16 @@ class RowProducer:
     def flush(self) -> None:
         """Wait until no row is queued or in flight.
 
-        A row whose delivery has failed is not reported here: it is missing in the sink at the end.
-
-        :raises AssertionError: when rows are still queued after ``DEADLINE_S``.
+        :raises AssertionError: when rows are still queued after ``DEADLINE_S``, or the delivery of a row has failed
+            since this producer was created.
         """
         left = self._producer.flush(DEADLINE_S)
         assert not left, f"{left} records were not acknowledged within {DEADLINE_S} s"
+        assert not self._failures, f"{len(self._failures)} records were not delivered; the first: {self._failures[0]}"
+
+    def _on_failure(self, error: KafkaError, message: Message) -> None:
+        """Note that the delivery of one row has failed; the producer calls this in its ``poll`` and ``flush``."""
+        self._failures.append(f"partition {message.partition()} of {message.topic()}: {error.str()}")
 
 
 def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:

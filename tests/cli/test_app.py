@@ -115,6 +115,23 @@ def test_a_connector_file_that_is_not_json_prints_one_line(tmp_path: Path) -> No
     assert run.stderr.count("\n") == 1
 
 
+def test_a_connector_file_that_is_not_utf_8_prints_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_bytes('{"name": "größe"}'.encode("latin-1"))
+    run = coterie("connectors", "create", str(file), check=1)
+    assert run.stderr == (
+        f"coterie: {file} is not UTF-8: invalid start byte at byte 12; convert it to UTF-8, for example with iconv\n"
+    )
+
+
+def test_standard_input_that_is_not_utf_8_prints_one_line() -> None:
+    command = [sys.executable, "-m", "coterie", "connectors", "create", "-"]
+    run = subprocess.run(command, input=b'{"name": "\xff"}', capture_output=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith(b"coterie: Standard input is not UTF-8: ")
+    assert run.stderr.count(b"\n") == 1
+
+
 def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
     program = """
 import sys

@@ -1,10 +1,15 @@
 """Tasks that wait for the next checkpoint generation, which possibly no worker finishes: this worker does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
+    AppendConfig,
     CheckpointGenerationFinished,
+    ConfigAppendFailed,
+    ConfigEndFound,
+    FindConfigEnd,
     FinishCheckpointGeneration,
     PublishTaskConfigs,
     SplitConnector,
@@ -12,6 +17,7 @@ from coterie.herder.messages import (
     StartTask,
     TaskConfigsPublished,
     TimerFired,
+    WriteLogMessage,
 )
 from coterie.herder.seams import TaskCheckpointClosed
 from coterie.herder.timers import FinishCheckDue
@@ -66,6 +72,38 @@ def test_the_task_configs_of_the_next_generation_are_published_through_the_leade
     )
     assert not driver.pop_effects(PublishTaskConfigs)
     assert fire_finish_check(driver), "retried as long as the tasks wait"
+
+
+def test_a_refusal_of_the_leader_is_logged() -> None:
+    driver = herder_with_waiting_tasks()
+    assert fire_finish_check(driver)
+    finish_generation(driver, NEXT)
+    (publish,) = driver.pop_effects(PublishTaskConfigs)
+    driver.pop_effects(WriteLogMessage)
+    sent = TaskConfigsPublished(connector=ORDERS, config_line_offset=publish.config_line_offset)
+    driver.feed(replace(sent, refusal="HTTP 500"))
+    (message,) = driver.pop_effects(WriteLogMessage)
+    assert message.warns
+    assert message.text.startswith(
+        "Connector orders: the leader did not accept the task configs of the newest checkpoint generation: HTTP 500. "
+    )
+    driver.feed(sent)
+    assert not driver.pop_effects(WriteLogMessage)
+
+
+def test_a_refusal_of_its_own_write_is_logged_by_the_leader() -> None:
+    driver = herder_with_waiting_tasks(leads=True)
+    assert fire_finish_check(driver)
+    finish_generation(driver, NEXT)
+    driver.pop_effects(WriteLogMessage)
+    (find,) = driver.pop_effects(FindConfigEnd)
+    driver.feed(ConfigEndFound(purpose=find.purpose, end_offset=driver.herder.config.offset))
+    (append,) = driver.pop_effects(AppendConfig)
+    driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="the disk is full"))
+    assert [message.text.partition(". ")[0] for message in driver.pop_effects(WriteLogMessage)] == [
+        "Connector orders: the leader did not accept the task configs of the newest checkpoint generation: "
+        "Failed to write to the config topic: the disk is full"
+    ]
 
 
 def test_the_leader_writes_the_next_task_configs_itself() -> None:

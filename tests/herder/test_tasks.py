@@ -212,6 +212,14 @@ def test_a_failed_query_whose_checkpoint_was_taken_over_is_not_restarted() -> No
     )
 
 
+def test_the_cause_of_a_take_over_is_logged() -> None:
+    herder = working()
+    herder.pop_effects(WriteLogMessage)
+    herder.feed(TaskDied(task=TASKS[0], trace="A later start has taken over in the sink", holds_checkpoint=False))
+    (message,) = herder.pop_effects(WriteLogMessage)
+    assert message.text.startswith(f"Task {TASKS[0]} was stopped: A later start has taken over in the sink. If it is ")
+
+
 def test_a_failed_task_halted_while_it_stops_is_not_reported_as_restarting() -> None:
     herder = working_with_progress()
     report_query_failure(herder, can_restart=False)

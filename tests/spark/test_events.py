@@ -29,6 +29,27 @@ async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_pr
     assert [await events.get() for _ in range(3)] == [progress(ONE, 1), waits[-1], progress(ONE, 2)]
 
 
+async def test_a_task_that_alternates_between_progress_and_waits_has_a_limited_number_of_unread_events() -> None:
+    events = Events()
+    events.put(TaskDied(task=ONE, trace="t", holds_checkpoint=True))
+    for number in range(1_000):
+        events.put(progress(ONE, number))
+        events.put(TaskRetrying(task=ONE, trace="always the same"))
+        events.put(progress(TWO, number))
+    events.put(RuntimeDied(reason="r"))
+    unread = [await events.get()]
+    while not isinstance(unread[-1], RuntimeDied):
+        unread.append(await events.get())
+    assert unread == [
+        TaskDied(task=ONE, trace="t", holds_checkpoint=True),
+        TaskRetrying(task=ONE, trace="always the same"),
+        progress(ONE, 999),
+        TaskRetrying(task=ONE, trace="always the same"),
+        progress(TWO, 999),
+        RuntimeDied(reason="r"),
+    ]
+
+
 async def test_progress_is_not_merged_across_the_end_of_a_run() -> None:
     events = Events()
     line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", holds_checkpoint=True), progress(ONE, 0)]

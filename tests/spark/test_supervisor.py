@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import supervisor
 from coterie.spark.checkpoint import take_over
+from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
@@ -129,6 +131,25 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
         go_on.set()
 
 
+async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = [FencedError(), WorldError("not yet"), FencedError()]
+
+    def fail(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(FileSink, "take_over", fail)
+    fenced = await rig.start(rig.config(tmp_path), "fenced")
+    died = await rig.end_of(fenced.task)
+    assert (died.trace, died.holds_checkpoint) == ("A later start of the task has taken over in the sink", False)
+    failed = await rig.start(rig.config(tmp_path), "fenced")
+    assert (await rig.end_of(failed.task)).holds_checkpoint
+    await rig.runtime.restart(failed.task)
+    assert await rig.end_of(failed.task) == died
+    assert rig.spark_runtime.held_checkpoint(failed.task) is None
+
+
 @pytest.mark.parametrize("error", [WorldError, UnreachableError])
 async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herder_requests(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[WorldError]
@@ -166,3 +187,20 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
         go_on.set()
     for task in [*tasks, back.task]:
         await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
+
+
+async def test_work_that_waits_for_a_thread_when_the_runtime_closes_fails_with_a_clear_error() -> None:
+    go_on = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    try:
+        running, cancelled, waiting = (asyncio.create_task(supervisor.on_thread(pool, go_on.wait)) for _ in range(3))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        pool.shutdown(wait=False, cancel_futures=True)
+        with pytest.raises(WorldError, match="Spark is not running on this worker"):
+            await waiting
+    finally:
+        go_on.set()
+    assert await running

@@ -8,6 +8,8 @@ from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
 from coterie.spark.checkpoint import NAME_BYTES_MAX
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sources.rate import RateSource
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -117,6 +119,17 @@ async def test_another_number_of_tasks_is_refused_if_positions_cannot_be_split_a
     kept = await rig.runtime.split(name, incarnation, same, tasks)
     assert [task["generation"] for task in kept] == [task["generation"] for task in tasks]
     assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
+
+
+async def test_a_fixed_split_that_a_value_prevents_is_an_error_of_its_key(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: PrefixedConfig) -> list[str]:
+        raise ConfigError({"source.rows.per.second": ["no such rows"]})
+
+    monkeypatch.setattr(RateSource, "parts", refuse)
+    config = {"connector.class": "RateSource", "source.rows.per.second": "1", "sink.format": "noop"}
+    assert await rig.runtime.validate(config, []) == {"source.rows.per.second": ["no such rows"]}
 
 
 async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: Rig, tmp_path: Path) -> None:

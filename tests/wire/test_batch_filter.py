@@ -1,6 +1,7 @@
 """Batches split into records and rebuilt: with every codec, and readable by every client."""
 
 import contextlib
+import gzip
 import struct
 import zlib
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from tests.wire.fuzzing import batch_of, with_codec
 Pack = Callable[[bytes], bytes]
 
 PLAIN = bytes(range(256)) * 40
+PACKED_PLAIN = compress_gzip(PLAIN)
 
 
 def xerial(data: bytes) -> bytes:
@@ -69,6 +71,33 @@ def test_damaged_bytes_raise_a_wire_error(codec: int, pack: Pack, damage: bytes)
     with pytest.raises(WireError):
         # A damaged stream may decompress to fewer bytes, which then are no sequence of records.
         split_records(b"\0" * 61 + data[: len(data) // 2] + damage, head_of_one_record(codec))
+
+
+@pytest.mark.parametrize("size", [0, 5, 9, len(PACKED_PLAIN) // 2, len(PACKED_PLAIN) - 8, len(PACKED_PLAIN) - 1])
+def test_gzip_data_that_is_cut_off_is_refused(size: int) -> None:
+    with pytest.raises(WireError, match="compressed records are damaged: they end inside of a gzip member"):
+        decompress(GZIP, PACKED_PLAIN[:size], size_max=len(PLAIN))
+    with pytest.raises(WireError, match="compressed records are damaged"):
+        decompress(GZIP, PACKED_PLAIN + (PACKED_PLAIN[:size] or PACKED_PLAIN[:3]), size_max=2 * len(PLAIN))
+
+
+@given(parts=st.lists(st.integers(0, len(PLAIN)), min_size=1, max_size=5), level=st.integers(0, 9))
+def test_all_members_of_a_gzip_stream_are_decompressed(parts: list[int], level: int) -> None:
+    data = b"".join(gzip.compress(PLAIN[:size], compresslevel=level) for size in parts)
+    assert decompress(GZIP, data, size_max=sum(parts)) == b"".join(PLAIN[:size] for size in parts)
+    if sum(parts):
+        with pytest.raises(WireError, match=f"more than {sum(parts) - 1} bytes"):
+            decompress(GZIP, data, size_max=sum(parts) - 1)
+
+
+@pytest.mark.parametrize("rest", [b"\0", b"\0" * 600, b"\x1f\x8b\x07" + b"\0" * 40, b"garbage"])
+def test_bytes_after_a_gzip_stream_are_ignored_as_in_java(rest: bytes) -> None:
+    assert decompress(GZIP, PACKED_PLAIN + rest, size_max=len(PLAIN)) == PLAIN
+
+
+@pytest.mark.timeout(20)
+def test_a_gzip_stream_of_very_many_members_is_decompressed_in_linear_time() -> None:
+    assert decompress(GZIP, gzip.compress(b"") * 50_000 + PACKED_PLAIN, size_max=len(PLAIN)) == PLAIN
 
 
 def test_an_unknown_codec_is_refused() -> None:

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import pytest
 
@@ -270,3 +270,20 @@ async def test_a_failure_is_reported_to_the_machine_and_its_timers_fire() -> Non
         coordinator.answers[await coordinator.requests.get()].set_result(2)
         assert await membership.next_event() == counter.assigned(2)
         await membership.leave("done")
+
+
+@pytest.mark.parametrize("bug", [AssertionError, KeyError])
+async def test_a_bug_in_the_member_machine_ends_the_run_and_is_logged_with_the_last_events(
+    coordinator: LonelyCoordinator, bug: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken_step(member: Member, event: object, *, now_ms: int) -> NoReturn:
+        raise bug("a bug")
+
+    settings = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://worker-1:8083/"))
+    membership: Lonely = GroupMembership(broken_step, Member(settings), coordinator)
+    with pytest.raises(ExceptionGroup) as caught:
+        await membership.run()
+    assert [type(error) for error in caught.value.exceptions] == [bug]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert message.startswith("Bug in the group member's state machine. Its last events:")
+    assert "MemberStarted" in message

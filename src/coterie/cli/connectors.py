@@ -46,16 +46,22 @@ def show_all(url: str) -> None:
 def create(url: str, file: Path) -> None:
     """Send the JSON in ``file`` (``-`` is standard input) as ``POST /connectors``, and print what was created.
 
-    :raises WorldError: when ``file`` cannot be read or is not JSON, or the request fails.
+    :raises WorldError: when ``file`` cannot be read or is not JSON in UTF-8, or the request fails.
     """
+    shown = "Standard input" if str(file) == "-" else str(file)
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        # UTF-8 in every locale, because JSON is UTF-8 (RFC 8259).
+        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
     except OSError as error:
         raise WorldError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorldError(
+            f"{shown} is not UTF-8: {error.reason} at byte {error.start}; convert it to UTF-8, for example with iconv"
+        ) from error
     try:
         body = json.loads(text)
     except ValueError as error:
-        raise WorldError(f"{'Standard input' if str(file) == '-' else file} is not valid JSON: {error}") from error
+        raise WorldError(f"{shown} is not valid JSON: {error}") from error
     created = send_request(url, "POST", "/connectors", body=body).json()
     name = escape(created["name"])
     _console.print(f"Created {name}; check it in some seconds with `coterie connectors status {name} --url {url}`.")

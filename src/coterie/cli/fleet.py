@@ -140,7 +140,7 @@ class Fleet:
     def startup_status(self, number: int) -> str:
         """The current step of the startup of worker ``number``, as text; empty when the worker has started.
 
-        A worker that does not respond, also because its process has ended, counts as one whose process is starting.
+        A worker that does not respond counts as one whose process is starting, unless the process has ended.
         """
         try:
             answer = self._client.get(f"{self.settings.rest_url(number)}/health")
@@ -148,7 +148,10 @@ class Fleet:
                 return ""
             message = str(answer.json()["message"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
-            return "its process is starting"
+            child = self.workers.get(number)
+            if child is not None and (code := child.exit_code) is None:
+                return "its process is starting"
+            return "its process has ended" + (f" ({_exit_cause(code)})" if child is not None else "")
         return "Spark is starting" if "task runtime" in message else message
 
     # -- monitoring ---------------------------------------------------------------------------------------------------

@@ -85,6 +85,23 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
         )
 
 
+def on_leader_answer(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
+    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal``. If this
+    worker owns the connector and could split it, `connectors` logs the refusal and sends the task configs again."""
+    if refusal is None or _is_split_here(turn, name):
+        return
+    turn.emit(
+        WriteLogMessage(
+            text=(
+                f"Connector {name}: the leader did not accept the task configs of the newest checkpoint generation: "
+                f"{refusal}. While tasks of this worker wait for these configs, this worker checks every "
+                f"{FINISH_CHECK_DELAY_MS} ms whether it must send them again"
+            ),
+            warns=True,
+        )
+    )
+
+
 def _is_split_here(turn: Turn, name: ConnectorName) -> bool:
     """Whether this worker owns the connector, and has its task configs, is splitting it or will split it."""
     split = turn.herder.work.connector_runs.get(name)

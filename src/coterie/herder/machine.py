@@ -191,6 +191,8 @@ def _advance_requests(turn: Turn) -> None:
         # The leader published a split as its own write; its response continues the connector's publication.
         request, answer = turn.leader_write_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
+        refusal = answer.message if isinstance(answer, RequestRefused) else None
+        closed_checkpoints.on_leader_answer(turn, request.connector, refusal)
         connectors.on_leader_write_answer(turn, request, answer)
         connectors.reconcile(turn)
         writes.advance(turn)
@@ -302,6 +304,7 @@ def _on_connector(
         case CheckpointGenerationFinished():
             closed_checkpoints.on_checkpoint_generation_finished(turn, event)
         case TaskConfigsPublished():
+            closed_checkpoints.on_leader_answer(turn, event.connector, event.refusal)
             connectors.on_published(turn, event)
 
 

@@ -67,8 +67,8 @@ class TaskProgressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDied:
-    """The task's query failed, or another worker took its checkpoint over. Reported once for each failure; the task
-    writes nothing from this worker until it is started again."""
+    """The task's query failed, or another worker took the task over, in its checkpoint or in a sink. Reported once for
+    each failure; the task writes nothing from this worker until it is started again."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)

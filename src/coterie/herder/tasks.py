@@ -200,7 +200,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
     """The query has failed. If this worker still holds the checkpoint, schedule a restart; otherwise the task may start
     here again only after the group has confirmed that it is assigned to this worker."""
     if not event.holds_checkpoint:
-        _on_ownership_unconfirmed(turn, event.task, "stopped because another worker took its checkpoint over")
+        _on_ownership_unconfirmed(turn, event.task, f"stopped: {event.trace}")
         return
     if (run := turn.herder.work.task_runs.get(event.task)) is None:
         return

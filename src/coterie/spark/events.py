@@ -7,10 +7,15 @@ from collections import deque
 from coterie.herder.seams import RuntimeDied, SourcePartsChanged, TaskEvent, TaskProgressed, TaskRetrying
 from coterie.nouns.jobs import ConnectorTaskId
 
+UNREAD_MAX = 3
+"""Maximum number of unread progress and retry events of one task in a row, so that the last of each kind is among them:
+an older one has no effect, because a newer one of its kind follows."""
+
 
 class Events:
-    """A queue of events in order. Repeated progress events, and repeated retry events, of one task are merged, so that
-    a slow reader does not make the queue grow without limit."""
+    """A queue of events in order. A slow reader does not make it grow without limit: repeated progress events, and
+    repeated retry events, of one task are merged, and at most :data:`UNREAD_MAX` of both kinds are kept. After every
+    other event of a task or connector, the next one follows only a start or split, which the reader orders."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,15 +29,29 @@ class Events:
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
-        """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying` and
-        the last unread event of the same task is of the same class, that unread event is removed."""
+        """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying`, an
+        unread event of the same task is removed: the last one if it is of the same class, else the oldest of
+        :data:`UNREAD_MAX` such events in a row."""
         with self._lock:
-            last = next((old for old in reversed(self._waiting) if _task_of(old) == _task_of(event)), None)
-            if isinstance(event, TaskProgressed | TaskRetrying) and type(event) is type(last):
-                self._waiting.remove(last)
+            if isinstance(event, TaskProgressed | TaskRetrying) and (index := self._superseded_by(event)) is not None:
+                del self._waiting[index]
             self._waiting.append(event)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._filled.set)
+
+    def _superseded_by(self, event: TaskProgressed | TaskRetrying) -> int | None:
+        """The index of the unread event that :meth:`put` removes for ``event``; None if it removes none."""
+        found: list[int] = []
+        for index in range(len(self._waiting) - 1, -1, -1):
+            old = self._waiting[index]
+            if _task_of(old) != event.task:
+                continue
+            if type(old) is type(event) and not found:
+                return index
+            if not isinstance(old, TaskProgressed | TaskRetrying):
+                break
+            found.append(index)
+        return found[-1] if len(found) >= UNREAD_MAX else None
 
     def forget(self, task: ConnectorTaskId) -> None:
         """Drop all unread events of ``task``: they are about a run that has ended."""

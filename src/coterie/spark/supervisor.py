@@ -19,8 +19,9 @@ about a restart.
 
 A run ends for one of six reasons: its start failed before the checkpoint was taken over; it was stopped; its checkpoint
 generation was closed (:class:`TaskCheckpointClosed`); it was *halted* with all others (:class:`TaskHalted`); another
-worker holds its checkpoint (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM ended. Spark raises no
-exception when another worker has taken over the checkpoint, so the supervisor checks the checkpoint's path."""
+worker holds its checkpoint or has taken over in a sink (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM
+ended. Spark raises no exception when another worker has taken over the checkpoint, so the supervisor checks the
+checkpoint's path."""
 
 import asyncio
 import logging
@@ -279,8 +280,9 @@ class Supervisor:
     def _start(self, run: QueryRun, spec: TaskSpec) -> None:
         """Stop the task's former run without grace, take over the checkpoint and start the query.
 
-        If ``run`` was halted meanwhile, or its checkpoint generation is closed, this is reported as an event. An error
-        before the checkpoint was taken over is raised; a query that does not start is reported as :class:`TaskDied`.
+        If ``run`` was halted meanwhile, its checkpoint generation is closed, or a later start of the task has taken
+        over in a sink, this is reported as an event. An error before the checkpoint was taken over is raised; a query
+        that does not start is reported as :class:`TaskDied`.
 
         :raises ConfigError, WorldError: when the config is not valid, the checkpoint cannot be taken over, or Spark is
             not running.
@@ -302,7 +304,7 @@ class Supervisor:
             self._start_query(run, TaskQuery(session.spark.newSession(), run.task, pipeline, held, run.fence))
         except FencedError:
             self._driver()
-            self._events.put(TaskHalted(task=run.task))
+            self._events.put(TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run))
         except GenerationClosedError:
             if run.generation is not None:
                 record_task_stopped(run.generation, run.task.task)
@@ -519,13 +521,14 @@ class Supervisor:
 
     def _restart(self, run: QueryRun, restarting: QueryRestarting) -> None:
         """Start the query of ``run`` again, on the checkpoint that is held. A failure is reported or retried
-        (:meth:`_fail`). If the query was fenced, or another start has taken over the checkpoint, end the run."""
+        (:meth:`_fail`). If a later start of the task has taken over, in a sink or in the checkpoint, end the run."""
         query = restarting.query
         try:
             died = self._try_start_query(run, query)
         except FencedError:
-            log.info("%s was stopped while its query was restarted", run.task)
-            self._abandon(run, _checkpoint_lost_event(run))
+            if run.fence.is_closed:
+                log.info("%s was stopped while its query was restarted", run.task)
+            self._abandon(run, _fenced_in_sink_event(run))
             return
         if died is None:
             self._transition(run, restarting, QueryRunning(query=query, progress=None))
@@ -537,8 +540,8 @@ class Supervisor:
             self._abandon(run, died)
 
     def _abandon(self, run: QueryRun, event: TaskDied) -> None:
-        """End a run whose checkpoint another start has taken over, and report ``event``. Does nothing more than closing
-        the fence if the run is being started or stopped, or has ended.
+        """End a run whose task another start has taken over, in the checkpoint or in a sink, and report ``event``. Does
+        nothing more than closing the fence if the run is being started or stopped, or has ended.
 
         The event is reported before the query is stopped, because the stop takes time. No thread waits for a running
         commit: that commit cannot harm the task under its new owner, and the other runs must be polled.
@@ -656,14 +659,23 @@ def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
     return TaskDied(task=run.task, trace="Another worker has taken over the checkpoint", holds_checkpoint=False)
 
 
+def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
+    """The event that a sink has fenced ``run``, whose own fence is open."""
+    return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)
+
+
 async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Run ``work`` on a thread of ``pool``, and return its result or raise its exception.
 
-    :raises WorldError: when the pool was shut down before this call.
-    :raises asyncio.CancelledError: when the pool is shut down while ``work`` waits for a thread.
+    :raises WorldError: when the pool was shut down before this call, or is shut down while ``work`` waits for a thread.
     """
+    caller = asyncio.current_task()
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
+    except asyncio.CancelledError as error:
+        if caller is None or caller.cancelling():
+            raise
+        raise WorldError("Spark is not running on this worker") from error
     except RuntimeError as error:
         if "shutdown" not in str(error):
             raise

@@ -171,7 +171,8 @@ def config_errors(
     :attr:`PrefixedConfig.worker_kafka_properties`. ``checkpointed_task_configs``: the configs of the connector's tasks
     that may have checkpoints; empty for a new connector.
 
-    :raises ConfigError, WorldError: when the partitions of a source whose number of tasks is fixed cannot be listed.
+    :raises WorldError: when a source whose number of tasks is fixed cannot be reached, so that its partitions cannot be
+        listed.
     """
     for key, probably in likely_typos(config).items():
         logger.warning("The key %s of connector %s is ignored; is %s meant?", key, config.get("name", ""), probably)
@@ -191,7 +192,7 @@ def config_errors(
         source, wrong = _checked(spark, source, checkpointed_task_configs)
         if not wrong:
             if "tasks.max" not in found and source.plugin.has_fixed_split:
-                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed_task_configs)
+                found |= _fixed_split_errors(config, source, checkpointed_task_configs)
             found |= _transform_errors(spark, source, sink, found)
         found |= wrong
     if sink is not None:
@@ -537,6 +538,20 @@ def _other_source(key: str, source: ConfiguredSource, before: str) -> dict[str, 
         f"{before}, and another source cannot resume from them. Keep {before}; {_ALTERNATIVES}"
     )
     return {key: [sentence]}
+
+
+def _fixed_split_errors(
+    config: Mapping[str, str], source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """The errors, by key, of :func:`split_errors`, or of a value with which the source's partitions cannot be listed.
+
+    :raises WorldError: when the source cannot be reached.
+    """
+    try:
+        tasks = parts_of_tasks(source)
+    except ConfigError as error:
+        return error.listed
+    return split_errors(config, len(tasks), checkpointed_task_configs)
 
 
 def split_errors(

@@ -16,6 +16,11 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _BLOCK_SIZE = 256 * 1024
 """The number of decompressed bytes that are read at once."""
 
+_GZIP_MEMBER = b"\x1f\x8b\x08"
+"""The first bytes of a gzip member (RFC 1952): its magic number, and the number of the method deflate."""
+_GZIP_BLOCK_SIZE = 16 * 1024
+"""The number of gzip's compressed bytes that are read at once."""
+
 _XERIAL = b"\x82SNAPPY\x00"
 """The first bytes of the snappy data of Java's clients. After them come two int32 versions, and then the blocks. Other
 clients write one block without any header."""
@@ -24,8 +29,7 @@ _XERIAL_HEAD_SIZE = 16
 
 
 def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
-    """``data`` decompressed with the codec of this number. With codec gzip, data that is cut off is not an error: the
-    result is then too short.
+    """``data`` decompressed with the codec of this number.
 
     :raises WireError: when ``data`` is damaged, ``codec`` is unknown, or the result is longer than ``size_max`` bytes.
     """
@@ -33,7 +37,7 @@ def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
         if codec == NONE:
             plain = bytes(data)
         elif codec == GZIP:
-            plain = zlib.decompressobj(wbits=31).decompress(data, size_max + 1)
+            plain = _decompress_gzip(memoryview(data), size_max)
         elif codec == SNAPPY:
             plain = _decompress_snappy(bytes(data), size_max)
         elif codec in (LZ4, ZSTD):
@@ -55,6 +59,31 @@ def compress_gzip(data: bytes) -> bytes:
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
+    """``data`` decompressed with gzip; ``size_max`` + 1 bytes if the result is longer than ``size_max``.
+
+    As in Java's GZIPInputStream, which Kafka uses: members that follow each other are one stream, and bytes after a
+    member that are not the beginning of another one are ignored.
+
+    :raises zlib.error: when a member is damaged.
+    :raises WireError: when ``data`` ends inside of a member.
+    """
+    plain = bytearray()
+    position = 0
+    while not position or data[position : position + len(_GZIP_MEMBER)] == _GZIP_MEMBER:
+        member = zlib.decompressobj(wbits=31)
+        while not member.eof:
+            # In small blocks, because zlib copies the bytes after the end of a member: data may have many members.
+            block = data[position : position + _GZIP_BLOCK_SIZE]
+            if not block:
+                raise WireError("compressed records are damaged: they end inside of a gzip member")
+            plain += member.decompress(block, size_max + 1 - len(plain))
+            if len(plain) > size_max:
+                return bytes(plain)
+            position += len(block) - len(member.unused_data)
+    return bytes(plain)
 
 
 def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:

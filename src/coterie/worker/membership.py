@@ -101,8 +101,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
 
         A cancelled run sends no LeaveGroup request: the group removes the member after the session timeout.
 
-        :raises ExceptionGroup: for a bug in Coterie. When an assertion of the machine has failed, the member's last
-            events are logged before.
+        :raises ExceptionGroup: for a bug in Coterie. After a bug in the machine, the member's last events are logged
+            before.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -121,7 +121,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         self._trace.add(at_ms, repr(event))
         try:
             output = self._step(self._member, event, now_ms=at_ms)
-        except AssertionError:
+        except Exception:
             logger.critical("Bug in the group member's state machine. Its last events:\n%s", self._trace.recent_text())
             raise
         for effect in output.effects:

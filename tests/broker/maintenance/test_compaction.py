@@ -20,6 +20,7 @@ def batch(
     is_transactional: bool = False,
     is_control: bool = False,
     is_readable: bool = True,
+    is_verified: bool = True,
     horizon_ms: int | None = None,
 ) -> SlicedBatch:
     """A batch of ``records``, each given as (key, whether it is a tombstone)."""
@@ -29,6 +30,7 @@ def batch(
         producer_id=producer_id,
         is_transactional=is_transactional,
         is_control=is_control,
+        is_verified=is_verified,
         delete_horizon_ms=horizon_ms,
         records=tuple(
             RawRecord(base_offset + n, 0, None if key is None else key.encode(), is_tombstone, b"")
@@ -99,6 +101,15 @@ def test_a_pass_ends_before_the_batch_whose_keys_exceed_the_maximum() -> None:
     compaction = Compaction(now_ms=0, delete_retention_ms=DELAY_MS, keys_max=3)
     assert compaction.index_keys(batch(0, *((f"k{n}", False) for n in range(5)))), "the first batch is always indexed"
     assert not compaction.index_keys(batch(5, ("a", False)))
+
+
+def test_a_batch_of_an_aborted_transaction_is_kept_with_its_marker_if_its_crc_is_wrong() -> None:
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0, last_offset=1)]
+    marker = batch(1, producer_id=7, is_transactional=True, is_control=True, horizon_ms=5)
+    unreadable = batch(0, producer_id=7, is_transactional=True, is_readable=False)
+    corrupt = replace(unreadable, is_verified=False)
+    assert [each.is_removed for each in compacted([corrupt, marker], now_ms=10, aborted=aborted)] == [False, False]
+    assert [each.is_removed for each in compacted([unreadable, marker], now_ms=10, aborted=aborted)] == [True, True]
 
 
 def test_only_the_marker_of_an_aborted_transaction_is_kept_for_its_delay() -> None:

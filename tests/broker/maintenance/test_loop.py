@@ -243,6 +243,33 @@ async def test_records_of_an_aborted_transaction_are_removed_and_its_marker_late
             await wait_until(lambda: stage.rows() == 2 and stage.rows("SELECT COUNT(*) FROM aborted") == 0)
 
 
+async def test_a_corrupt_batch_is_kept_though_its_header_names_an_aborted_transaction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with maintained_log(tmp_path, MaintenanceSettings(initial_delay_ms=10**9)) as stage:
+        partition = await stage.topic(COMPACT)
+        for number, (attributes, key) in enumerate(((0x10, b"a"), (0x10, b"a"), (0x30, struct.pack(">hh", 0, 0)))):
+            data = bytearray(encode_batch([NewRecord(key=key, value=b"")], timestamp_ms=1))
+            data[21:23] = struct.pack(">h", attributes)
+            data[43:53] = struct.pack(">qh", 77, 0)
+            data = with_crc(data)
+            if number == 0:
+                data[-1] ^= 0xFF  # its CRC is wrong now, as after a disk error
+            await stage.log.append(partition, [(bytes(data), read_batch_header(bytes(data)))])
+        await stage.log.run_write(
+            lambda store: store.database.execute(
+                "INSERT INTO aborted (partition, last_offset, first_offset, producer_id) VALUES (?, 2, 0, 77)",
+                (partition.row_id,),
+            )
+        )
+        await stage.put(partition, ("end", ""))
+        async with maintenance_running(stage):
+            await wait_until(lambda: stage.rows("SELECT MAX(cleaned_offset) FROM partitions") == 3)
+        assert stage.rows("SELECT COUNT(*) FROM batches WHERE last_offset = 0") == 1
+        assert stage.rows("SELECT COUNT(*) FROM batches WHERE last_offset = 1") == 0
+    assert "the batch at offset 0 cannot be read and stays as it is" in caplog.text
+
+
 def with_crc(data: bytearray) -> bytearray:
     data[17:21] = struct.pack(">I", crc32c(bytes(data[21:])))
     return data

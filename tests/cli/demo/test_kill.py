@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from coterie.cli.demo import kill
 from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch, states
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
@@ -65,6 +67,34 @@ def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
         with pytest.raises(WorldError, match="found a batch of worker that was planned and not committed"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
         assert child.is_running
+
+
+@pytest.mark.processes
+def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (make_checkpoint(tmp_path, "1-aa") / "offsets" / "7").write_text("plan")
+    monkeypatch.setattr(kill, "STOPPED_WITHIN_S", 0.05)
+    with Children(tmp_path / "logs") as children:
+        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        suspend = child.suspend
+        monkeypatch.setattr(child, "suspend", lambda: None)
+        with pytest.raises(WorldError, match=rf"^Process group {child.pid} has not stopped 0\.05 s after SIGSTOP"):
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+        # The signal comes late, and the worker is resumed: it must not stay stopped.
+        monkeypatch.setattr(kill, "wait_until_stopped", late(suspend))
+        with pytest.raises(WorldError, match="late"):
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+        assert child.is_running
+        assert "T" not in states(child.pid)
+
+
+def late(suspend: Callable[[], None]) -> Callable[[int], None]:
+    def wait(group: int) -> None:
+        suspend()
+        raise WorldError("late")
+
+    return wait
 
 
 @pytest.mark.processes

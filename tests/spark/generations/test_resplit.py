@@ -1,15 +1,18 @@
 """A re-split from two tasks to three, step by step, with the files after each step."""
 
 import os
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import HeldCheckpoint, is_taken_over
+from coterie.nouns.errors import WorldError
+from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, HeldCheckpoint, is_taken_over
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.generations import resplit
+from coterie.spark.generations import checkpoint_take_over, resplit
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
@@ -230,6 +233,20 @@ def test_a_start_that_takes_a_checkpoint_over_before_it_is_moved_loses_it_again(
     assert is_taken_over(starts[0].path)
     assert held.path.parent == gen_1 / "closing" / "0"
     assert held.lineage == starts[0].lineage
+
+
+def test_a_re_split_that_finds_no_checkpoint_pauses_between_its_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finisher(tmp_path).create_first(plan(1, [PARTS]))
+    shutil.rmtree(tmp_path / "gen-1" / "0" / FIRST_CHECKPOINT_NAME)
+    pauses: list[float] = []
+    monkeypatch.setattr(checkpoint_take_over, "TAKE_OVER_TIMEOUT_MS", 50)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with pytest.raises(WorldError, match="check whether files were removed there"):
+        take_over_in_closed(tmp_path / "gen-1", 0)
+    assert pauses
+    assert all(pauses)
 
 
 def test_the_layout_without_generations_is_generation_0_and_its_folders_become_files(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.prefixed_config import SINK, PrefixedConfig
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sinks.kafka_target import KafkaTarget
+from coterie.spark.sinks.kafka_writer import find_ledger_partition
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka_client import kafka_admin
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -50,9 +52,10 @@ def config_of(rig: Rig, servers: str, folder: Path, topic: str, **changes: str) 
     } | {key.replace("__", "."): value for key, value in changes.items()}
 
 
-def create(servers: str, topic: str, partitions: int = 1) -> None:
+def create(servers: str, topic: str, partitions: int = 1, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    config = {key.replace("__", "."): value for key, value in configs.items()}
+    for future in admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values():
         future.result(30)
 
 
@@ -340,6 +343,26 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     }
     errors = await rig.runtime.validate(config, ())
     assert "has no topic refused; create it, or set topic.creation.default" in errors["topic"][0]
+
+
+@pytest.mark.parametrize(("policy", "is_valid"), [("compact,compact", True), ("compact,delete", False)])
+async def test_a_ledger_that_a_start_uses_is_valid_in_the_config_too(
+    rig: Rig, servers: str, tmp_path: Path, policy: str, is_valid: bool
+) -> None:
+    ledger = f"ledger-{'valid' if is_valid else 'invalid'}"
+    create(servers, ledger, cleanup__policy=policy)
+    config = config_of(rig, servers, tmp_path, f"to-{ledger}", ledger__topic=ledger)
+    errors = await rig.runtime.validate(config, ())
+    target = KafkaTarget.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
+    with kafka_admin(target.producer) as admin:
+        if is_valid:
+            assert errors == {}
+            find_ledger_partition(admin, target, "task")
+            return
+        (error,) = errors["ledger.topic"]
+        assert f"has cleanup.policy={policy} and must have compact" in error
+        with pytest.raises(WorldError, match=f"has cleanup.policy={policy} and must have compact"):
+            find_ledger_partition(admin, target, "task")
 
 
 async def test_rows_that_cannot_become_records_fail_the_task_with_the_column(

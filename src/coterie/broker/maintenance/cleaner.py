@@ -1,8 +1,8 @@
 """Compaction of one partition, in chunks of rows after which it can be interrupted.
 
 This module reads and decides; the log's writer thread writes the changes, in order (`compaction` explains why a kill
-between two chunks is harmless). A batch that is corrupt, or compressed with an unknown codec, keeps its bytes, unless
-its header shows that it belongs to an aborted transaction.
+between two chunks is harmless). A batch that is corrupt keeps its bytes, since its header, too, may be wrong. So does a
+batch that is compressed with an unknown codec, unless it belongs to an aborted transaction.
 """
 
 from collections.abc import Callable
@@ -84,10 +84,12 @@ class PartitionCleaner:
         """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
         head: BatchHeader | None = None
         records = None
+        is_verified = False
         try:
             head = read_batch_header(row.data)
             # A corrupt batch must not be rewritten with a valid CRC.
             check_crc(row.data, 0, head)
+            is_verified = True
             records = () if head.is_control else split_records(row.data, head)
         except WireError as error:
             self._log_warning_once(f"the batch at offset {row.base_offset} cannot be read and stays as it is: {error}")
@@ -97,6 +99,7 @@ class PartitionCleaner:
             producer_id=-1 if head is None else head.producer_id,
             is_transactional=head is not None and head.is_transactional,
             is_control=head is not None and head.is_control and records is not None,
+            is_verified=is_verified,
             delete_horizon_ms=row.delete_horizon_ms,
             records=records,
         ), head

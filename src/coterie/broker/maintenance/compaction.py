@@ -29,13 +29,16 @@ stored itself."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch:
-    """A batch and its records; ``records`` is None if they cannot be read, and empty for a control batch."""
+    """A batch and its records; ``records`` is None if they cannot be read, and empty for a control batch. If
+    ``is_verified`` is False, the other fields of the header may be wrong."""
 
     base_offset: int
     last_offset: int
     producer_id: int
     is_transactional: bool
     is_control: bool
+    is_verified: bool
+    """Whether the batch has the CRC that its header states."""
     delete_horizon_ms: int | None
     """The time from which the batch's tombstones may be dropped, or the batch if it is a marker; None if no compaction
     has stored one."""
@@ -99,7 +102,7 @@ class Compaction:
         """What the compaction keeps of the batch. Call it for all batches in order, from the partition's start."""
         if batch.is_control:
             return self._clean_marker(batch)
-        if self._is_aborted(batch):
+        if batch.is_verified and self._is_aborted(batch):
             return CleanedBatch(records=())
         if batch.records is None:
             self._has_unreadable_batch = True

@@ -18,8 +18,9 @@ from coterie.spark.checkpoint import batch_in_flight, last_batch, start_number_o
 
 _PAUSE_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
-_STOPPED_WITHIN_S = 2.0
-"""How long the processes may take to stop after SIGSTOP."""
+STOPPED_WITHIN_S = 10.0
+"""How long the processes may take to stop after SIGSTOP; only a process that waits for a disk takes more than a
+moment."""
 _GONE_WITHIN_S = 10.0
 """How long the processes may take to end after SIGKILL."""
 
@@ -48,13 +49,18 @@ def kill_in_mid_batch(
 
     The list is empty if the child ended before, for another reason. ``meanwhile`` is called between two checks.
 
-    :raises WorldError: when no check found a batch in flight within ``deadline_s`` of this call, the processes still
-        run 10 s after SIGKILL, or an interrupted batch was committed after the processes had been stopped.
+    :raises WorldError: when no check found a batch in flight within ``deadline_s`` of this call, the processes have not
+        stopped 10 s after SIGSTOP or still run 10 s after SIGKILL, or an interrupted batch was committed after the
+        processes had been stopped.
     """
     deadline = time.monotonic() + deadline_s
     while child.is_running:
         child.suspend()
-        wait_until_stopped(child.pid)
+        try:
+            wait_until_stopped(child.pid)
+        except WorldError:
+            child.resume()
+            raise
         cut = [found for task in tasks if (found := _in_flight(checkpoints.checkpoint_dir(task), task)) is not None]
         if cut:
             child.kill()
@@ -128,12 +134,17 @@ def _assert_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Check
 
 
 def wait_until_stopped(group: int) -> None:
-    """Wait until every process of the process group is stopped or has ended, for ``_STOPPED_WITHIN_S`` at most.
+    """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
 
-    SIGSTOP takes a moment. When the time is over, this returns without an error.
+    :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.
     """
-    deadline = time.monotonic() + _STOPPED_WITHIN_S
-    while any(state not in "TtZX" for state in states(group)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + STOPPED_WITHIN_S
+    while any(state not in "TtZX" for state in states(group)):
+        if time.monotonic() > deadline:
+            raise WorldError(
+                f"Process group {group} has not stopped {STOPPED_WITHIN_S:g} s after SIGSTOP, and may still write to "
+                "its tasks' checkpoints; run the demo again."
+            )
         time.sleep(0.002)
 
 

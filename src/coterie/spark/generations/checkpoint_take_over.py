@@ -72,10 +72,13 @@ def take_over_in_closed(generation: Path, task: int) -> HeldCheckpoint:
             os.rename(moved, mine)
         if mine is not None and (held := open_if_held(mine)) is not None:
             return held
-        if mine is None and time.monotonic() > deadline:
+        if mine is not None:
+            continue  # Another re-split has taken the checkpoint over: take it over again.
+        if time.monotonic() > deadline:
             raise WorldError(
                 f"{opened} and {closing} contain no checkpoint directory: check whether files were removed there"
             )
+        time.sleep(0.001)
 
 
 def _check_open(generation: Path, expected: GenerationId) -> None:

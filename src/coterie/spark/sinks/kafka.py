@@ -41,7 +41,7 @@ from coterie.spark.sinks.kafka_writer import (
     NewTopic,
     Send,
     absent_topics,
-    invalid_ledger_message,
+    ledger_policy_error,
     make_topics,
     missing_topic_message,
     new_topics,
@@ -258,9 +258,8 @@ def _errors_at_cluster(config: PrefixedConfig) -> dict[str, list[str]]:
                 except WorldError as error:
                     return _uncreatable(config, new, error)
             if target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent:
-                policy = admin.config(target.ledger, "cleanup.policy")
-                if policy != "compact":
-                    return config.error_by_key("ledger.topic", invalid_ledger_message(target, policy))
+                if (invalid := ledger_policy_error(admin, target)) is not None:
+                    return config.error_by_key("ledger.topic", invalid)
     except WorldError as error:
         return config.error_by_key(OVERRIDE + SERVERS, str(error))
     return {}

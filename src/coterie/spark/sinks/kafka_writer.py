@@ -32,6 +32,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from coterie.config.definition import as_list
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import REPLICATION as LETTERS_REPLICATION
 from coterie.spark.bad_records.keys import TOPIC as LETTERS_TOPIC
@@ -518,14 +519,17 @@ def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> T
         parts = admin.partitions([target.ledger])
     except TopicAbsentError as error:
         raise UnreachableError(f"{target.where}: {error}; the topic was deleted just now") from error
-    if "compact" not in (policy := admin.config(target.ledger, "cleanup.policy")) or "delete" in policy:
-        raise WorldError(invalid_ledger_message(target, policy))
+    if (invalid := ledger_policy_error(admin, target)) is not None:
+        raise WorldError(invalid)
     return parts[zlib.crc32(key.encode()) % len(parts)]
 
 
-def invalid_ledger_message(target: KafkaTarget, policy: str) -> str:
-    """Error message: the ledger topic has ``policy`` as cleanup.policy, with which it cannot be a ledger, and what the
-    user can do."""
+def ledger_policy_error(admin: KafkaAdmin, target: KafkaTarget) -> str | None:
+    """None if the only item of the ledger topic's cleanup.policy is compact. Else the error message: with this policy
+    the topic cannot be a ledger, and what the user can do."""
+    policy = admin.config(target.ledger, "cleanup.policy")
+    if {*as_list(policy)} == {"compact"}:
+        return None
     return (
         f"{target.where}: topic {target.ledger} has cleanup.policy={policy} and must have compact to be a ledger. "
         "Change this policy, or set ledger.topic to another topic"
