@@ -212,6 +212,8 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
             pass
     with pytest.raises(WorldError, match="is closed"):
         await log.append([line("b")])
+    with pytest.raises(WorldError, match="is closed"):
+        await log.end_offset()
     assert threading.active_count() == threads_before
     assert system_threads(at_most=system_before) <= system_before
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import WorldError
@@ -20,7 +21,7 @@ from coterie.spark.jars import Jar, Package
 from coterie.spark.seams import SMALL_BATCH_BYTES, Batch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_files import write_large, write_small
-from coterie.spark.sinks.delta_table import shared_table_at
+from coterie.spark.sinks.delta_table import SharedDeltaTable, shared_table_at
 from coterie.spark.sinks.delta_writer import AlreadyCommitted, DeltaWriter, DirectDeltaWrite, StagedMerge
 from tests.spark.conftest import Rig, write_file
 from tests.spark.sinks.delta_rows import LINEAGE, rows_of, target_of, versions
@@ -331,3 +332,21 @@ async def test_task_0_compacts_the_table_after_the_configured_number_of_batches(
             put(writer, replace(batch_of(rows, batch_id, is_small=True), lineage=lineage))
         assert len(DeltaTable(str(path)).file_uris()) == files
     assert len(rows_of(path)) == 19 * 3
+
+
+async def test_a_failure_of_the_merge_of_small_files_is_logged_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(table: SharedDeltaTable) -> None:
+        raise DeltaError("a file is missing\nin the second line of the message")
+
+    monkeypatch.setattr(SharedDeltaTable, "compact", fail)
+    path = tmp_path / "table"
+    lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, 0), lineage="l")
+    writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "1"}), lineage)
+    rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
+    for batch_id in range(2):
+        put(writer, replace(batch_of(rows, batch_id, is_small=True), lineage=lineage))
+    (message,) = [record.getMessage() for record in caplog.records if "merged" in record.getMessage()]
+    assert message.startswith(f"Delta table {path}: small files could not be merged: DeltaError: a file is missing")
+    assert "\n" not in message

@@ -257,9 +257,9 @@ def _errors_at_cluster(config: PrefixedConfig) -> dict[str, list[str]]:
                     raise
                 except WorldError as error:
                     return _uncreatable(config, new, error)
-            if target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent:
-                if (invalid := ledger_policy_error(admin, target)) is not None:
-                    return config.error_by_key("ledger.topic", invalid)
+            has_ledger = target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent
+            if has_ledger and (invalid := ledger_policy_error(admin, target)) is not None:
+                return config.error_by_key("ledger.topic", invalid)
     except WorldError as error:
         return config.error_by_key(OVERRIDE + SERVERS, str(error))
     return {}
