@@ -260,10 +260,14 @@ def _array(element: _TypeCheck, *, flexible: bool, nullable: bool) -> _TypeCheck
 
 
 def _nullable_entity(entity: _TypeCheck) -> _TypeCheck:
-    """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893)."""
+    """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893). Kafka reads every negative
+    number as null, but kio reads a struct after each number but -1: the others are refused."""
 
     def walk(message: _MessageBytes, at: int) -> int:
-        return at + 1 if message.number(at, 1) < 0 else entity.walk(message, at + 1)
+        marker = message.number(at, 1)
+        if marker < -1:
+            raise WireError(f"the null marker {marker} of a struct at position {at} is neither -1 nor 1")
+        return at + 1 if marker == -1 else entity.walk(message, at + 1)
 
     return _TypeCheck(walk, 1)
 
