@@ -32,7 +32,7 @@ from coterie.wire.compression import ZSTD, compress_gzip, decompress
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from coterie.wire.primitives import Writer
-from coterie.wire.schemas import request_schema, response_schema
+from coterie.wire.schemas import CONNECT_GROUP_APIS, request_schema, response_schema
 from tests.wire.samples import sample
 
 VECTORS = Path(__file__).parent / "vectors" / "connect-wire.json"
@@ -56,15 +56,15 @@ class Corpus:
             for one in frames
         ]
         self.responses: list[tuple[RequestHeader, bytes]] = []
-        for key, api in sorted(APIS.items()):
-            for version in api.versions:
-                for _ in range(SAMPLES_EACH):
-                    header, frame = encode_request(
-                        sample(request_schema(key, version), rng), correlation_id=7, client_id="fuzz"
-                    )
-                    self.requests.append(frame)
-                    response = sample(response_schema(key, version), rng)
-                    self.responses.append((header, encode_response(header, response)))
+        served = {(key, version) for key, api in APIS.items() for version in api.versions}
+        for key, version in sorted(served | {(key, 0) for key in CONNECT_GROUP_APIS}):
+            for _ in range(SAMPLES_EACH):
+                header, frame = encode_request(
+                    sample(request_schema(key, version), rng), correlation_id=7, client_id="fuzz"
+                )
+                self.requests.append(frame)
+                response = sample(response_schema(key, version), rng)
+                self.responses.append((header, encode_response(header, response)))
         self.embedded = [bytes.fromhex(one["hex"]) for one in recorded["metadata"] + recorded["assignments"]]
         self.batches = [*_batches(rng)]
 

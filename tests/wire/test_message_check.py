@@ -132,6 +132,22 @@ def test_an_unknown_tagged_field_is_ignored() -> None:
     assert decode_request(frame[:-1] + bytes.fromhex("01 63 03 aabbcc"))[1].generation_id == 1
 
 
+def test_unknown_tagged_fields_are_removed_on_each_level() -> None:
+    """FetchRequest v15 with ReplicaState as tagged field 1: the length before it changes, too."""
+    head = "00000001 00000001 7fffffff 00 00000000 ffffffff"
+    state, topic_id = "00000005 0000000000000007", "00" * 16
+    topics, with_unknown = (
+        f"03 {topic_id} 01 00 {topic_id} 01 00",
+        f"03 {topic_id} 01 01 05 00 {topic_id} 01 02 05 00 06 00",
+    )
+    schema = load_request_schema(1, 15)
+    plain = bytes.fromhex(f"{head} {topics} 01 01 01 01 0d {state} 00")
+    assert checked_message(plain, 0, schema) == plain
+    for tags in (f"01 01 11 {state} 01 05 02 aabb", f"02 01 0d {state} 00 63 00", f"02 01 0f {state} 01 00 00 63 00"):
+        for some in (topics, with_unknown):
+            assert checked_message(bytes.fromhex(f"{head} {some} 01 01 {tags}"), 0, schema) == plain
+
+
 @given(st.sampled_from(EVERY_VERSION), st.binary(max_size=120))
 @settings(max_examples=400)
 def test_any_request_bytes_are_read_or_refused(api: tuple[int, int], body: bytes) -> None:

@@ -8,6 +8,7 @@
     ├── WireError        a peer's bytes are malformed; an error response is sent or the connection is closed
     │   ├── UnknownApiError        in `wire.schemas`: no such API, or no such version of the API
     │   ├── TooManyElementsError   in `wire.message_check`: a message has more elements than the caller allows
+    │   ├── InvalidFieldError      in `wire.connect_group_jobs`: a field of a well-formed message has an invalid value
     │   └── DamagedBatchError      in `wire.batches`: a batch was damaged on its way
     ├── WorldError       something outside this process failed (disk full, broker unreachable, query failed); becomes
     │   │                an event

@@ -11,6 +11,14 @@ InstanceId = NewType("InstanceId", str)
 Generation = NewType("Generation", int)
 """Number of a classic group's membership; it increases with each rebalance. -1 in requests of a worker without a
 generation."""
+GroupEpoch = NewType("GroupEpoch", int)
+"""Connect groups (KIP-848): number of a group's metadata; each change that requires a new target assignment increases
+it. The assignment epoch of a target assignment is the group epoch for which it was computed; the job epoch of a job is
+the assignment epoch in which the job was assigned to its owner."""
+MemberEpoch = NewType("MemberEpoch", int)
+"""Connect groups (KIP-848): the assignment epoch that a member has reached."""
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Connect groups: number of the leader's appointment; it increases with each change of the leader."""
 ReplyTo = NewType("ReplyTo", int)
 """Identifies one outstanding request at a coordinator; the coordinator's shell assigns the number."""
 WorkerId = NewType("WorkerId", str)

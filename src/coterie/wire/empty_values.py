@@ -59,5 +59,7 @@ def _empty_value(field: Field[Any]) -> Any:
             return 0
         case "float64":
             return 0.0
+        case "int32" if field.name.endswith("_ms"):
+            return 0  # a duration in a message of connect groups
         case _:
             return -1

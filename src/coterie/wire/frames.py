@@ -14,14 +14,16 @@ from kio.serial.errors import SerialError
 from coterie.nouns.errors import WireError
 from coterie.wire.message_check import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Reader, Writer
-from coterie.wire.schemas import API_VERSIONS, header_version, request_schema, response_schema
+from coterie.wire.schemas import API_VERSIONS, CONNECT_GROUP_APIS, header_version, request_schema, response_schema
 
 LENGTH_SIZE = 4
 """The size in bytes of the length, an int32, that precedes each frame on a connection."""
 
 REQUEST_ELEMENTS_MAX = 50_000
 """The maximum number of array elements and tagged fields in one request. A request for 20,000 topics of one partition
-each needs fewer. A client of 10,000 partitions of a few topics sends 10,000 elements."""
+each needs fewer. A client of 10,000 partitions of a few topics sends 10,000 elements. The requests of connect groups
+may have :data:`ELEMENTS_MAX`: the leader of a group reports all configured jobs, and 100,000 tasks of as many
+connectors are 300,000 elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +53,17 @@ def decode_header(frame: bytes) -> RequestHeader:
     return _read_header(Reader(frame))
 
 
-def decode_request(frame: bytes, *, elements_max: int = REQUEST_ELEMENTS_MAX) -> tuple[RequestHeader, Any]:
+def decode_request(frame: bytes, *, elements_max: int | None = None) -> tuple[RequestHeader, Any]:
     """The header and kio's entity of the request in ``frame``, which has no length before it.
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     :raises WireError: when the frame is malformed; `TooManyElementsError` when it has more than ``elements_max`` array
-        elements and tagged fields.
+        elements and tagged fields. None: the maximum of the API, see :data:`REQUEST_ELEMENTS_MAX`.
     """
     reader = Reader(frame)
     header = _read_header(reader)
+    if elements_max is None:
+        elements_max = ELEMENTS_MAX if header.api_key in CONNECT_GROUP_APIS else REQUEST_ELEMENTS_MAX
     schema = request_schema(header.api_key, header.api_version)
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
@@ -103,7 +107,7 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
     """kio's entity of the response in ``frame``, which has no length before it, to the request of ``header``. If a
     broker does not support the version of an ApiVersions request, its response has version 0 (KIP-511).
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     :raises WireError: when the frame is malformed or belongs to another request; `TooManyElementsError` when it has
         more than :data:`ELEMENTS_MAX` array elements and tagged fields.
     """

@@ -20,7 +20,7 @@ def build_response(api_key: int, version: int, values: Values) -> Any:
     """kio's response entity of API ``api_key`` in ``version``. Values that this version does not have are dropped;
     fields that are not given get their defaults.
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
     return build(response_schema(api_key, version), values)
@@ -29,7 +29,7 @@ def build_response(api_key: int, version: int, values: Values) -> Any:
 def build_request(api_key: int, version: int, values: Values) -> Any:
     """kio's request entity of API ``api_key`` in ``version``, built like :func:`build_response`.
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
     return build(request_schema(api_key, version), values)

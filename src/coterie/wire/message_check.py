@@ -6,8 +6,8 @@ protocols begins with `ff ff ff ff 0f`, that is more memory than the host has, a
 message is first walked by its schema (the `kafka_type` of kio's fields, flexible or not, tagged fields), and every
 count and length is compared with the bytes left. The walk of each type of message is built once.
 
-The walk also removes the tagged fields that are not in kio's schema: a newer peer may send such fields and its messages
-must be accepted (KIP-482), but kio rejects them.
+The walk also removes the tagged fields that are not in kio's schema, on every level: a newer peer may send such fields
+and its messages must be accepted (KIP-482), but kio rejects them.
 """
 
 from collections.abc import Callable
@@ -58,14 +58,17 @@ class _MessageBytes:
 
     def without_unknown(self) -> bytes:
         """The bytes with their replacements: without the tagged fields that kio's schema lacks."""
-        if not self.rewritten:
-            return self.data
+        return self.replaced(0, self.end, self.rewritten) if self.rewritten else self.data
+
+    def replaced(self, start: int, end: int, replacements: list[tuple[int, int, bytes]]) -> bytes:
+        """The bytes from ``start`` to ``end`` with those ``replacements`` that are between them."""
         parts: list[bytes] = []
-        at = 0
-        for start, end, instead in self.rewritten:
-            parts += (self.data[at:start], instead)
-            at = end
-        return b"".join((*parts, self.data[at:]))
+        at = start
+        for replaced_from, replaced_to, instead in replacements:
+            if start <= replaced_from and replaced_to <= end:
+                parts += (self.data[at:replaced_from], instead)
+                at = replaced_to
+        return b"".join((*parts, self.data[at:end]))
 
     def skip(self, at: int, size: int) -> int:
         """The position after the ``size`` bytes at ``at``.
@@ -257,10 +260,14 @@ def _array(element: _TypeCheck, *, flexible: bool, nullable: bool) -> _TypeCheck
 
 
 def _nullable_entity(entity: _TypeCheck) -> _TypeCheck:
-    """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893)."""
+    """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893). Kafka reads every negative
+    number as null, but kio reads a struct after each number but -1: the others are refused."""
 
     def walk(message: _MessageBytes, at: int) -> int:
-        return at + 1 if message.number(at, 1) < 0 else entity.walk(message, at + 1)
+        marker = message.number(at, 1)
+        if marker < -1:
+            raise WireError(f"the null marker {marker} of a struct at position {at} is neither -1 nor 1")
+        return at + 1 if marker == -1 else entity.walk(message, at + 1)
 
     return _TypeCheck(walk, 1)
 
@@ -269,11 +276,11 @@ def _walk_tagged(message: _MessageBytes, at: int, tagged: dict[int, _Walk]) -> i
     """Walk the tagged fields at ``at``; ``tagged`` has the walks of those in kio's schema. The others are marked for
     removal."""
     start = at
+    replaced_before = len(message.rewritten)
     count, at = message.uvarint(at)
-    known: list[tuple[int, int]] = []
+    known: list[tuple[int, int, int]] = []
     last_tag = -1
     for _ in range(message.count(at, count, 2)):
-        field_start = at
         tag, at = message.uvarint(at)
         if tag <= last_tag:
             raise WireError(f"the tagged field {tag} comes after the tagged field {last_tag}, before position {at}")
@@ -281,24 +288,30 @@ def _walk_tagged(message: _MessageBytes, at: int, tagged: dict[int, _Walk]) -> i
         size, at = message.uvarint(at)
         end = message.skip(at, size)
         if tag in tagged:
-            known.append((field_start, end))
+            known.append((tag, at, end))
             if tagged[tag](message, at) != end:
                 raise WireError(
                     f"the tagged field {tag} at position {at} is not {size} bytes long, as its length states"
                 )
         at = end
-    if len(known) < count:
-        _remove_unknown(message, start, at, known)
+    if len(known) < count or len(message.rewritten) > replaced_before:
+        _rewrite_tagged(message, start, at, known, replaced_before)
     return at
 
 
-def _remove_unknown(message: _MessageBytes, start: int, end: int, known: list[tuple[int, int]]) -> None:
-    """Mark the tagged fields between the positions ``start`` and ``end`` for replacement by their new count and the
-    fields at the positions in ``known``."""
-    if message.rewritten and message.rewritten[-1][0] > start:
-        raise WireError(
-            f"the tagged fields at position {start} contain unknown fields at two levels; only one level can be read"
-        )
-    head = Writer()
-    head.uvarint(len(known))
-    message.rewritten.append((start, end, head.getvalue() + b"".join(message.data[a:b] for a, b in known)))
+def _rewrite_tagged(
+    message: _MessageBytes, start: int, end: int, known: list[tuple[int, int, int]], replaced_before: int
+) -> None:
+    """Mark the tagged fields between the positions ``start`` and ``end`` for replacement by those in ``known`` (tag,
+    start and end of the value). The replacements from the number ``replaced_before`` on are inside these fields. They
+    become part of the one replacement, because the length before each field changes with them."""
+    nested = message.rewritten[replaced_before:]
+    del message.rewritten[replaced_before:]
+    writer = Writer()
+    writer.uvarint(len(known))
+    for tag, value_start, value_end in known:
+        value = message.replaced(value_start, value_end, nested)
+        writer.uvarint(tag)
+        writer.uvarint(len(value))
+        writer.raw(value)
+    message.rewritten.append((start, end, writer.getvalue()))

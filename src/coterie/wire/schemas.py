@@ -1,10 +1,11 @@
 """Kafka's messages by API key and version: the only module that uses kio's index.
 
-A schema is kio's entity class of one version of one message. A lookup in kio's index resolves a module by its name and
-takes a tenth of the time of a heartbeat, so every schema found is cached.
+A schema is kio's entity class of one version of one message, or a class of `connect_group_messages`, which kio does not
+have. A lookup in kio's index resolves a module by its name and takes a tenth of the time of a heartbeat, so every
+schema found is cached.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
 from typing import Any, get_args
@@ -12,6 +13,16 @@ from typing import Any, get_args
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 
 from coterie.nouns.errors import WireError
+from coterie.wire.connect_group_messages.describe import ConnectGroupDescribeRequest, ConnectGroupDescribeResponse
+from coterie.wire.connect_group_messages.heartbeat import ConnectGroupHeartbeatRequest, ConnectGroupHeartbeatResponse
+from coterie.wire.connect_group_messages.install_assignment import (
+    ConnectGroupInstallAssignmentRequest,
+    ConnectGroupInstallAssignmentResponse,
+)
+from coterie.wire.connect_group_messages.prepare_assignment import (
+    ConnectGroupPrepareAssignmentRequest,
+    ConnectGroupPrepareAssignmentResponse,
+)
 
 SASL_HANDSHAKE = 17
 """The API key of SaslHandshake."""
@@ -20,27 +31,50 @@ API_VERSIONS = 18
 SASL_AUTHENTICATE = 36
 """The API key of SaslAuthenticate."""
 
+_CONNECT_GROUP_REQUESTS: Mapping[tuple[int, int], type[Any]] = {
+    (schema.__api_key__, schema.__version__): schema
+    for schema in (
+        ConnectGroupHeartbeatRequest,
+        ConnectGroupPrepareAssignmentRequest,
+        ConnectGroupInstallAssignmentRequest,
+        ConnectGroupDescribeRequest,
+    )
+}
+"""The requests of connect groups, by API key and version."""
+_CONNECT_GROUP_RESPONSES: Mapping[tuple[int, int], type[Any]] = {
+    (schema.__api_key__, schema.__version__): schema
+    for schema in (
+        ConnectGroupHeartbeatResponse,
+        ConnectGroupPrepareAssignmentResponse,
+        ConnectGroupInstallAssignmentResponse,
+        ConnectGroupDescribeResponse,
+    )
+}
+"""The responses of connect groups, by API key and version."""
+CONNECT_GROUP_APIS = frozenset(key for key, _ in _CONNECT_GROUP_REQUESTS)
+"""The API keys of connect groups. kio does not have them."""
+
 
 class UnknownApiError(WireError):
-    """kio has no such API, or no such version of it."""
+    """There is no such API, or no such version of it."""
 
 
 @cache
 def request_schema(api_key: int, api_version: int) -> type[Any]:
-    """kio's class of the requests of this API in this version.
+    """The class of the requests of this API in this version.
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     """
-    return _found(load_request_schema, api_key, api_version)
+    return _CONNECT_GROUP_REQUESTS.get((api_key, api_version)) or _found(load_request_schema, api_key, api_version)
 
 
 @cache
 def response_schema(api_key: int, api_version: int) -> type[Any]:
-    """kio's class of the responses of this API in this version.
+    """The class of the responses of this API in this version.
 
-    :raises UnknownApiError: when kio has no such API or version.
+    :raises UnknownApiError: when there is no such API or version.
     """
-    return _found(load_response_schema, api_key, api_version)
+    return _CONNECT_GROUP_RESPONSES.get((api_key, api_version)) or _found(load_response_schema, api_key, api_version)
 
 
 def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int) -> type[Any]:

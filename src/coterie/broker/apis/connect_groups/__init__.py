@@ -1,0 +1,1 @@
+"""Translates between the messages of connect groups and the events and responses of their coordinator."""

@@ -1,0 +1,210 @@
+"""The values of the responses of connect groups, for `kio_entities.build_response`."""
+
+from typing import Any
+
+from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED
+from coterie.groups.connect.messages import (
+    AssignmentToMember,
+    DescribedDeparted,
+    DescribedMember,
+    DescribeGroupResponse,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    LeaderOfGroup,
+    PrepareAssignmentResponse,
+)
+from coterie.nouns.ids import GroupId
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
+from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.kio_entities import Values
+
+_NONE = -1
+"""The value of a duration that does not exist or has not changed."""
+_THROTTLE_TIME = {"throttle_time_ms": 0}
+"""The broker has no quotas and throttles no request."""
+
+
+def heartbeat_values(response: HeartbeatResponse) -> Values:
+    """The values of a response to ConnectGroupHeartbeat."""
+    return {
+        **_THROTTLE_TIME,
+        **_error_values(response),
+        "member_epoch": response.member_epoch,
+        "heartbeat_interval_ms": response.heartbeat_interval_ms,
+        "session_timeout_ms": _or_none(response.session_timeout_ms),
+        **({} if response.leader is None else _leader_values(response.leader)),
+        **({} if response.assignment is None else _assignment_values(response.assignment)),
+    }
+
+
+def prepare_assignment_values(response: PrepareAssignmentResponse) -> Values:
+    """The values of a response to ConnectGroupPrepareAssignment."""
+    snapshot = response.snapshot
+    return {
+        **_THROTTLE_TIME,
+        **_error_values(response),
+        **({"group_epoch": 0, "assignor_name": "", "members": ()} if snapshot is None else _snapshot_values(snapshot)),
+    }
+
+
+def install_assignment_values(response: InstallAssignmentResponse) -> Values:
+    """The values of a response to ConnectGroupInstallAssignment."""
+    return {**_THROTTLE_TIME, **_error_values(response)}
+
+
+def describe_values(groups: list[Values]) -> Values:
+    """The values of a response to ConnectGroupDescribe with the entries ``groups`` (:func:`described_group_values`)."""
+    return {**_THROTTLE_TIME, "groups": groups}
+
+
+def described_group_values(
+    group_id: GroupId,
+    response: DescribeGroupResponse,
+    *,
+    authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED,
+) -> Values:
+    """The entry of one group in a response to ConnectGroupDescribe. The group's configs are not in it: DescribeConfigs
+    returns them."""
+    return {
+        **_error_values(response),
+        "group_id": group_id,
+        "group_state": response.state,
+        "group_epoch": response.group_epoch,
+        "assignment_epoch": response.assignment_epoch,
+        "assignor_name": response.assignor,
+        "computing_member": response.computing_member,
+        "assignment_error": response.assignment_error,
+        "leader_id": response.leader,
+        "leader_epoch": response.leader_epoch,
+        "config_offset": response.config_offset,
+        "members": [_described_member_values(one) for one in response.members],
+        "departed": [_described_departed_values(one) for one in response.departed],
+        "unplaceable": [_unplaceable_values(one) for one in response.unplaceable],
+        "authorized_operations": authorized_operations,
+    }
+
+
+# -- structs ----------------------------------------------------------------------------------------------------------
+
+
+def _error_values(
+    response: HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | DescribeGroupResponse,
+) -> dict[str, Any]:
+    """The error code and message of a response."""
+    return {"error_code": response.error, "error_message": response.message}
+
+
+def _leader_values(leader: LeaderOfGroup) -> dict[str, Any]:
+    """The fields of a heartbeat response about the leader."""
+    return {"leader_id": leader.member_id, "leader_epoch": leader.leader_epoch, "leader_url": leader.url}
+
+
+def _assignment_values(assignment: AssignmentToMember) -> dict[str, Any]:
+    """The fields of a heartbeat response about the assignment."""
+    return {
+        "assignment": {
+            # A computation that fails leaves the targets as they are, so no assignment is the result of an error.
+            "error": 0,
+            "connectors_and_tasks": arrays_of(assignment.jobs),
+            "version": assignment.version,
+            "metadata": assignment.metadata,
+            "job_epochs": [
+                {"epoch": epoch, **arrays_of(jobs)} for epoch, jobs in sorted(assignment.job_epochs.items())
+            ],
+        },
+        "assignment_epoch": assignment.assignment_epoch,
+        "config_offset": assignment.config_offset,
+    }
+
+
+def _snapshot_values(snapshot: GroupSnapshot) -> dict[str, Any]:
+    """The fields of a prepare response about the group."""
+    return {
+        "group_epoch": snapshot.group_epoch,
+        "assignor_name": snapshot.assignor,
+        "members": [_snapshot_member_values(one) for one in snapshot.members],
+        "configured": {"value": {"config_offset": snapshot.config_offset, **arrays_of(snapshot.configured)}},
+        "departed": [_snapshot_departed_values(one) for one in snapshot.departed],
+        "max_delay_ms": _or_none(snapshot.max_delay_ms),
+    }
+
+
+def _snapshot_member_values(member: SnapshotMember) -> Values:
+    """One member, for the assignor."""
+    return {
+        "member_id": member.member_id,
+        "member_epoch": member.member_epoch,
+        "instance_id": member.instance_id,
+        "assignor": {"version": member.version, "reason": member.reason, "metadata": member.metadata},
+        "connectors_and_tasks": arrays_of(member.target),
+        "url": member.url,
+        "name": member.name,
+        "config_offset": member.config_offset,
+        "claims": {"value": None if member.claims is None else arrays_of(member.claims)},
+        "draining": member.draining,
+        "current": {"value": None if member.current == member.target else arrays_of(member.current)},
+        "pending": _tagged_jobs(member.pending),
+        "former": _tagged_jobs(member.former),
+    }
+
+
+def _snapshot_departed_values(departed: SnapshotDeparted) -> Values:
+    """One departed member, for the assignor."""
+    return {
+        "member_id": departed.member_id,
+        "instance_id": departed.instance_id,
+        "url": departed.url,
+        "delay_left_ms": _or_none(departed.delay_left_ms),
+        **arrays_of(departed.jobs),
+    }
+
+
+def _described_member_values(member: DescribedMember) -> Values:
+    """One member of a described group."""
+    metadata = member.metadata
+    return {
+        "member_id": metadata.member_id,
+        "instance_id": metadata.instance_id,
+        "client_id": metadata.client_id,
+        "client_host": metadata.client_host,
+        "url": metadata.url,
+        "name": metadata.name,
+        "member_epoch": member.member_epoch,
+        "state": member.state,
+        "draining": metadata.draining,
+        "config_offset": member.config_offset,
+        "claims": None if metadata.claims is None else arrays_of(metadata.claims),
+        "assigned": arrays_of(member.assigned),
+        "pending": arrays_of(member.pending),
+        "target": arrays_of(member.target),
+        "awaited": [{"holder_id": holder, **arrays_of(jobs)} for holder, jobs in sorted(member.awaited.items())],
+    }
+
+
+def _described_departed_values(described: DescribedDeparted) -> Values:
+    """One departed member of a described group."""
+    departed = described.departed
+    return {
+        "member_id": departed.member_id,
+        "instance_id": departed.instance_id,
+        "url": departed.url,
+        "delay_left_ms": _or_none(described.delay_left_ms),
+        "held_left_ms": described.held_left_ms,
+        **arrays_of(departed.jobs),
+    }
+
+
+def _unplaceable_values(unplaceable: UnplaceableJobs) -> Values:
+    """Jobs of a described group that no member may run."""
+    return {"reason": unplaceable.reason, **arrays_of(unplaceable.jobs)}
+
+
+def _tagged_jobs(jobs: Jobs) -> Values:
+    """A set of jobs in a tagged field, which is absent if the set is empty."""
+    return {"value": arrays_of(jobs) if jobs else None}
+
+
+def _or_none(duration_ms: int | None) -> int:
+    """``duration_ms``; -1 for None."""
+    return _NONE if duration_ms is None else duration_ms

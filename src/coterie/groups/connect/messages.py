@@ -1,0 +1,613 @@
+"""The messages of a connect group's coordinator: its events, records and effects.
+
+The events contain what the requests of the APIs 10000 to 10003 contain (`docs/protocol/messages`). Each group has its
+own machine, so no event contains a group id.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from coterie.groups import effects
+from coterie.groups.effects import TimerFired
+from coterie.nouns.ids import (
+    ConfigOffset,
+    GroupEpoch,
+    InstanceId,
+    LeaderEpoch,
+    MemberEpoch,
+    MemberId,
+    ReplyTo,
+    WorkerUrl,
+)
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import MemberState
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember, UnplaceableJobs
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+class ConnectErrorCode(IntEnum):
+    """The error codes of the connect protocol: Kafka's codes, and three that Kafka does not have."""
+
+    NONE = 0
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    UNKNOWN_MEMBER_ID = 25
+    GROUP_AUTHORIZATION_FAILED = 30
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    GROUP_ID_NOT_FOUND = 69
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    COMPUTE_ASSIGNMENT = 10000
+    """The member must compute the target assignment."""
+    INVALID_ASSIGNMENT = 10001
+    """The assignment to install is incomplete or contradictory, or answers no computation that is in progress."""
+    STALE_REQUEST = 10002
+    """The request is older than one that was processed, and was not processed. The worker stops nothing and sends all
+    fields next."""
+
+
+class GroupState(StrEnum):
+    """The state of a connect group, by the names of KIP-848. It is derived, never stored."""
+
+    EMPTY = "Empty"
+    """The group has no members."""
+    ASSIGNING = "Assigning"
+    """The group epoch is greater than the assignment epoch: a target assignment has to be computed."""
+    RECONCILING = "Reconciling"
+    """A member has not reached its target assignment."""
+    STABLE = "Stable"
+    """All members have exactly the jobs of their target assignments."""
+    DEAD = "Dead"
+    """The group does not exist. Only responses contain this value."""
+
+
+class Reason(IntEnum):
+    """Why a member changed the metadata of an assignor. Every value but NONE requests a new target assignment."""
+
+    NONE = 0
+    DELAY_OVER = 1
+    METADATA_CHANGED = 2
+    OPERATOR = 3
+
+
+NO_EPOCH = GroupEpoch(0)
+NO_LEADER_EPOCH = LeaderEpoch(0)
+NO_MEMBER = MemberId("")
+"""In a response without a leader or a computing member."""
+JOIN = MemberEpoch(0)
+"""The member epoch of a request that joins the group."""
+LEAVE = MemberEpoch(-1)
+"""The member epoch of a request that leaves the group for good: the member's jobs are assigned to others at once."""
+LEAVE_BRIEFLY = MemberEpoch(-2)
+"""The member epoch of a request that leaves the group for a short time; and the epoch of a static member meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignor:
+    """One assignor that a member supports, with the member's metadata for it (K848C, "Assignor")."""
+
+    name: str
+    minimum_version: int
+    maximum_version: int
+    reason: int = Reason.NONE
+    version: int
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """All jobs that are configured, as the group's leader has read them from the config topic."""
+
+    config_offset: ConfigOffset
+    """How far the leader had read the config topic."""
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """The only jobs that a worker may run (KIP-987); ``jobs`` None: any job."""
+
+    jobs: Jobs | None = None
+
+
+# -- events: a request's own name, or a past fact ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """ConnectGroupHeartbeat. A field that is None has not changed since the member's last request."""
+
+    reply_to: ReplyTo
+    connection: int
+    """The number of the client's connection, which the shell assigns."""
+    client_id: str
+    client_host: str
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    """The member epoch of the member, or JOIN, LEAVE or LEAVE_BRIEFLY."""
+    request_number: int = 0
+    """Rises with each request of the member id; 0 if the client numbers no requests."""
+    instance_id: InstanceId | None = None
+    rebalance_timeout_ms: int | None = None
+    server_assignor: str | None = None
+    client_assignors: tuple[Assignor, ...] | None = None
+    owned: Jobs | None = None
+    """The jobs that the worker owns. A job that is not in it has stopped there."""
+    url: WorkerUrl | None = None
+    name: str | None = None
+    config_offset: ConfigOffset | None = None
+    config_topic_id: bytes | None = None
+    """The topic id of the worker's config topic, 16 bytes."""
+    configured: Configured | None = None
+    claims: Claims | None = None
+    draining: bool | None = None
+    max_wait_ms: int = 0
+    """How long the response may be held while there is nothing to report."""
+    connection_grace_ms: int | None = None
+    """How long after the end of its connection the worker may still be alive; 0 if the end means nothing."""
+    resumes: bool = False
+    """Whether the worker's process is about to replace itself: the end of its connection means nothing."""
+
+    @property
+    def has_all_fields(self) -> bool:
+        """Whether the request contains all fields that a first request must contain."""
+        return (
+            self.rebalance_timeout_ms is not None
+            and self.owned is not None
+            and (self.client_assignors is not None or self.server_assignor is not None)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAssignment:
+    """ConnectGroupPrepareAssignment: the chosen member asks for the state of the group."""
+
+    reply_to: ReplyTo
+    member_id: MemberId
+    member_epoch: MemberEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallAssignment:
+    """ConnectGroupInstallAssignment: the chosen member installs the target assignment that it computed."""
+
+    reply_to: ReplyTo
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    group_epoch: GroupEpoch
+    """The group epoch of the response to PrepareAssignment."""
+    error: int = 0
+    """The assignor's error; 0 if it computed a target."""
+    target: ComputedTarget
+    repeated_members: frozenset[MemberId] = frozenset()
+    """Members that the request lists more than once."""
+    repeated_jobs: Jobs = NO_JOBS
+    """Jobs that the request lists more than once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetComputed:
+    """An assignor of the coordinator has computed the target that `ComputeTarget` ordered; None if it failed."""
+
+    group_epoch: GroupEpoch
+    target: ComputedTarget | None
+    error: str = ""
+    """Why the assignor failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    reply_to: ReplyTo
+    with_members: bool = True
+    """False for ListGroups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveMember:
+    """An operator removes a member. Its jobs stay held until its session would have ended."""
+
+    reply_to: ReplyTo
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroupConfigs:
+    """IncrementalAlterConfigs: the new configs of the group, all of them; the shell has validated them."""
+
+    reply_to: ReplyTo
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    reply_to: ReplyTo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseHold:
+    """The response to this request may no longer be held: another request follows on the same connection, or the broker
+    stops."""
+
+    reply_to: ReplyTo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionClosed:
+    """The client has closed a connection, in an orderly way (FIN), when no request on it was without a response but
+    held ones."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoaded:
+    """The first event of a machine: all records of the group have been replayed."""
+
+
+Request: TypeAlias = (
+    Heartbeat | PrepareAssignment | InstallAssignment | DescribeGroup | RemoveMember | SetGroupConfigs | DeleteGroup
+)
+Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHold | ConnectionClosed
+
+# -- records of the group's log: each contains the whole state of its key ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadata:
+    """Record 3. The last record of every step that writes a target assignment or an epoch: records of targets that are
+    newer than it belong to a step that was not written completely."""
+
+    group_epoch: GroupEpoch
+    assignment_epoch: GroupEpoch
+    leader: MemberId | None
+    leader_epoch: LeaderEpoch
+    unplaceable: tuple[UnplaceableJobs, ...] = ()
+    assignment_error: str = ""
+    """Why the last computation failed; empty if it succeeded."""
+    next_at_ms: int | None = None
+    """When the next portion of moves is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredWritten:
+    """Record 4: the configured jobs, from the leader."""
+
+    group_epoch: GroupEpoch
+    config_topic_id: bytes
+    leader_epoch: LeaderEpoch
+    """The leader epoch of the leader that sent them."""
+    configured: Configured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetadata:
+    """Record 5: what a member's requests said."""
+
+    member_id: MemberId
+    group_epoch: GroupEpoch
+    """The group epoch that this metadata brought about."""
+    joined_epoch: GroupEpoch
+    """The group epoch that the member's join brought about: it orders the members."""
+    instance_id: InstanceId | None
+    client_id: str
+    client_host: str
+    url: WorkerUrl
+    name: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    """The session timeout by which the worker counts its lease: the last one that it certainly received, or the
+    longest that it may have received."""
+    connection_grace_ms: int
+    server_assignor: str | None
+    client_assignors: tuple[Assignor, ...]
+    claims: Jobs | None
+    """The only jobs that the worker may run; None: any job."""
+    draining: bool
+    former: Jobs = NO_JOBS
+    """The jobs that the worker had when it left, and that waited for it. They count until the next target assignment:
+    while ``group_epoch`` is greater than the assignment epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRemoved:
+    """The tombstone of record 5."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetWritten:
+    """Record 6: the target assignment of a member. Every member has one."""
+
+    member_id: MemberId
+    assignment_epoch: GroupEpoch
+    target: TargetOfMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRemoved:
+    """The tombstone of record 6."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentAssignment:
+    """Record 7: the jobs of a member now. The jobs in ``pending`` were revoked, and the member has not given them back.
+    ``job_epochs`` has the epoch of each job in both."""
+
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    previous_epoch: MemberEpoch
+    """The member epoch before: a request with it is accepted if the response with the new one was lost."""
+    assigned: Jobs = NO_JOBS
+    pending: Jobs = NO_JOBS
+    job_epochs: Mapping[GroupEpoch, Jobs] = field(default_factory=dict)
+    request_number: int = 0
+    """The number of the last request when this was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentRemoved:
+    """The tombstone of record 7."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigsWritten:
+    """Record 8: the configs of the group."""
+
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDeparted:
+    """Record 9: a member that has left, whose jobs may wait for it, or may still run there."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None
+    url: WorkerUrl
+    jobs: Jobs
+    held: Jobs
+    """Those of ``jobs`` that may still run there, until ``held_until_ms``."""
+    held_until_ms: int
+    """The end of the member's session; the jobs in ``held`` are released then."""
+    deadline_ms: int | None
+    """The end of the scheduled rebalance delay; None before an assignor has set it."""
+    request_number: int = 0
+    """The number of the last request of the member id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedRemoved:
+    """The tombstone of record 9."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRemoved:
+    """The tombstone of record 3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredRemoved:
+    """The tombstone of record 4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigsRemoved:
+    """The tombstone of record 8."""
+
+
+Record: TypeAlias = (
+    GroupMetadata
+    | GroupRemoved
+    | ConfiguredWritten
+    | ConfiguredRemoved
+    | MemberMetadata
+    | MemberRemoved
+    | TargetWritten
+    | TargetRemoved
+    | CurrentAssignment
+    | CurrentRemoved
+    | ConfigsWritten
+    | ConfigsRemoved
+    | MemberDeparted
+    | DepartedRemoved
+)
+
+# -- effects: orders to the shell -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentToMember:
+    """The assignment in the response to a heartbeat: all jobs that the member may run now. The jobs that the member
+    owns and that are missing are revoked."""
+
+    jobs: Jobs
+    job_epochs: Mapping[GroupEpoch, Jobs]
+    assignment_epoch: GroupEpoch
+    config_offset: ConfigOffset
+    """How far the worker must have read the config topic before it starts these jobs."""
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderOfGroup:
+    """The leader, as responses to heartbeats contain it; ``member_id`` is empty if there is none."""
+
+    member_id: MemberId
+    leader_epoch: LeaderEpoch
+    url: WorkerUrl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    """A field that is None has not changed since the last response to the member."""
+
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    member_epoch: MemberEpoch = JOIN
+    heartbeat_interval_ms: int = 0
+    assignment: AssignmentToMember | None = None
+    leader: LeaderOfGroup | None = None
+    session_timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAssignmentResponse:
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    snapshot: GroupSnapshot | None = None
+    """None if there is an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallAssignmentResponse:
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeResponse:
+    """The response to RemoveMember, SetGroupConfigs and DeleteGroup."""
+
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    """One member in the response to ConnectGroupDescribe."""
+
+    metadata: MemberMetadata
+    member_epoch: MemberEpoch
+    state: MemberState
+    config_offset: ConfigOffset
+    assigned: Jobs
+    pending: Jobs
+    target: Jobs
+    awaited: Mapping[MemberId, Jobs]
+    """The jobs of the target that other members still have, by their holders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedDeparted:
+    """One departed member in the response to ConnectGroupDescribe."""
+
+    departed: MemberDeparted
+    delay_left_ms: int | None
+    """None if no delay runs."""
+    held_left_ms: int
+    """How long the jobs may still run there; 0 if they have stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupResponse:
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    state: GroupState = GroupState.DEAD
+    group_epoch: GroupEpoch = NO_EPOCH
+    assignment_epoch: GroupEpoch = NO_EPOCH
+    assignor: str = ""
+    computing_member: MemberId = NO_MEMBER
+    assignment_error: str = ""
+    leader: MemberId = NO_MEMBER
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    config_offset: ConfigOffset = ConfigOffset(-1)
+    members: tuple[DescribedMember, ...] = ()
+    departed: tuple[DescribedDeparted, ...] = ()
+    unplaceable: tuple[UnplaceableJobs, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+Response: TypeAlias = (
+    HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | ChangeResponse | DescribeGroupResponse
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeTarget:
+    """Let the coordinator's assignor ``snapshot.assignor`` compute a target assignment → `TargetComputed`."""
+
+    snapshot: GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTimer:
+    """The member's session has ended: no request of it was accepted for a session timeout."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationTimer:
+    """The member has not given back revoked jobs within its rebalance timeout."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTimer:
+    """The held response to the member has waited for its time."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTimer:
+    """The member's connection was closed, and no other request has arrived within the grace."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseTimer:
+    """The session of a departed member would have ended now: its held jobs are released."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayTimer:
+    """The scheduled rebalance delay of a departed member is over."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeTimer:
+    """A target assignment may be computed now: the initial delay, the interval between two computations, or the pause
+    after failed ones is over; or the next portion of moves is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputationTimer:
+    """The chosen member has not installed a target assignment in time."""
+
+
+TimerKey: TypeAlias = (
+    SessionTimer
+    | RevocationTimer
+    | HoldTimer
+    | ConnectionTimer
+    | ReleaseTimer
+    | DelayTimer
+    | ComputeTimer
+    | ComputationTimer
+)
+
+Event: TypeAlias = Request | TimerFired[TimerKey] | Notification
+Effect: TypeAlias = effects.Effect[Response, TimerKey] | ComputeTarget

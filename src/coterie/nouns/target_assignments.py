@@ -1,0 +1,112 @@
+"""What an assignor of a connect group receives and returns: the state of the group, and a target assignment.
+
+The coordinator builds the snapshot (`groups`), a worker or the broker lets an assignor compute the target
+(`assignors`), and the coordinator installs it. The target is declarative: it says which member is to have each job, and
+the coordinator takes the steps to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotMember:
+    """One member of the group."""
+
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    """-2 for a static member that has left for a short time."""
+    instance_id: InstanceId | None = None
+    url: WorkerUrl
+    name: str = ""
+    """``worker.name``; empty if the worker reports none."""
+    config_offset: ConfigOffset
+    """How far the worker has read the config topic."""
+    version: int = 0
+    """The version of ``metadata``."""
+    reason: int = 0
+    """Why the member changed the metadata: see `groups.connect.messages.Reason`."""
+    metadata: bytes = b""
+    """The member's metadata for the selected assignor."""
+    claims: Jobs | None = None
+    """The only jobs that the worker may run (KIP-987); None: any job."""
+    draining: bool = False
+    """Whether the worker is being drained: its jobs have to be moved to other workers."""
+    target: Jobs = NO_JOBS
+    """The member's present target assignment."""
+    current: Jobs = NO_JOBS
+    """The jobs that are assigned to the member now."""
+    pending: Jobs = NO_JOBS
+    """The jobs that were revoked from the member and that it has not given back."""
+    former: Jobs = NO_JOBS
+    """The jobs that the member had when it left, and that waited for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDeparted:
+    """A member that has left, and whose jobs may wait for it."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None = None
+    url: WorkerUrl
+    jobs: Jobs
+    delay_left_ms: int | None
+    """What is left of the scheduled rebalance delay; None if the delay has not begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSnapshot:
+    """The state of a group for which a target assignment has to be computed."""
+
+    group_epoch: GroupEpoch
+    assignor: str
+    """The name of the selected assignor."""
+    members: tuple[SnapshotMember, ...]
+    """In the order in which they joined."""
+    departed: tuple[SnapshotDeparted, ...] = ()
+    config_offset: ConfigOffset
+    """How far the leader had read the config topic when it reported ``configured``."""
+    configured: Jobs
+    """All jobs that are configured."""
+    max_delay_ms: int | None = None
+    """The group's scheduled rebalance delay; None if the group has none: the assignor's own setting counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOfMember:
+    """The target assignment of one member. ``version`` and ``metadata`` are the assignor's message to the member."""
+
+    jobs: Jobs
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJobs:
+    """Jobs that wait ``delay_ms`` for a departed member."""
+
+    jobs: Jobs
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnplaceableJobs:
+    """Jobs that no member may run, and why."""
+
+    jobs: Jobs
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedTarget:
+    """The result of an assignor: each configured job exactly once."""
+
+    members: Mapping[MemberId, TargetOfMember]
+    deferred: Mapping[MemberId, DeferredJobs] = field(default_factory=dict)
+    """By departed member."""
+    unplaceable: tuple[UnplaceableJobs, ...] = ()
+    next_in_ms: int | None = None
+    """The time until the next portion of moves; None if the target is final."""

@@ -1,0 +1,95 @@
+"""Sets of jobs in the messages of connect groups: an array of connectors, and an array of tasks by connector.
+
+Several structs have these two arrays beside other fields, so the functions take and return the arrays as they are in
+any of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coterie.nouns.errors import WireError
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.wire.connect_group_messages.structs import TasksOfConnector
+
+_SHOWN_LENGTH = 100
+"""The number of characters of a connector's name in an error message, which has to fit into a response."""
+
+
+class InvalidFieldError(WireError):
+    """A field of a well-formed message has a value that the protocol does not allow. A coordinator answers such a
+    request with INVALID_REQUEST and the text of this error."""
+
+
+class JobArrays(Protocol):
+    """The arrays of a set of jobs, in any struct."""
+
+    @property
+    def connectors(self) -> Sequence[str]: ...
+    @property
+    def tasks(self) -> Sequence[TasksOfConnector]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJobs:
+    """The jobs of one or more structs, and those of them that are listed more than once."""
+
+    jobs: Jobs
+    repeated: Jobs
+
+
+def jobs_of(arrays: JobArrays) -> Jobs:
+    """The jobs in ``arrays``. A repeated job counts once.
+
+    :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
+    """
+    return Jobs.of(_listed(arrays))
+
+
+def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
+    """The jobs in all ``structs``, and those that are listed more than once, in one of them or in several.
+
+    :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
+    """
+    counts = Counter(job for arrays in structs for job in _listed(arrays))
+    return ListedJobs(jobs=Jobs.of(counts), repeated=Jobs.of(job for job, count in counts.items() if count > 1))
+
+
+def arrays_of(jobs: Jobs) -> Mapping[str, Any]:
+    """The values of the fields ``connectors`` and ``tasks`` of a struct, sorted by name and number, so that equal sets
+    are encoded as equal bytes."""
+    task_ids: dict[ConnectorName, list[int]] = {}
+    for connector, task in sorted(jobs.tasks):
+        task_ids.setdefault(connector, []).append(task)
+    return {
+        "connectors": sorted(jobs.connectors),
+        "tasks": [{"connector_id": connector, "task_ids": ids} for connector, ids in task_ids.items()],
+    }
+
+
+def _listed(arrays: JobArrays) -> list[Job]:
+    """Each job in ``arrays``, as often as it is listed.
+
+    :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
+    """
+    found: list[Job] = [_connector(name) for name in arrays.connectors]
+    for tasks in arrays.tasks:
+        connector = _connector(tasks.connector_id)
+        lowest = min(tasks.task_ids, default=0)
+        if lowest < 0:
+            raise InvalidFieldError(
+                f"connector {connector[:_SHOWN_LENGTH]!r} has the task number {lowest}; the lowest one is 0"
+            )
+        found += [ConnectorTaskId(connector, number) for number in tasks.task_ids]
+    return found
+
+
+def _connector(name: str) -> ConnectorName:
+    """``name`` as the name of a connector.
+
+    :raises InvalidFieldError: when it is empty.
+    """
+    if not name:
+        raise InvalidFieldError("the name of a connector is empty")
+    return ConnectorName(name)

@@ -1,0 +1,103 @@
+"""The messages of API 10003, ConnectGroupDescribe."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from coterie.wire.connect_group_messages.structs import (
+    BOOL,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    ConnectorsAndTasks,
+    Request,
+    Response,
+    Struct,
+    TasksOfConnector,
+    UnplaceableJobs,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupDescribeRequest(Request):
+    """ConnectGroupDescribe: a client asks for the state of groups."""
+
+    __api_key__: ClassVar[int] = 10003
+
+    group_ids: tuple[str, ...] = field(metadata=STRING)
+    include_authorized_operations: bool = field(metadata=BOOL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedJobs(Struct):
+    """Jobs of a member's target assignment that another member still has."""
+
+    holder_id: str = field(metadata=STRING)
+    connectors: tuple[str, ...] = field(metadata=STRING)
+    tasks: tuple[TasksOfConnector, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Struct):
+    """One member of a described group."""
+
+    member_id: str = field(metadata=STRING)
+    instance_id: str | None = field(metadata=STRING, default=None)
+    client_id: str = field(metadata=STRING)
+    client_host: str = field(metadata=STRING)
+    url: str = field(metadata=STRING)
+    name: str = field(metadata=STRING)
+    member_epoch: int = field(metadata=INT32)
+    state: str = field(metadata=STRING)
+    draining: bool = field(metadata=BOOL)
+    config_offset: int = field(metadata=INT64)
+    claims: ConnectorsAndTasks | None = field(default=None)
+    assigned: ConnectorsAndTasks
+    pending: ConnectorsAndTasks
+    target: ConnectorsAndTasks
+    awaited: tuple[AwaitedJobs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedMember(Struct):
+    """A member that has left, and its jobs."""
+
+    member_id: str = field(metadata=STRING)
+    instance_id: str | None = field(metadata=STRING, default=None)
+    url: str = field(metadata=STRING)
+    delay_left_ms: int = field(metadata=INT32)
+    held_left_ms: int = field(metadata=INT32)
+    connectors: tuple[str, ...] = field(metadata=STRING)
+    tasks: tuple[TasksOfConnector, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup(Struct):
+    """One group."""
+
+    error_code: int = field(metadata=INT16)
+    error_message: str | None = field(metadata=STRING, default=None)
+    group_id: str = field(metadata=STRING)
+    group_state: str = field(metadata=STRING)
+    group_epoch: int = field(metadata=INT32)
+    assignment_epoch: int = field(metadata=INT32)
+    assignor_name: str = field(metadata=STRING)
+    computing_member: str = field(metadata=STRING)
+    assignment_error: str = field(metadata=STRING)
+    leader_id: str = field(metadata=STRING)
+    leader_epoch: int = field(metadata=INT32)
+    config_offset: int = field(metadata=INT64)
+    members: tuple[Member, ...]
+    departed: tuple[DepartedMember, ...]
+    unplaceable: tuple[UnplaceableJobs, ...]
+    authorized_operations: int = field(metadata=INT32, default=-(2**31))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupDescribeResponse(Response):
+    """The response to ConnectGroupDescribe."""
+
+    __api_key__: ClassVar[int] = 10003
+
+    throttle_time_ms: int = field(metadata=INT32)
+    groups: tuple[DescribedGroup, ...]

@@ -1,0 +1,66 @@
+"""The messages of API 10002, ConnectGroupInstallAssignment."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from coterie.wire.connect_group_messages.structs import (
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    ConnectorsAndTasks,
+    Request,
+    Response,
+    Struct,
+    TasksOfConnector,
+    UnplaceableJobs,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Struct):
+    """The target assignment of one member."""
+
+    member_id: str = field(metadata=STRING)
+    connectors_and_tasks: ConnectorsAndTasks
+    version: int = field(metadata=INT16)
+    metadata: bytes = field(metadata=BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJobs(Struct):
+    """Jobs that wait for a departed member."""
+
+    member_id: str = field(metadata=STRING)
+    delay_ms: int = field(metadata=INT32)
+    connectors: tuple[str, ...] = field(metadata=STRING)
+    tasks: tuple[TasksOfConnector, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupInstallAssignmentRequest(Request):
+    """ConnectGroupInstallAssignment: the chosen member sends the target assignment."""
+
+    __api_key__: ClassVar[int] = 10002
+
+    group_id: str = field(metadata=STRING)
+    member_id: str = field(metadata=STRING)
+    member_epoch: int = field(metadata=INT32)
+    group_epoch: int = field(metadata=INT32)
+    error: int = field(metadata=INT8)
+    members: tuple[Member, ...]
+    deferred: tuple[DeferredJobs, ...] = field(metadata={"tag": 0}, default=())
+    unplaceable: tuple[UnplaceableJobs, ...] = field(metadata={"tag": 1}, default=())
+    next_in_ms: int = field(metadata=INT32 | {"tag": 2}, default=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupInstallAssignmentResponse(Response):
+    """The response to ConnectGroupInstallAssignment."""
+
+    __api_key__: ClassVar[int] = 10002
+
+    throttle_time_ms: int = field(metadata=INT32)
+    error_code: int = field(metadata=INT16)
+    error_message: str | None = field(metadata=STRING, default=None)

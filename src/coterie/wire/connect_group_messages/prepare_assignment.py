@@ -1,0 +1,89 @@
+"""The messages of API 10001, ConnectGroupPrepareAssignment."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from coterie.wire.connect_group_messages.structs import (
+    BOOL,
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    ConnectorsAndTasks,
+    NullableConfigured,
+    NullableConnectorsAndTasks,
+    Request,
+    Response,
+    Struct,
+    TasksOfConnector,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupPrepareAssignmentRequest(Request):
+    """ConnectGroupPrepareAssignment: the chosen member asks for the state of the group."""
+
+    __api_key__: ClassVar[int] = 10001
+
+    group_id: str = field(metadata=STRING)
+    member_id: str = field(metadata=STRING)
+    member_epoch: int = field(metadata=INT32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignor(Struct):
+    """A member's message to the selected assignor."""
+
+    version: int = field(metadata=INT16)
+    reason: int = field(metadata=INT8)
+    metadata: bytes = field(metadata=BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Struct):
+    """One member, for the assignor."""
+
+    member_id: str = field(metadata=STRING)
+    member_epoch: int = field(metadata=INT32)
+    instance_id: str | None = field(metadata=STRING, default=None)
+    assignor: Assignor
+    connectors_and_tasks: ConnectorsAndTasks
+    url: str = field(metadata=STRING | {"tag": 0}, default="")
+    name: str = field(metadata=STRING | {"tag": 1}, default="")
+    config_offset: int = field(metadata=INT64 | {"tag": 2}, default=-1)
+    claims: NullableConnectorsAndTasks = field(metadata={"tag": 3}, default=NullableConnectorsAndTasks())
+    draining: bool = field(metadata=BOOL | {"tag": 4}, default=False)
+    current: NullableConnectorsAndTasks = field(metadata={"tag": 5}, default=NullableConnectorsAndTasks())
+    pending: NullableConnectorsAndTasks = field(metadata={"tag": 6}, default=NullableConnectorsAndTasks())
+    former: NullableConnectorsAndTasks = field(metadata={"tag": 7}, default=NullableConnectorsAndTasks())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedMember(Struct):
+    """A member that has left, and its jobs."""
+
+    member_id: str = field(metadata=STRING)
+    instance_id: str | None = field(metadata=STRING, default=None)
+    url: str = field(metadata=STRING)
+    delay_left_ms: int = field(metadata=INT32)
+    connectors: tuple[str, ...] = field(metadata=STRING)
+    tasks: tuple[TasksOfConnector, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupPrepareAssignmentResponse(Response):
+    """The response to ConnectGroupPrepareAssignment: the state of the group."""
+
+    __api_key__: ClassVar[int] = 10001
+
+    throttle_time_ms: int = field(metadata=INT32)
+    error_code: int = field(metadata=INT16)
+    error_message: str | None = field(metadata=STRING, default=None)
+    group_epoch: int = field(metadata=INT32)
+    assignor_name: str = field(metadata=STRING)
+    members: tuple[Member, ...]
+    configured: NullableConfigured = field(metadata={"tag": 0}, default=NullableConfigured())
+    departed: tuple[DepartedMember, ...] = field(metadata={"tag": 1}, default=())
+    max_delay_ms: int = field(metadata=INT32 | {"tag": 2}, default=-1)
