@@ -1,11 +1,11 @@
-"""Reader and writer of Kafka's primitive types.
+"""Reader and writer of Kafka's primitive types. Tagged fields are in `wire.tagged_fields`.
 
 There are older types (with int16 and int32 lengths) and compact ones (with an unsigned varint of length + 1, KIP-482).
 A length or count from a peer is compared with the bytes left before memory is allocated for it.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from coterie.nouns.errors import WireError
@@ -15,8 +15,12 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
+UUID_SIZE = 16
+"""The size of a UUID, in bytes."""
 STRING_SIZE_MAX = 2**15 - 1
 """The longest string that an int16 length allows, in bytes of UTF-8."""
+
+_PRESENT, _ABSENT = 1, -1
 
 T = TypeVar("T")
 
@@ -55,6 +59,10 @@ class Reader:
 
     def boolean(self) -> bool:
         return self.int8() != 0
+
+    def uuid(self) -> bytes:
+        """The bytes of a UUID; all zero for Kafka's zero UUID."""
+        return self.raw(UUID_SIZE)
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 5 bytes, as Kafka writes lengths and tags."""
@@ -97,7 +105,37 @@ class Reader:
 
     def compact_string(self) -> str:
         """A string with a compact length; null is an error."""
-        return _not_null(self._text(self.uvarint() - 1), "string")
+        return _not_null(self.compact_nullable_string(), "string")
+
+    def compact_nullable_string(self) -> str | None:
+        """A string with a compact length; None for null."""
+        return self._text(self.uvarint() - 1)
+
+    def compact_bytes(self) -> bytes:
+        """Bytes with a compact length; null is an error."""
+        return _not_null(self.compact_nullable_bytes(), "bytes")
+
+    def compact_nullable_bytes(self) -> bytes | None:
+        """Bytes with a compact length; None for null."""
+        return self._bytes(self.uvarint() - 1)
+
+    def compact_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T]:
+        """An array with a compact count, read as in :meth:`nullable_array`; null is an error."""
+        return _not_null(self._array(self.uvarint() - 1, element, element_size_min), "array")
+
+    def compact_int32_array(self) -> tuple[int, ...]:
+        """An array of int32 with a compact count; null is an error. Faster than :meth:`compact_array`."""
+        count = self.uvarint() - 1
+        if count == -1:
+            raise _null_error("array")
+        return struct.unpack_from(f">{self._count(count, 4)}i", self._data, self._take(4 * count))
+
+    def is_present(self) -> bool:
+        """Read the int8 before a nullable struct (KIP-893): 1 when the struct follows, -1 when it is null."""
+        mark = self.int8()
+        if mark not in (_PRESENT, _ABSENT):
+            raise WireError(f"the mark of a nullable struct before position {self.position} is {mark}; allowed: 1, -1")
+        return mark == _PRESENT
 
     def varint_bytes(self) -> bytes | None:
         """Bytes as in keys, values and headers of records: a zigzag length, and the bytes; None for the length -1."""
@@ -105,9 +143,19 @@ class Reader:
 
     def skip_tagged_fields(self) -> None:
         """Read a number of tagged fields, and skip them."""
-        for _ in range(self._count(self.uvarint(), 2)):
-            self.uvarint()
-            self._take(self.uvarint())
+        for _ in range(self.tagged_field_count()):
+            self.tagged_field()
+
+    def tagged_field_count(self) -> int:
+        """The number of tagged fields that follow."""
+        return self._count(self.uvarint(), 2)
+
+    def tagged_field(self) -> tuple[int, "Reader"]:
+        """The tag and the content of the next tagged field."""
+        tag = self.uvarint()
+        size = self.uvarint()
+        start = self._take(size)
+        return tag, Reader(self._data, start, start + size)
 
     def expect_end(self) -> None:
         """Check that all bytes have been read.
@@ -206,6 +254,11 @@ class Writer:
     def boolean(self, value: bool) -> None:
         self.int8(int(value))
 
+    def uuid(self, value: bytes) -> None:
+        """Write the 16 bytes of a UUID."""
+        assert len(value) == UUID_SIZE
+        self._data += value
+
     def uvarint(self, value: int) -> None:
         """Write an unsigned varint; ``value`` must not be negative."""
         assert value >= 0
@@ -249,9 +302,37 @@ class Writer:
 
     def compact_string(self, value: str) -> None:
         """Write a string with a compact length."""
-        raw = value.encode()
-        self.uvarint(len(raw) + 1)
-        self._data += raw
+        self.compact_bytes(value.encode())
+
+    def compact_nullable_string(self, value: str | None) -> None:
+        """Write a string with a compact length; the length 0 for None."""
+        self.compact_nullable_bytes(None if value is None else value.encode())
+
+    def compact_bytes(self, value: bytes) -> None:
+        """Write bytes with a compact length."""
+        self.uvarint(len(value) + 1)
+        self._data += value
+
+    def compact_nullable_bytes(self, value: bytes | None) -> None:
+        """Write bytes with a compact length; the length 0 for None."""
+        if value is None:
+            self.uvarint(0)
+        else:
+            self.compact_bytes(value)
+
+    def compact_count(self, count: int) -> None:
+        """Write the count at the beginning of a compact array; the caller writes the elements."""
+        self.uvarint(count + 1)
+
+    def compact_int32_array(self, values: Sequence[int]) -> None:
+        """Write an array of int32 with a compact count."""
+        self.compact_count(len(values))
+        self._data += struct.pack(f">{len(values)}i", *values)
+
+    def presence(self, is_present: bool) -> None:
+        """Write the int8 before a nullable struct (KIP-893): 1 before a struct, which the caller writes, -1 for
+        null."""
+        self.int8(_PRESENT if is_present else _ABSENT)
 
     def varint_bytes(self, value: bytes | None) -> None:
         """Write bytes as in keys, values and headers of records: a zigzag length, -1 for None, and the bytes."""
@@ -272,5 +353,9 @@ def _not_null(value: T | None, type_name: str) -> T:
     :raises WireError: when it is None.
     """
     if value is None:
-        raise WireError(f"a {type_name} is null where null is not allowed")
+        raise _null_error(type_name)
     return value
+
+
+def _null_error(type_name: str) -> WireError:
+    return WireError(f"a {type_name} is null where null is not allowed")

@@ -39,6 +39,7 @@ class ConnectErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44
+    NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
@@ -86,7 +87,7 @@ NO_MEMBER = MemberId("")
 JOIN = MemberEpoch(0)
 """The member epoch of a request that joins the group."""
 LEAVE = MemberEpoch(-1)
-"""The member epoch of a request that leaves the group for good: the member's jobs are assigned to others at once."""
+"""The member epoch of a request that leaves the group permanently: the member's jobs are assigned to others at once."""
 LEAVE_BRIEFLY = MemberEpoch(-2)
 """The member epoch of a request that leaves the group for a short time; and the epoch of a static member meanwhile."""
 
@@ -353,7 +354,12 @@ class CurrentAssignment:
     pending: Jobs = NO_JOBS
     job_epochs: Mapping[GroupEpoch, Jobs] = field(default_factory=dict)
     request_number: int = 0
-    """The number of the last request when this was written."""
+    """The number of the member's last request when this was written."""
+
+    @property
+    def held(self) -> Jobs:
+        """The jobs that may run on the member: no other member may get them."""
+        return self.assigned | self.pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,10 +384,13 @@ class MemberDeparted:
     instance_id: InstanceId | None
     url: WorkerUrl
     jobs: Jobs
+    """The jobs that wait for the member; empty if no job does."""
     held: Jobs
-    """Those of ``jobs`` that may still run there, until ``held_until_ms``."""
+    """The jobs that may still run there, until ``held_until_ms``."""
     held_until_ms: int
     """The end of the member's session; the jobs in ``held`` are released then."""
+    left_at_ms: int
+    """When the member left; the scheduled rebalance delay counts from then."""
     deadline_ms: int | None
     """The end of the scheduled rebalance delay; None before an assignor has set it."""
     request_number: int = 0

@@ -158,6 +158,7 @@ DESCRIBE = DescribeGroupResponse(
                 url=WorkerUrl("departed url"),
                 jobs=jobs("departed"),
                 held=jobs("held"),
+                left_at_ms=0,
                 held_until_ms=106,
                 deadline_ms=107,
             ),
@@ -339,7 +340,8 @@ NOT_ON_THE_WIRE = {
     "configs", "members.metadata.group_epoch", "members.metadata.joined_epoch",
     "members.metadata.rebalance_timeout_ms", "members.metadata.session_timeout_ms",
     "members.metadata.connection_grace_ms", "members.metadata.former", "departed.departed.held",
-    "departed.departed.held_until_ms", "departed.departed.deadline_ms", "departed.departed.request_number",
+    "departed.departed.held_until_ms", "departed.departed.left_at_ms", "departed.departed.deadline_ms",
+    "departed.departed.request_number",
 }  # fmt: skip
 """Fields of a described group that only its coordinator uses, and its configs, which DescribeConfigs returns."""
 

@@ -1,0 +1,224 @@
+"""The end of each step: members take the next step towards their targets, and heartbeats get their responses.
+
+A response is *held* while it would contain nothing new: no changed assignment, no order to compute, no changed leader.
+Members whose heartbeat is held receive news at once, all others with the response to their next heartbeat.
+"""
+
+from dataclasses import replace
+
+from coterie.groups.connect.computation import begin_if_due
+from coterie.groups.connect.messages import (
+    JOIN,
+    AssignmentToMember,
+    ConnectErrorCode,
+    Heartbeat,
+    HeartbeatResponse,
+    HoldTimer,
+    LeaderOfGroup,
+    MemberMetadata,
+    RevocationTimer,
+    SessionTimer,
+)
+from coterie.groups.connect.reconcile import reconcile
+from coterie.groups.connect.state import Chosen, Group
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+
+WAITING_INTERVAL_MS = 200
+"""The interval of the heartbeats of a member that waits for a job or has one to give back, if they are not held."""
+
+
+def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
+    """Write the group record, begin a computation if one is due, respond to ``request``, and send news to the members
+    whose heartbeats are held. If ``may_hold`` is False, respond to ``request`` at once."""
+    group = turn.group
+    leader_epoch, assignment_epoch = group.leader_epoch, group.assignment_epoch
+    if group.metadata is not None or group.members:
+        turn.appoint_leader()
+    turn.write_group()
+    begin_if_due(turn)
+    turn.write_group()  # all members that could compute have failed
+    if request is not None:
+        take_step(turn, request)
+        hold_ms = time_to_hold_ms(group, request) if may_hold else 0
+        if hold_ms > 0:
+            group.sessions[request.member_id].held = request
+            turn.set_timer(HoldTimer(member_id=request.member_id), turn.now_ms + hold_ms)
+        else:
+            respond(turn, request)
+    if (leader_epoch, assignment_epoch) != (group.leader_epoch, group.assignment_epoch):
+        for member_id in sorted(group.sessions):
+            respond_if_news(turn, member_id)
+    elif isinstance(group.computation, Chosen):
+        respond_if_news(turn, group.computation.member_id)
+    while group.freed:
+        owner = group.target_owner.get(group.freed.pop())
+        if owner is not None:
+            respond_if_news(turn, owner)
+
+
+def respond_if_news(turn: Turn, member_id: MemberId) -> None:
+    """Let the member take its next step if its heartbeat is held, and respond if there is something new."""
+    session = turn.group.sessions.get(member_id)
+    if session is None or session.held is None:
+        return
+    request = session.held
+    if has_step_to_take(turn.group, member_id):
+        take_step(turn, request)
+    if has_news(turn.group, request):
+        session.held = None
+        turn.cancel_timer(HoldTimer(member_id=member_id))
+        respond(turn, request)
+
+
+def has_step_to_take(group: Group, member_id: MemberId) -> bool:
+    """Whether the jobs of the member may change now. A new epoch alone is reported at the end of a hold."""
+    current = group.currents[member_id]
+    return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
+
+
+def take_step(turn: Turn, request: Heartbeat) -> None:
+    """Let the sender of ``request`` take the next step towards its target, and write its current assignment if that
+    changes, or if the response reports a job that the request does not list."""
+    group = turn.group
+    member_id = request.member_id
+    before, epoch = group.currents[member_id], group.target_epoch(member_id)
+    after = before
+    if epoch is not None:
+        after = reconcile(
+            before,
+            target=group.targets[member_id].target.jobs,
+            assignment_epoch=epoch,
+            request_epoch=request.member_epoch,
+            owned=request.owned,
+            is_free=lambda job: job not in group.holder,
+        )
+    session = group.sessions[member_id]
+    reported = request.owned if request.owned is not None else session.told_jobs
+    is_unlisted = reported is None or not after.assigned <= reported
+    if after != before or (is_unlisted and after.assigned and before.request_number < session.request_number):
+        turn.write(replace(after, request_number=session.request_number))
+    timer = RevocationTimer(member_id=member_id)
+    if not after.pending:
+        turn.cancel_timer(timer)
+    elif timer not in group.deadlines:  # it runs from the oldest revocation
+        turn.set_timer(timer, turn.now_ms + group.members[member_id].rebalance_timeout_ms)
+
+
+def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
+    """How long the response to ``request`` may be held; 0 if it must be sent now."""
+    if request.has_all_fields or has_news(group, request):
+        return 0
+    metadata = group.members[request.member_id]
+    return group.settings.hold_ms(request.max_wait_ms, metadata.session_timeout_ms, metadata.connection_grace_ms)
+
+
+def has_news(group: Group, request: Heartbeat) -> bool:
+    """Whether the response to ``request`` contains something that the member's last response did not."""
+    session = group.sessions[request.member_id]
+    return (
+        group.currents[request.member_id].assigned != session.told_jobs
+        or session.told_leader_epoch != group.leader_epoch
+        or session.told_session_timeout_ms != group.settings.session_timeout_ms
+        or (computation_of(group, request.member_id) not in (None, session.told_computation))
+    )
+
+
+def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
+    """The computation for which the member was chosen, until the member has asked for the state of the group."""
+    computation = group.computation
+    return computation if isinstance(computation, Chosen) and computation.member_id == member_id else None
+
+
+def respond(turn: Turn, request: Heartbeat) -> None:
+    """Respond to ``request``."""
+    group = turn.group
+    member_id = request.member_id
+    session, current = group.sessions[member_id], group.currents[member_id]
+    is_full = request.has_all_fields or request.member_epoch == JOIN
+    reported = request.owned if request.owned is not None else session.told_jobs
+    has_assignment = is_full or reported is None or current.assigned != reported
+    has_leader = is_full or session.told_leader_epoch != group.leader_epoch
+    timeout_ms = group.settings.session_timeout_ms
+    has_timeout = is_full or session.told_session_timeout_ms != timeout_ms
+    if has_timeout:
+        allow_session_timeout(turn, group.members[member_id], timeout_ms)
+    computation = computation_of(group, member_id)
+    turn.reply(
+        request.reply_to,
+        HeartbeatResponse(
+            error=ConnectErrorCode.COMPUTE_ASSIGNMENT if computation is not None else ConnectErrorCode.NONE,
+            member_epoch=current.member_epoch,
+            heartbeat_interval_ms=WAITING_INTERVAL_MS
+            if waits(group, member_id)
+            else group.settings.heartbeat_interval_ms,
+            assignment=assignment_to(group, member_id) if has_assignment else None,
+            leader=leader_of(group) if has_leader else None,
+            session_timeout_ms=timeout_ms if has_timeout else None,
+        ),
+    )
+    session.told_jobs = current.assigned
+    session.told_leader_epoch = group.leader_epoch
+    session.told_session_timeout_ms = timeout_ms
+    session.told_computation = computation
+
+
+def waits(group: Group, member_id: MemberId) -> bool:
+    """Whether the member has a job to give back, or waits for one, or for its first target."""
+    current = group.currents[member_id]
+    if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
+        return True
+    return group.needs_target and group.target_epoch(member_id) is None
+
+
+def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
+    """The assignment of the member, as responses contain it."""
+    current, target = group.currents[member_id], group.targets[member_id].target
+    return AssignmentToMember(
+        jobs=current.assigned,
+        job_epochs={
+            epoch: assigned
+            for epoch, jobs in sorted(current.job_epochs.items())
+            if (assigned := jobs & current.assigned) != Jobs()
+        },
+        assignment_epoch=group.assignment_epoch,
+        config_offset=group.config_offset,
+        version=target.version,
+        metadata=target.metadata,
+    )
+
+
+def leader_of(group: Group) -> LeaderOfGroup:
+    """The leader, as responses contain it."""
+    leader = group.leader
+    if leader is None:
+        return LeaderOfGroup(member_id=MemberId(""), leader_epoch=group.leader_epoch, url=WorkerUrl(""))
+    return LeaderOfGroup(member_id=leader, leader_epoch=group.leader_epoch, url=group.members[leader].url)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def renew_session(turn: Turn, member_id: MemberId) -> None:
+    """Renew the member's session: it ends a session timeout from now."""
+    group = turn.group
+    session = group.sessions[member_id]
+    session.ends_at_ms = turn.now_ms + group.members[member_id].session_timeout_ms
+    turn.set_timer(SessionTimer(member_id=member_id), session.ends_at_ms)
+
+
+def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
+    """A response reports the session timeout ``timeout_ms`` to the member. A longer one counts before the member
+    receives it, since the member's lease depends on it; a shorter one only from its next request on."""
+    if timeout_ms > metadata.session_timeout_ms:
+        turn.write(replace(metadata, session_timeout_ms=timeout_ms))
+        renew_session(turn, metadata.member_id)
+
+
+def take_session_timeout(turn: Turn, member_id: MemberId) -> None:
+    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on."""
+    group = turn.group
+    metadata, told_ms = group.members[member_id], group.sessions[member_id].told_session_timeout_ms
+    if told_ms is not None and told_ms < metadata.session_timeout_ms:
+        turn.write(replace(metadata, session_timeout_ms=told_ms))

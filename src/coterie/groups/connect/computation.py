@@ -1,0 +1,331 @@
+"""The computation of a target assignment: who computes it, what the assignor receives, and what is installed (K848C,
+"Assignment Process").
+
+    Idle ── the group epoch has risen ──> Chosen ── Prepare ──> Prepared ── Install ──> Idle
+     ^                                      │                      │
+     └────────── the member has gone, was too slow, or its target is invalid ────────────┘
+
+With a server-side assignor, ComputesHere takes the place of Chosen and Prepared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coterie.groups.connect.assignor_choice import common_assignor, covering_members, offered, server_assignor
+from coterie.groups.connect.departures import defer, end_deferral
+from coterie.groups.connect.messages import (
+    ComputationTimer,
+    ComputeTarget,
+    ComputeTimer,
+    ConnectErrorCode,
+    InstallAssignment,
+    InstallAssignmentResponse,
+    MemberMetadata,
+    PrepareAssignment,
+    PrepareAssignmentResponse,
+    Reason,
+    TargetComputed,
+    TargetWritten,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.request_checks import check_computing_request
+from coterie.groups.connect.state import Chosen, ComputesHere, Group, Idle, Prepared
+from coterie.groups.connect.target_check import target_error
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import (
+    ComputedTarget,
+    GroupSnapshot,
+    SnapshotDeparted,
+    SnapshotMember,
+    TargetOfMember,
+)
+
+_RETRY_PAUSE_MS = 1_000
+_RETRY_PAUSE_MAX_MS = 60_000
+"""The pause after all members have failed; it doubles each time."""
+
+# -- begin -------------------------------------------------------------------------------------------------------------
+
+
+def begin_if_due(turn: Turn) -> None:
+    """Begin a computation if one is needed, none is in progress, and no pause has to pass first."""
+    group = turn.group
+    if not (isinstance(group.computation, Idle) and group.needs_target and group.has_present_member()):
+        return
+    at_ms = begins_at_ms(group, group.computation)
+    if turn.now_ms < at_ms:
+        if group.deadlines.get(ComputeTimer()) != at_ms:
+            turn.set_timer(ComputeTimer(), at_ms)
+        return
+    members = group.in_order_of_joining()
+    present = [one for one in members if not group.is_away(one.member_id)]
+    name = common_assignor(members)
+    if name is None:
+        compute_here(turn, server_assignor(members))
+        return
+    covering = [one for one in covering_members(members, name) if any(one == here.member_id for here in present)]
+    chosen = choose(group, covering)
+    if chosen is not None:
+        group.computation = Chosen(member_id=chosen)
+        turn.set_timer(ComputationTimer(), turn.now_ms + group.settings.computation_timeout_ms)
+    elif name in group.settings.server_assignors:
+        compute_here(turn, name)
+    else:
+        pause(turn)
+
+
+def begins_at_ms(group: Group, idle: Idle) -> int:
+    """The time from which the next computation may begin."""
+    earliest = 0 if idle.until_ms is None else idle.until_ms
+    if group.computed_at_ms is None:
+        return earliest
+    return max(earliest, group.computed_at_ms + group.settings.assignment_interval_ms)
+
+
+def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
+    """The member that computes: the leader, else the one that joined first. Members whose computation failed are passed
+    over; None if all have failed, or none covers the versions."""
+    left = [member_id for member_id in covering if member_id not in group.failed_members]
+    if group.leader in left:
+        return group.leader
+    return left[0] if left else None
+
+
+def compute_here(turn: Turn, name: str) -> None:
+    """Order an assignor of the coordinator to compute."""
+    built = snapshot(turn, name)
+    turn.group.computation = ComputesHere(snapshot=built)
+    turn.effects.append(ComputeTarget(snapshot=built))
+
+
+def pause(turn: Turn) -> None:
+    """All members that could compute have failed: they are asked again after a pause."""
+    group = turn.group
+    pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
+    group.failures += 1
+    group.failed_members.clear()
+    group.computation = Idle(turn.now_ms + pause_ms)
+    turn.set_timer(ComputeTimer(), turn.now_ms + pause_ms)
+
+
+def snapshot(turn: Turn, name: str) -> GroupSnapshot:
+    """The state of the group for the assignor ``name``. It contains the reasons that members gave."""
+    group = turn.group
+    return GroupSnapshot(
+        group_epoch=group.group_epoch,
+        assignor=name,
+        members=tuple(snapshot_member(group, one, name) for one in group.in_order_of_joining()),
+        departed=tuple(
+            SnapshotDeparted(
+                member_id=one.member_id,
+                instance_id=one.instance_id,
+                url=one.url,
+                jobs=one.jobs,
+                delay_left_ms=None if one.deadline_ms is None else max(0, one.deadline_ms - turn.now_ms),
+            )
+            for _, one in sorted(group.departed.items())
+            if one.jobs
+        ),
+        config_offset=group.config_offset,
+        configured=group.configured_jobs,
+        max_delay_ms=group.settings.max_delay_ms,
+    )
+
+
+def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
+    """One member as the assignor ``name`` sees it."""
+    member_id = metadata.member_id
+    current, assignor = group.currents[member_id], offered(metadata, name)
+    return SnapshotMember(
+        member_id=member_id,
+        member_epoch=current.member_epoch,
+        instance_id=metadata.instance_id,
+        url=metadata.url,
+        name=metadata.name,
+        config_offset=group.sessions[member_id].config_offset,
+        version=0 if assignor is None else assignor.version,
+        reason=group.reasons.get(member_id, {}).get(name, Reason.NONE),
+        metadata=b"" if assignor is None else assignor.metadata,
+        claims=metadata.claims,
+        draining=metadata.draining,
+        target=group.targets[member_id].target.jobs,
+        current=current.assigned,
+        pending=current.pending,
+        # The jobs that waited for the member count until a target was computed.
+        former=metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS,
+    )
+
+
+# -- the chosen member -------------------------------------------------------------------------------------------------
+
+
+def prepare(turn: Turn, request: PrepareAssignment) -> None:
+    """Send the state of the group to the chosen member.
+
+    :raises ConnectRefusal: when the request is not valid, or another member was chosen, or none.
+    """
+    group = turn.group
+    check_computing_request(group, request)
+    check_chosen(group, request.member_id)
+    name = common_assignor(group.in_order_of_joining())
+    if name is None:  # a member that joined meanwhile supports only assignors of the coordinator
+        end_computation(turn)
+        raise ConnectRefusal(ConnectErrorCode.UNKNOWN_MEMBER_ID, "the coordinator computes the assignment itself")
+    built = snapshot(turn, name)
+    group.computation = Prepared(member_id=request.member_id, snapshot=built)
+    turn.reply(request.reply_to, PrepareAssignmentResponse(snapshot=built))
+
+
+def check_chosen(group: Group, member_id: MemberId) -> None:
+    """Check that the member is the one that was chosen to compute.
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
+    """
+    match group.computation:
+        case Chosen(member_id=chosen) | Prepared(member_id=chosen) if chosen == member_id:
+            return
+        case _:
+            raise ConnectRefusal(
+                ConnectErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} was not chosen to compute the assignment"
+            )
+
+
+def install(turn: Turn, request: InstallAssignment) -> None:
+    """Install the target that the chosen member computed, if it answers the last Prepare and is valid. If not, another
+    member is chosen.
+
+    :raises ConnectRefusal: when the request is not valid, or answers no computation that is in progress.
+    """
+    group = turn.group
+    check_computing_request(group, request)
+    if group.installed == (request.member_id, request.group_epoch):
+        turn.reply(request.reply_to, InstallAssignmentResponse())  # a repeated request
+        return
+    check_chosen(group, request.member_id)
+    computation = group.computation
+    if not isinstance(computation, Prepared):
+        raise ConnectRefusal(ConnectErrorCode.UNKNOWN_MEMBER_ID, "ConnectGroupPrepareAssignment must be sent first")
+    built = computation.snapshot
+    if request.group_epoch != built.group_epoch:
+        raise ConnectRefusal(
+            ConnectErrorCode.INVALID_ASSIGNMENT,
+            f"the assignment is for the group epoch {request.group_epoch}, and the last response to "
+            f"ConnectGroupPrepareAssignment had {built.group_epoch}",
+        )
+    if request.error:
+        fail(turn, request.member_id, f"the assignor of member {request.member_id} returned the error {request.error}")
+        turn.reply(request.reply_to, InstallAssignmentResponse())
+        return
+    error = target_error(request.target, built, request.repeated_members, request.repeated_jobs)
+    if error is not None:
+        fail(turn, request.member_id, f"the target of member {request.member_id} is invalid: {error}")
+        turn.reply(
+            request.reply_to,
+            InstallAssignmentResponse(error=ConnectErrorCode.INVALID_ASSIGNMENT, message=error),
+        )
+        return
+    take_target(turn, request.target, built)
+    group.installed = (request.member_id, request.group_epoch)
+    turn.reply(request.reply_to, InstallAssignmentResponse())
+
+
+def on_target_computed(turn: Turn, event: TargetComputed) -> None:
+    """An assignor of the coordinator has computed a target, or has failed. The result of an earlier computation is
+    ignored."""
+    computation = turn.group.computation
+    if not isinstance(computation, ComputesHere) or computation.snapshot.group_epoch != event.group_epoch:
+        return
+    built = computation.snapshot
+    error = event.error or "the assignor failed"
+    if event.target is not None:
+        error = target_error(event.target, built, frozenset(), NO_JOBS) or ""
+        if not error:
+            take_target(turn, event.target, built)
+            return
+    turn.change_group(assignment_error=f"the coordinator's assignor {built.assignor} failed: {error}")
+    pause(turn)
+
+
+# -- end ---------------------------------------------------------------------------------------------------------------
+
+
+def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
+    """Write the target that was computed from ``built``. Members that have gone since, and jobs that are no longer
+    configured, are dropped."""
+    group = turn.group
+    epoch, configured = built.group_epoch, group.configured_jobs
+    for member_id in sorted(group.members):
+        before = group.targets[member_id]
+        after = target.members.get(member_id, TargetOfMember(jobs=NO_JOBS))
+        after = replace(after, jobs=after.jobs & configured)
+        if after != before.target:
+            turn.write(TargetWritten(member_id=member_id, assignment_epoch=epoch, target=after))
+    known = {one.member_id for one in built.departed}
+    for member_id, departed in sorted(group.departed.items()):
+        if member_id in target.deferred:
+            defer(turn, departed, target.deferred[member_id])
+        elif member_id in known:
+            end_deferral(turn, departed)
+    turn.change_group(
+        assignment_epoch=epoch,
+        unplaceable=tuple(
+            replace(one, jobs=left) for one in target.unplaceable if (left := one.jobs & configured) != NO_JOBS
+        ),
+        assignment_error="",
+        next_at_ms=None if target.next_in_ms is None else turn.now_ms + target.next_in_ms,
+    )
+    group.reasons.clear()
+    group.failures = 0
+    end_computation(turn)
+    if target.next_in_ms is not None:
+        turn.set_timer(ComputeTimer(), turn.now_ms + target.next_in_ms)
+
+
+def fail(turn: Turn, member_id: MemberId, why: str) -> None:
+    """The computation of a member has failed: pass the member over, and choose another one."""
+    turn.group.failed_members.add(member_id)
+    turn.change_group(assignment_error=why)
+    end_computation(turn)
+    turn.group.computed_at_ms = None  # the next member computes at once
+
+
+def end_computation(turn: Turn) -> None:
+    """The computation in progress has ended."""
+    group = turn.group
+    group.computation = Idle()
+    group.computed_at_ms = turn.now_ms
+    turn.cancel_timer(ComputationTimer())
+
+
+def on_member_gone(turn: Turn, member_id: MemberId) -> None:
+    """The member has left or has joined again: if it was chosen to compute, choose another one."""
+    match turn.group.computation:
+        case Chosen(member_id=chosen) | Prepared(member_id=chosen) if chosen == member_id:
+            end_computation(turn)
+            turn.group.computed_at_ms = None
+        case _:
+            pass
+
+
+def on_computation_late(turn: Turn) -> None:
+    """The chosen member has not installed a target in time."""
+    match turn.group.computation:
+        case Chosen(member_id=chosen) | Prepared(member_id=chosen):
+            timeout_ms = turn.group.settings.computation_timeout_ms
+            fail(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
+        case _:
+            pass
+
+
+def on_compute_due(turn: Turn) -> None:
+    """A computation may begin now; if the next portion of moves is due, the group epoch rises."""
+    group = turn.group
+    metadata = group.metadata
+    if metadata is not None and metadata.next_at_ms is not None and turn.now_ms >= metadata.next_at_ms:
+        turn.change_group(next_at_ms=None)
+        turn.bump()
+    idle = group.computation
+    if isinstance(idle, Idle) and idle.until_ms is not None and turn.now_ms >= idle.until_ms:
+        group.computation = Idle()

@@ -1,0 +1,49 @@
+"""Members that have departed: how long their jobs wait for them, and how long the jobs may still run there."""
+
+from dataclasses import replace
+
+from coterie.groups.connect.messages import DelayTimer, DepartedRemoved, MemberDeparted, ReleaseTimer
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import DeferredJobs
+
+
+def release_held(turn: Turn, member_id: MemberId) -> None:
+    """The session of a departed member would have ended: its jobs run nowhere."""
+    departed = turn.group.departed[member_id]
+    if departed.jobs:
+        turn.write(replace(departed, held=NO_JOBS))
+    else:
+        forget_departed(turn, member_id)
+
+
+def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
+    """Let ``deferred`` wait for the departed member. A delay that has begun is never made longer."""
+    if departed.deadline_ms is None:
+        deadline_ms = departed.left_at_ms + deferred.delay_ms
+    else:
+        deadline_ms = min(departed.deadline_ms, turn.now_ms + deferred.delay_ms)
+    changed = replace(departed, jobs=deferred.jobs, deadline_ms=deadline_ms)
+    if changed != departed:
+        turn.write(changed)
+    if deadline_ms > turn.now_ms:
+        turn.set_timer(DelayTimer(member_id=departed.member_id), deadline_ms)
+    else:
+        turn.bump()  # the delay has ended while the target was computed
+
+
+def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
+    """No job waits for the departed member any longer."""
+    if not departed.held:
+        forget_departed(turn, departed.member_id)
+    elif departed.jobs:
+        turn.write(replace(departed, jobs=NO_JOBS, deadline_ms=None))
+        turn.cancel_timer(DelayTimer(member_id=departed.member_id))
+
+
+def forget_departed(turn: Turn, member_id: MemberId) -> None:
+    """Remove a departed member: it has returned, or no job waits for it or may run there."""
+    turn.write(DepartedRemoved(member_id=member_id))
+    turn.cancel_timer(ReleaseTimer(member_id=member_id))
+    turn.cancel_timer(DelayTimer(member_id=member_id))

@@ -1,0 +1,100 @@
+"""ConnectGroupDescribe and ListGroups: a group's state for clients that are not its members."""
+
+from coterie.groups.connect.assignor_choice import common_assignor, server_assignor
+from coterie.groups.connect.messages import (
+    JOIN,
+    NO_MEMBER,
+    ConnectErrorCode,
+    DescribedDeparted,
+    DescribedMember,
+    DescribeGroup,
+    DescribeGroupResponse,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.state import Chosen, Group, Prepared
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import Job, Jobs
+from coterie.nouns.membership import MemberState
+
+
+def describe(turn: Turn, request: DescribeGroup) -> None:
+    """Reply with the group's state, and with its members if the request asks for them.
+
+    :raises ConnectRefusal: GROUP_ID_NOT_FOUND, when the group does not exist.
+    """
+    group = turn.group
+    metadata = group.metadata
+    if metadata is None:
+        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
+    members = group.in_order_of_joining()
+    response = DescribeGroupResponse(
+        state=group.state(),
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor=common_assignor(members) or server_assignor(members),
+        computing_member=computing_member(group),
+        assignment_error=metadata.assignment_error,
+        leader=group.leader or NO_MEMBER,
+        leader_epoch=group.leader_epoch,
+        config_offset=group.config_offset,
+        members=tuple(described_member(group, one.member_id) for one in members) if request.with_members else (),
+        departed=described_departed(group, turn.now_ms) if request.with_members else (),
+        unplaceable=metadata.unplaceable,
+        configs=group.configs,
+    )
+    turn.reply(request.reply_to, response)
+
+
+def computing_member(group: Group) -> MemberId:
+    """The member that computes the target assignment now; NO_MEMBER if none does."""
+    match group.computation:
+        case Chosen(member_id=member_id) | Prepared(member_id=member_id):
+            return member_id
+        case _:
+            return NO_MEMBER
+
+
+def described_member(group: Group, member_id: MemberId) -> DescribedMember:
+    """The description of one member."""
+    current, target = group.currents[member_id], group.targets[member_id].target.jobs
+    awaited: dict[MemberId, list[Job]] = {}
+    for job in target - current.assigned:
+        holder = group.holder.get(job)
+        if holder not in (None, member_id):
+            awaited.setdefault(holder, []).append(job)
+    return DescribedMember(
+        metadata=group.members[member_id],
+        member_epoch=current.member_epoch,
+        state=member_state(group, member_id),
+        config_offset=group.sessions[member_id].config_offset,
+        assigned=current.assigned,
+        pending=current.pending,
+        target=target,
+        awaited={holder: Jobs.of(jobs) for holder, jobs in sorted(awaited.items())},
+    )
+
+
+def member_state(group: Group, member_id: MemberId) -> MemberState:
+    """How far the member is: UNJOINED while it is away, PREPARING_REBALANCE before its first target and while it has
+    jobs to give back, COMPLETING_REBALANCE while it waits for jobs of its target."""
+    current = group.currents[member_id]
+    if current.member_epoch < JOIN:
+        return MemberState.UNJOINED
+    if current.member_epoch == JOIN or current.pending:
+        return MemberState.PREPARING_REBALANCE
+    if current.assigned != group.targets[member_id].target.jobs:
+        return MemberState.COMPLETING_REBALANCE
+    return MemberState.STABLE
+
+
+def described_departed(group: Group, now_ms: int) -> tuple[DescribedDeparted, ...]:
+    """The descriptions of all departed members."""
+    return tuple(
+        DescribedDeparted(
+            departed=one,
+            delay_left_ms=None if one.deadline_ms is None else max(0, one.deadline_ms - now_ms),
+            held_left_ms=max(0, one.held_until_ms - now_ms) if one.held else 0,
+        )
+        for _, one in sorted(group.departed.items())
+    )

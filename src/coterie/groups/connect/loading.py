@@ -1,0 +1,128 @@
+"""The first step after a group's records were replayed. A crash may have cut the records of a step anywhere: this step
+completes or undoes what it finds, before the coordinator responds to anyone."""
+
+from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.messages import (
+    ComputeTimer,
+    CurrentRemoved,
+    DelayTimer,
+    MemberRemoved,
+    ReleaseTimer,
+    RevocationTimer,
+    SessionTimer,
+    TargetRemoved,
+    TargetWritten,
+)
+from coterie.groups.connect.state import Group, Session, index_targets
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import GroupEpoch
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import TargetOfMember
+
+
+def on_loaded(turn: Turn) -> None:
+    """Remove what an incomplete step has left, and set the timers. Each member gets a full session, and a full
+    rebalance timeout if it has jobs to give back."""
+    group = turn.group
+    last_epoch = last_group_epoch(group)
+    if is_incomplete(group):
+        remove_orphans(turn)
+        if has_partial_target(group):
+            restore_targets(turn)
+        turn.change_group(group_epoch=GroupEpoch(last_epoch + 1))
+    group.freed.clear()  # no heartbeat is held
+    for member_id, current in sorted(group.currents.items()):
+        metadata = group.members[member_id]
+        ends_at_ms = turn.now_ms + metadata.session_timeout_ms
+        group.sessions[member_id] = Session(request_number=current.request_number, ends_at_ms=ends_at_ms)
+        turn.set_timer(SessionTimer(member_id=member_id), ends_at_ms)
+        if current.pending:
+            turn.set_timer(RevocationTimer(member_id=member_id), turn.now_ms + metadata.rebalance_timeout_ms)
+    set_timers_of_departed(turn)
+    if group.metadata is not None and group.metadata.next_at_ms is not None:
+        turn.set_timer(ComputeTimer(), max(turn.now_ms, group.metadata.next_at_ms))
+
+
+def last_group_epoch(group: Group) -> GroupEpoch:
+    """The greatest epoch in any record: no later step may use it again."""
+    epochs = [group.group_epoch, group.assignment_epoch]
+    epochs += [one.group_epoch for one in group.members.values()]
+    epochs += [one.assignment_epoch for one in group.targets.values()]
+    if group.configured is not None:
+        epochs.append(group.configured.group_epoch)
+    return max(epochs)
+
+
+def is_incomplete(group: Group) -> bool:
+    """Whether the records are not those of whole steps."""
+    ids = group.members.keys()
+    if ids != group.targets.keys() or ids != group.currents.keys() or ids & group.departed.keys():
+        return True
+    if group.metadata is None:
+        return bool(ids or group.departed or group.configured)
+    return last_group_epoch(group) > group.group_epoch or has_partial_target(group) or has_unplaced_jobs(group)
+
+
+def has_partial_target(group: Group) -> bool:
+    """Whether a target assignment was written, but not the group record that completes it."""
+    return any(one.assignment_epoch > group.assignment_epoch for one in group.targets.values())
+
+
+def has_unplaced_jobs(group: Group) -> bool:
+    """Whether the target assignment, which is that of the present group epoch, does not place exactly the configured
+    jobs."""
+    metadata = group.metadata
+    if metadata is None or metadata.assignment_epoch < metadata.group_epoch:
+        return False
+    placed = Jobs.of(group.target_owner)
+    for departed in group.departed.values():
+        if departed.deadline_ms is not None:
+            placed |= departed.jobs
+    for unplaceable in metadata.unplaceable:
+        placed |= unplaceable.jobs
+    configured = group.configured_jobs
+    return not (placed <= configured and configured <= placed)
+
+
+def remove_orphans(turn: Turn) -> None:
+    """Remove the records of members that have not all of records 5, 6 and 7, and of departed members that are members
+    again, or still."""
+    group = turn.group
+    complete = group.members.keys() & group.targets.keys() & group.currents.keys()
+    for member_id in sorted((group.members.keys() | group.targets.keys() | group.currents.keys()) - complete):
+        if member_id in group.members:
+            turn.write(MemberRemoved(member_id=member_id))
+        if member_id in group.targets:
+            turn.write(TargetRemoved(member_id=member_id))
+        if member_id in group.currents:
+            turn.write(CurrentRemoved(member_id=member_id))
+    for member_id in sorted(group.departed.keys() & complete):
+        forget_departed(turn, member_id)
+    if group.leader is not None and group.leader not in group.members:
+        turn.change_group(leader=None)
+
+
+def restore_targets(turn: Turn) -> None:
+    """The last target was written in part: let each member keep the jobs that it has."""
+    group = turn.group
+    for member_id, current in sorted(group.currents.items()):
+        target = TargetOfMember(jobs=current.assigned)
+        if group.targets[member_id].target != target or (
+            group.targets[member_id].assignment_epoch > group.assignment_epoch
+        ):
+            turn.write(TargetWritten(member_id=member_id, assignment_epoch=group.assignment_epoch, target=target))
+    index_targets(group)
+
+
+def set_timers_of_departed(turn: Turn) -> None:
+    """Set the timers of departed members. A clock that was set back makes no wait longer than it was at its begin."""
+    group = turn.group
+    for member_id, departed in sorted(group.departed.items()):
+        if departed.held:
+            longest_ms = group.settings.session_timeout_ms
+            held_until_ms = min(departed.held_until_ms, turn.now_ms + max(longest_ms, 1))
+            turn.set_timer(ReleaseTimer(member_id=member_id), max(turn.now_ms, held_until_ms))
+        if departed.deadline_ms is not None:
+            longest_ms = departed.deadline_ms - departed.left_at_ms
+            deadline_ms = min(departed.deadline_ms, turn.now_ms + longest_ms)
+            turn.set_timer(DelayTimer(member_id=member_id), max(turn.now_ms, deadline_ms))

@@ -1,0 +1,149 @@
+"""Encodes and decodes a connect group's records of all kinds as key and value. The value None is a tombstone."""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+
+from coterie.groups.connect.messages import (
+    ConfigsRemoved,
+    ConfigsWritten,
+    ConfiguredRemoved,
+    ConfiguredWritten,
+    CurrentAssignment,
+    CurrentRemoved,
+    DepartedRemoved,
+    GroupMetadata,
+    GroupRemoved,
+    MemberDeparted,
+    MemberMetadata,
+    MemberRemoved,
+    Record,
+    TargetRemoved,
+    TargetWritten,
+)
+from coterie.groups.connect.records import (
+    decode_configs,
+    decode_configured,
+    decode_current,
+    decode_departed,
+    decode_group_metadata,
+    decode_member_metadata,
+    decode_target,
+    encode_configs,
+    encode_configured,
+    encode_current,
+    encode_departed,
+    encode_group_metadata,
+    encode_member_metadata,
+    encode_target,
+)
+from coterie.nouns.ids import GroupId, MemberId
+from coterie.wire.primitives import Reader, Writer
+
+
+class KeyVersion(IntEnum):
+    """The versions of keys: the types of records."""
+
+    GROUP = 3
+    CONFIGURED = 4
+    MEMBER = 5
+    TARGET = 6
+    CURRENT = 7
+    CONFIGS = 8
+    DEPARTED = 9
+
+
+_OF_GROUP: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
+    KeyVersion.GROUP: (decode_group_metadata, GroupRemoved()),
+    KeyVersion.CONFIGURED: (decode_configured, ConfiguredRemoved()),
+    KeyVersion.CONFIGS: (decode_configs, ConfigsRemoved()),
+}
+"""By the version of a key that contains the group id only: the decoder of the value, and the tombstone."""
+_OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]] = {
+    KeyVersion.MEMBER: (decode_member_metadata, lambda member_id: MemberRemoved(member_id=member_id)),
+    KeyVersion.TARGET: (decode_target, lambda member_id: TargetRemoved(member_id=member_id)),
+    KeyVersion.CURRENT: (decode_current, lambda member_id: CurrentRemoved(member_id=member_id)),
+    KeyVersion.DEPARTED: (decode_departed, lambda member_id: DepartedRemoved(member_id=member_id)),
+}
+"""By the version of a key that contains the group id and a member id: the decoder of the value, and what makes the
+tombstone."""
+
+
+def encode_record(group_id: GroupId, record: Record) -> tuple[bytes, bytes | None]:
+    """The key and the value of ``record`` in the log; the value of a tombstone is None."""
+    match record:
+        case CurrentAssignment(member_id=member_id):
+            return _key(KeyVersion.CURRENT, group_id, member_id), encode_current(record)
+        case TargetWritten(member_id=member_id):
+            return _key(KeyVersion.TARGET, group_id, member_id), encode_target(record)
+        case GroupMetadata():
+            return _key(KeyVersion.GROUP, group_id), encode_group_metadata(record)
+        case MemberMetadata(member_id=member_id):
+            return _key(KeyVersion.MEMBER, group_id, member_id), encode_member_metadata(record)
+        case MemberDeparted(member_id=member_id):
+            return _key(KeyVersion.DEPARTED, group_id, member_id), encode_departed(record)
+        case ConfiguredWritten():
+            return _key(KeyVersion.CONFIGURED, group_id), encode_configured(record)
+        case ConfigsWritten():
+            return _key(KeyVersion.CONFIGS, group_id), encode_configs(record)
+        case _:
+            return _removed_key(group_id, record), None
+
+
+def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, Record] | None:
+    """The group id and the record of one key and value; a value None gives the tombstone. None when the key is of a
+    kind that Coterie does not write.
+
+    :raises WireError: when key or value is malformed, or the version of the value is unknown.
+    """
+    reader = Reader(key)
+    version = reader.int16()
+    if version in _OF_GROUP:
+        group_id = GroupId(reader.string())
+        reader.expect_end()
+        decode, removed = _OF_GROUP[version]
+        return group_id, removed if value is None else decode(value)
+    if version in _OF_MEMBER:
+        group_id, member_id = GroupId(reader.string()), MemberId(reader.string())
+        reader.expect_end()
+        decode_of_member, removed_of_member = _OF_MEMBER[version]
+        return group_id, removed_of_member(member_id) if value is None else decode_of_member(member_id, value)
+    return None
+
+
+def _removed_key(
+    group_id: GroupId,
+    record: (
+        GroupRemoved
+        | ConfiguredRemoved
+        | MemberRemoved
+        | TargetRemoved
+        | CurrentRemoved
+        | ConfigsRemoved
+        | DepartedRemoved
+    ),
+) -> bytes:
+    """The key of the record that the tombstone ``record`` removes."""
+    match record:
+        case GroupRemoved():
+            return _key(KeyVersion.GROUP, group_id)
+        case ConfiguredRemoved():
+            return _key(KeyVersion.CONFIGURED, group_id)
+        case ConfigsRemoved():
+            return _key(KeyVersion.CONFIGS, group_id)
+        case MemberRemoved(member_id=member_id):
+            return _key(KeyVersion.MEMBER, group_id, member_id)
+        case TargetRemoved(member_id=member_id):
+            return _key(KeyVersion.TARGET, group_id, member_id)
+        case CurrentRemoved(member_id=member_id):
+            return _key(KeyVersion.CURRENT, group_id, member_id)
+        case DepartedRemoved(member_id=member_id):
+            return _key(KeyVersion.DEPARTED, group_id, member_id)
+
+
+def _key(version: KeyVersion, *ids: str) -> bytes:
+    """The key with this version and these ids."""
+    writer = Writer()
+    writer.int16(version)
+    for each in ids:
+        writer.string(each)
+    return writer.getvalue()

@@ -1,0 +1,344 @@
+"""The coordinator of one connect group: the epoch-based rebalance protocol for connectors and tasks.
+
+Theory of operation. Three kinds of epochs drive a rebalance (K848C, "Rebalance Process"). A change of the *metadata*
+(a member joins or leaves, assignors, claims, drains, configured jobs) increases the **group epoch**. While it is
+greater than the **assignment epoch**, a *target assignment* has to be computed: a chosen member (or an assignor of the
+coordinator) receives a snapshot of the group and installs the target. Each member then takes its own way to its target:
+its heartbeats tell it which jobs to give back, and, when it has given them back, which free jobs it gets; its **member
+epoch** becomes the assignment epoch when it has nothing left to give back. There is no barrier: each job is assigned as
+soon as its former owner has released it.
+
+A job is released only by its owner's acknowledgement (a list of owned jobs without it, a join, or a leave), by the end
+of its owner's session, or by the end of its connection after a grace. A member that is removed for another reason keeps
+its jobs *held* until its session would have ended.
+
+Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` lists what this machine does and why.
+"""
+
+from coterie.engine.output import Output
+from coterie.groups.connect.answers import end_step, renew_session, take_session_timeout
+from coterie.groups.connect.computation import (
+    install,
+    on_computation_late,
+    on_compute_due,
+    on_target_computed,
+    prepare,
+)
+from coterie.groups.connect.departures import forget_departed, release_held
+from coterie.groups.connect.description import describe
+from coterie.groups.connect.loading import on_loaded
+from coterie.groups.connect.membership import (
+    check_number,
+    end_hold,
+    join,
+    keep_reasons,
+    leave,
+    remove_member,
+    take_configured,
+    update_metadata,
+)
+from coterie.groups.connect.messages import (
+    JOIN,
+    ChangeResponse,
+    ComputationTimer,
+    ComputeTimer,
+    ConfigsRemoved,
+    ConfigsWritten,
+    ConfiguredRemoved,
+    ConnectErrorCode,
+    ConnectionClosed,
+    ConnectionTimer,
+    DelayTimer,
+    DeleteGroup,
+    DescribeGroup,
+    DescribeGroupResponse,
+    Effect,
+    Event,
+    GroupLoaded,
+    GroupRemoved,
+    Heartbeat,
+    HeartbeatResponse,
+    HoldTimer,
+    InstallAssignment,
+    InstallAssignmentResponse,
+    PrepareAssignment,
+    PrepareAssignmentResponse,
+    Record,
+    ReleaseHold,
+    ReleaseTimer,
+    RemoveMember,
+    Request,
+    Response,
+    RevocationTimer,
+    SessionTimer,
+    SetGroupConfigs,
+    TargetComputed,
+    TimerKey,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.request_checks import check_heartbeat, check_member
+from coterie.groups.connect.state import Group, check
+from coterie.groups.connect.turn import Turn
+from coterie.groups.effects import TimerFired
+from coterie.nouns.ids import MemberEpoch, MemberId
+
+
+def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
+    """Process one event: change the group's state and return the records and effects. The caller appends the records
+    and, once they are durable, performs the effects in order.
+
+    A request that a check refuses (`ConnectRefusal`) writes no record; its effect is a response with the error code.
+    """
+    turn = Turn(group, now_ms)
+    match event:
+        case Heartbeat() | PrepareAssignment() | InstallAssignment():
+            respond_or_refuse(turn, event)
+        case DescribeGroup() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
+            respond_or_refuse(turn, event)
+        case TimerFired(key=key):
+            end_step(turn, on_timer(turn, key), may_hold=False)
+        case TargetComputed():
+            on_target_computed(turn, event)
+            end_step(turn, None)
+        case ReleaseHold():
+            end_step(turn, on_release_hold(turn, event), may_hold=False)
+        case ConnectionClosed(connection=connection):
+            on_connection_closed(turn, connection)
+        case GroupLoaded():
+            on_loaded(turn)
+            end_step(turn, None)
+    check(group)
+    return Output(records=tuple(turn.records), effects=tuple(turn.effects))
+
+
+def respond_or_refuse(turn: Turn, request: Request) -> None:
+    """Process ``request``; if it is refused, reply with the error code."""
+    try:
+        on_request(turn, request)
+    except ConnectRefusal as refusal:
+        assert not turn.records, "refuse before the first write"
+        turn.reply(request.reply_to, refusal_response(request, refusal.error, refusal.message))
+
+
+def on_request(turn: Turn, request: Request) -> None:
+    """Pass ``request`` to the function for its kind.
+
+    :raises ConnectRefusal: when the request is refused; no record was written then.
+    """
+    match request:
+        case Heartbeat():
+            on_heartbeat(turn, request)
+            return
+        case DescribeGroup():
+            describe(turn, request)
+            return
+        case PrepareAssignment():
+            prepare(turn, request)
+        case InstallAssignment():
+            install(turn, request)
+        case RemoveMember():
+            check_member(turn.group, request.member_id)
+            remove_member(turn, request.member_id, may_run=True, waits=True)
+            turn.reply(request.reply_to, ChangeResponse())
+        case SetGroupConfigs():
+            turn.write(ConfigsWritten(configs=request.configs) if request.configs else ConfigsRemoved())
+            turn.reply(request.reply_to, ChangeResponse())
+        case DeleteGroup():
+            delete_group(turn, request)
+            return
+    end_step(turn, None)
+
+
+# -- heartbeats --------------------------------------------------------------------------------------------------------
+
+
+def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
+    """Process a heartbeat (K848C, "Request Handling").
+
+    :raises ConnectRefusal: when it is refused; it renews no session then.
+    """
+    group = turn.group
+    check_heartbeat(group, request)
+    if request.member_epoch < JOIN:
+        leave(turn, request)
+        end_step(turn, None)
+        return
+    if request.member_epoch == JOIN:
+        join(turn, request)
+    else:
+        check_member_epoch(group, request)
+        update_metadata(turn, request)
+    accept(turn, request)
+    keep_reasons(group, request)
+    take_configured(turn, request)
+    end_step(turn, request)
+
+
+def check_member_epoch(group: Group, request: Heartbeat) -> None:
+    """Check that the sender is a member, that the request is newer than the last one, and that its member epoch is the
+    member's. The previous epoch is accepted if the response with the new one may have been lost: if the member owns
+    only jobs that are assigned to it.
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, STALE_REQUEST or FENCED_MEMBER_EPOCH. The member stays in the group.
+    """
+    check_member(group, request.member_id)
+    check_number(request, group.sessions[request.member_id].request_number)
+    current = group.currents[request.member_id]
+    is_unanswered = (
+        request.member_epoch == current.previous_epoch
+        and request.owned is not None
+        and request.owned <= current.assigned
+    )
+    if request.member_epoch != current.member_epoch and not is_unanswered:
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_MEMBER_EPOCH,
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has "
+            f"{current.member_epoch}; the worker must stop its jobs and join with the epoch 0",
+        )
+    if request.owned is not None and not request.owned <= current.held:
+        surplus = request.owned - current.held
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_MEMBER_EPOCH,
+            f"the worker owns {next(iter(surplus))} ({len(surplus)} such jobs), which is not assigned to it; it must "
+            "stop its jobs and join with the epoch 0",
+        )
+
+
+def accept(turn: Turn, request: Heartbeat) -> None:
+    """Take over what an accepted heartbeat reports, renew the session, and respond to an older held heartbeat."""
+    group = turn.group
+    member_id = request.member_id
+    session = group.sessions[member_id]
+    take_session_timeout(turn, member_id)
+    epoch = group.currents[member_id].member_epoch
+    # The member acts only on the response to its newest request, so this one contains nothing new.
+    end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
+    session.request_number = max(session.request_number, request.request_number)
+    session.connection, session.closed_at_ms, session.resumes = request.connection, None, request.resumes
+    turn.cancel_timer(ConnectionTimer(member_id=member_id))
+    if request.owned is not None:
+        session.owned = request.owned
+    if request.config_offset is not None:
+        session.config_offset = request.config_offset
+    if request.config_topic_id is not None:
+        session.config_topic_id = request.config_topic_id
+    renew_session(turn, member_id)
+
+
+def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
+    """The held heartbeat to which ``event`` wants a response; None if it was answered meanwhile."""
+    sessions = turn.group.sessions
+    held = (one for one in sessions if (request := sessions[one].held) and request.reply_to == event.reply_to)
+    member_id = next(held, None)
+    return None if member_id is None else take_held(turn, member_id)
+
+
+def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
+    """The held heartbeat of the member, which is no longer held; None if there is none."""
+    session = turn.group.sessions[member_id]
+    request, session.held = session.held, None
+    turn.cancel_timer(HoldTimer(member_id=member_id))
+    return request
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def on_connection_closed(turn: Turn, connection: int) -> None:
+    """A client has closed a connection: members that sent their last heartbeat on it must send another one within their
+    grace."""
+    group = turn.group
+    for member_id, session in group.sessions.items():
+        if session.connection != connection or session.resumes:
+            continue
+        grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
+        if grace_ms and not group.is_away(member_id):
+            session.closed_at_ms = turn.now_ms
+            turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
+
+
+def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
+    """No request has arrived since the member's connection was closed: its process has ended. Nothing is concluded if
+    half of the members, and two at least, lost their connections at the same time: then a proxy may have ended."""
+    group = turn.group
+    closed_at_ms = group.sessions[member_id].closed_at_ms
+    if closed_at_ms is None:
+        return
+    grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
+    times = (session.closed_at_ms for session in group.sessions.values())
+    together = sum(1 for one in times if one is not None and abs(one - closed_at_ms) <= grace_ms)
+    if together < 2 or 2 * together < len(group.members):
+        remove_member(turn, member_id, may_run=False, waits=True)
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
+    """Process the timer ``key`` that has fired; do nothing if its deadline was moved to a later time or removed
+    meanwhile. Returns the heartbeat whose hold has ended, if there is one."""
+    group = turn.group
+    deadline_ms = group.deadlines.get(key)
+    if deadline_ms is None or turn.now_ms < deadline_ms:
+        return None  # the timer was moved or cancelled after it fired
+    del group.deadlines[key]
+    match key:
+        case HoldTimer(member_id=member_id):
+            return take_held(turn, member_id)
+        case SessionTimer(member_id=member_id):
+            remove_member(turn, member_id, may_run=False, waits=True)
+        case RevocationTimer(member_id=member_id):
+            remove_member(turn, member_id, may_run=True, waits=True)
+        case ConnectionTimer(member_id=member_id):
+            on_connection_grace_over(turn, member_id)
+        case ReleaseTimer(member_id=member_id):
+            release_held(turn, member_id)
+        case DelayTimer():
+            turn.bump()
+        case ComputeTimer():
+            on_compute_due(turn)
+        case ComputationTimer():
+            on_computation_late(turn)
+    return None
+
+
+# -- the group ---------------------------------------------------------------------------------------------------------
+
+
+def delete_group(turn: Turn, request: DeleteGroup) -> None:
+    """Delete a group without members.
+
+    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    """
+    group = turn.group
+    if group.is_nonexistent:
+        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
+    if group.members:
+        raise ConnectRefusal(
+            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
+        )
+    for member_id in sorted(group.departed):
+        forget_departed(turn, member_id)
+    if group.configured is not None:
+        turn.write(ConfiguredRemoved())
+    if group.configs:
+        turn.write(ConfigsRemoved())
+    if group.metadata is not None:
+        turn.write(GroupRemoved())
+    turn.cancel_timer(ComputeTimer())
+    turn.reply(request.reply_to, ChangeResponse())
+
+
+def refusal_response(request: Request, error: ConnectErrorCode, message: str | None = None) -> Response:
+    """The response that refuses ``request`` with ``error``."""
+    match request:
+        case Heartbeat():
+            return HeartbeatResponse(error=error, message=message, member_epoch=MemberEpoch(request.member_epoch))
+        case PrepareAssignment():
+            return PrepareAssignmentResponse(error=error, message=message)
+        case InstallAssignment():
+            return InstallAssignmentResponse(error=error, message=message)
+        case DescribeGroup():
+            return DescribeGroupResponse(error=error, message=message)
+        case RemoveMember() | SetGroupConfigs() | DeleteGroup():
+            return ChangeResponse(error=error, message=message)

@@ -1,0 +1,451 @@
+"""Members join, return, change their metadata, leave and are removed."""
+
+from dataclasses import replace
+
+from coterie.groups.connect.assignor_choice import unsupported_reason
+from coterie.groups.connect.computation import on_member_gone
+from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.messages import (
+    JOIN,
+    LEAVE,
+    LEAVE_BRIEFLY,
+    NO_EPOCH,
+    Assignor,
+    ConfiguredWritten,
+    ConnectErrorCode,
+    ConnectionTimer,
+    CurrentAssignment,
+    CurrentRemoved,
+    Heartbeat,
+    HeartbeatResponse,
+    HoldTimer,
+    MemberDeparted,
+    MemberMetadata,
+    MemberRemoved,
+    Reason,
+    ReleaseTimer,
+    RevocationTimer,
+    SessionTimer,
+    TargetRemoved,
+    TargetWritten,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.request_checks import check_member
+from coterie.groups.connect.state import Group, Idle, Session
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import TargetOfMember
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def join(turn: Turn, request: Heartbeat) -> None:
+    """Add the sender of ``request`` to the group, or let it join again.
+
+    :raises ConnectRefusal: when the group cannot accept it, or the request is older than one that was processed.
+    """
+    group = turn.group
+    member_id = request.member_id
+    if member_id in group.members:
+        rejoin(turn, request)
+        return
+    departed = group.departed.get(member_id)
+    if departed is not None:
+        check_number(request, departed.request_number)
+    holder = None if request.instance_id is None else group.static_member(request.instance_id)
+    if holder is None:
+        join_as_new_member(turn, request)
+    elif group.is_away(holder):
+        replace_static_member(turn, request, holder)
+    else:
+        raise ConnectRefusal(
+            ConnectErrorCode.UNRELEASED_INSTANCE_ID,
+            f"the instance id {request.instance_id} belongs to the member {holder}, which has not left; it is free at "
+            f"the end of its session ({group.members[holder].session_timeout_ms} ms after its last heartbeat)",
+        )
+
+
+def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
+    """Add a member, which may be one that returns.
+
+    :raises ConnectRefusal: when the group cannot accept it.
+    """
+    group = turn.group
+    if len(group.members) >= group.settings.group_size_max:
+        raise ConnectRefusal(
+            ConnectErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"group {group.group_id} has its greatest number of members, {group.settings.group_size_max}",
+        )
+    metadata = new_metadata(turn, request)
+    check_assignors(group, metadata)
+    check_config_topic(group, request)
+    returned = returning_member(group, request)
+    is_first = not group.has_present_member()
+    turn.bump()
+    turn.write(
+        replace(
+            metadata,
+            group_epoch=turn.new_group_epoch,
+            joined_epoch=turn.new_group_epoch,
+            former=NO_JOBS if returned is None else returned.jobs,
+        )
+    )
+    turn.write(
+        CurrentAssignment(
+            member_id=metadata.member_id,
+            member_epoch=JOIN,
+            previous_epoch=JOIN,
+            request_number=request.request_number,
+        )
+    )
+    turn.write(
+        TargetWritten(member_id=metadata.member_id, assignment_epoch=NO_EPOCH, target=TargetOfMember(jobs=NO_JOBS))
+    )
+    if returned is not None:
+        forget_departed(turn, returned.member_id)
+    group.sessions[metadata.member_id] = Session()
+    group.failed_members.discard(metadata.member_id)
+    if is_first and isinstance(group.computation, Idle) and group.settings.initial_rebalance_delay_ms:
+        group.computation = Idle(turn.now_ms + group.settings.initial_rebalance_delay_ms)
+
+
+def rejoin(turn: Turn, request: Heartbeat) -> None:
+    """Let a member join again: it has stopped all its jobs. It keeps its target assignment, so it receives its own jobs
+    again. A repeated join changes nothing, or every heartbeat before the first target would be a new join; nor does
+    that of a static member that left for a short time.
+
+    :raises ConnectRefusal: when the new metadata do not fit the group, or the request is older than one that was
+        processed.
+    """
+    group = turn.group
+    member_id = request.member_id
+    current, before = group.currents[member_id], group.members[member_id]
+    check_number(request, group.sessions[member_id].request_number)
+    metadata = new_metadata(turn, request)
+    check_assignors(group, metadata)
+    check_config_topic(group, request)
+    is_changed = is_target_affected(before, metadata) or has_reason(request)
+    is_repeated = current.member_epoch == JOIN and not current.held
+    was_away = current.member_epoch == LEAVE_BRIEFLY
+    if is_changed or not (is_repeated or was_away):
+        turn.bump()
+    metadata = replace(
+        metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=before.former
+    )
+    if metadata != replace(before, group_epoch=metadata.group_epoch):
+        turn.write(metadata)
+    if not is_repeated:
+        turn.write(
+            CurrentAssignment(
+                member_id=member_id, member_epoch=JOIN, previous_epoch=JOIN, request_number=request.request_number
+            )
+        )
+        turn.cancel_timer(RevocationTimer(member_id=member_id))
+        group.failed_members.discard(member_id)
+        on_member_gone(turn, member_id)  # it no longer computes
+
+
+def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
+    """Let a new member id take the place of the static member ``holder``, which left for a short time: target
+    assignment and order of joining pass to it.
+
+    :raises ConnectRefusal: when its metadata do not fit the group.
+    """
+    group = turn.group
+    before, target = group.members[holder], group.targets[holder]
+    metadata = new_metadata(turn, request)
+    check_assignors(group, metadata, instead_of=holder)
+    check_config_topic(group, request)
+    if is_target_affected(before, metadata) or has_reason(request):
+        turn.bump()
+    drop_records(turn, holder)
+    turn.write(
+        replace(metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=before.former)
+    )
+    turn.write(
+        CurrentAssignment(
+            member_id=metadata.member_id,
+            member_epoch=JOIN,
+            previous_epoch=JOIN,
+            request_number=request.request_number,
+        )
+    )
+    turn.write(replace(target, member_id=metadata.member_id))
+    group.sessions[metadata.member_id] = Session()
+
+
+def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
+    """The departed member that ``request`` brings back: with the same member id, which acknowledges that all its jobs
+    have stopped; or, if none of its jobs may still run, with the same instance id or the same URL. None if there is no
+    such member."""
+    departed = group.departed.get(request.member_id)
+    if departed is not None:
+        return departed
+    for _, one in sorted(group.departed.items()):
+        is_same_instance = request.instance_id is not None and request.instance_id == one.instance_id
+        is_same_url = one.instance_id is None and bool(request.url) and request.url == one.url
+        if (is_same_instance or is_same_url) and not one.held:
+            return one
+    return None
+
+
+def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
+    """The metadata that a join says; the epochs are those before this step."""
+    group = turn.group
+    assert request.rebalance_timeout_ms is not None
+    return MemberMetadata(
+        member_id=request.member_id,
+        group_epoch=group.group_epoch,
+        joined_epoch=group.group_epoch,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        url=request.url or WorkerUrl(""),
+        name=request.name or "",
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=group.settings.session_timeout_ms,
+        connection_grace_ms=max(0, request.connection_grace_ms or 0),
+        server_assignor=request.server_assignor,
+        client_assignors=without_reasons(request.client_assignors or ()),
+        claims=None if request.claims is None else request.claims.jobs,
+        draining=bool(request.draining),
+    )
+
+
+# -- changes of metadata -----------------------------------------------------------------------------------------------
+
+
+def update_metadata(turn: Turn, request: Heartbeat) -> None:
+    """Take over the metadata that a heartbeat of a member changes. The group epoch rises if they affect the target.
+
+    :raises ConnectRefusal: when the new metadata do not fit the group; all of the request is refused then.
+    """
+    group = turn.group
+    before = group.members[request.member_id]
+    changes: dict[str, object] = {
+        name: value
+        for name, value in (
+            ("rebalance_timeout_ms", request.rebalance_timeout_ms),
+            ("url", request.url),
+            ("name", request.name),
+            ("connection_grace_ms", request.connection_grace_ms),
+            ("draining", request.draining),
+        )
+        if value is not None
+    }
+    if request.claims is not None:
+        changes["claims"] = request.claims.jobs
+    if request.client_assignors:
+        changes |= {"client_assignors": without_reasons(request.client_assignors), "server_assignor": None}
+    elif request.server_assignor is not None:
+        changes |= {"client_assignors": (), "server_assignor": request.server_assignor}
+    if request.instance_id not in (None, before.instance_id):
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_INSTANCE_ID,
+            f"member {request.member_id} joined with the instance id {before.instance_id}, which cannot change; the "
+            "worker must join with another member id",
+        )
+    metadata = replace(before, **changes) if changes else before  # type: ignore[arg-type]
+    if is_target_affected(before, metadata) or has_reason(request):
+        check_assignors(group, metadata)
+        turn.bump()
+    if metadata != before:
+        turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
+
+
+def is_target_affected(before: MemberMetadata, after: MemberMetadata) -> bool:
+    """Whether the change of a member's metadata requires a new target assignment."""
+    return (before.client_assignors, before.server_assignor, before.claims, before.draining) != (
+        after.client_assignors,
+        after.server_assignor,
+        after.claims,
+        after.draining,
+    )
+
+
+def has_reason(request: Heartbeat) -> bool:
+    """Whether the request asks for a new target assignment by the reason of an assignor."""
+    return any(assignor.reason != Reason.NONE for assignor in request.client_assignors or ())
+
+
+def without_reasons(assignors: tuple[Assignor, ...]) -> tuple[Assignor, ...]:
+    """The assignors as they are stored: a reason concerns one computation."""
+    return tuple(replace(one, reason=Reason.NONE) if one.reason != Reason.NONE else one for one in assignors)
+
+
+def keep_reasons(group: Group, request: Heartbeat) -> None:
+    """Keep the reasons in ``request`` for the next computation."""
+    given = {one.name: one.reason for one in request.client_assignors or () if one.reason != Reason.NONE}
+    if given:
+        group.reasons[request.member_id] = given
+
+
+def take_configured(turn: Turn, request: Heartbeat) -> None:
+    """Take over the configured jobs that the leader reports. Other members' reports are ignored, and so is a report
+    with a lower config offset than the same leader's last one."""
+    group = turn.group
+    reported = request.configured
+    turn.appoint_leader()
+    if reported is None or request.member_id != turn.new_leader:
+        return
+    known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id or bytes(16)
+    if (
+        known is not None
+        and known.leader_epoch == turn.new_leader_epoch
+        and (reported.config_offset < known.configured.config_offset or reported == known.configured)
+    ):
+        return
+    if known is not None and reported.jobs != known.configured.jobs:
+        turn.bump()
+    turn.write(
+        ConfiguredWritten(
+            group_epoch=turn.new_group_epoch,
+            config_topic_id=topic_id,
+            leader_epoch=turn.new_leader_epoch,
+            configured=reported,
+        )
+    )
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+def leave(turn: Turn, request: Heartbeat) -> None:
+    """Let a member leave: its jobs have stopped. With LEAVE they are assigned to others at once; with LEAVE_BRIEFLY
+    they wait for the scheduled rebalance delay, and a static member even stays in the group until its session ends.
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, or STALE_REQUEST.
+    """
+    group = turn.group
+    member_id = request.member_id
+    check_member(group, member_id)
+    check_number(request, group.sessions[member_id].request_number)
+    current = group.currents[member_id]
+    if request.member_epoch == LEAVE:
+        remove_member(turn, member_id, may_run=False, waits=False)
+    elif group.members[member_id].instance_id is None:
+        remove_member(turn, member_id, may_run=False, waits=True)
+    else:
+        session = group.sessions[member_id]
+        session.request_number = max(session.request_number, request.request_number)
+        turn.write(
+            replace(
+                current,
+                member_epoch=LEAVE_BRIEFLY,
+                previous_epoch=LEAVE_BRIEFLY,
+                assigned=NO_JOBS,
+                pending=NO_JOBS,
+                job_epochs={},
+                request_number=session.request_number,
+            )
+        )
+        end_hold(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
+        turn.cancel_timer(RevocationTimer(member_id=member_id))
+        turn.cancel_timer(ConnectionTimer(member_id=member_id))
+        on_member_gone(turn, member_id)
+    turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
+
+
+def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool) -> None:
+    """Remove a member; the group epoch rises. If its jobs ``may_run`` there still, they stay held until its session
+    would have ended. If the group ``waits`` for it, its jobs are deferred."""
+    group = turn.group
+    metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
+    held = current.held if may_run else NO_JOBS
+    jobs = NO_JOBS
+    if waits:
+        # A static member that left for a short time has no jobs: its target says which ones wait for it.
+        jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY else current.assigned
+    if held or jobs:
+        turn.write(
+            MemberDeparted(
+                member_id=member_id,
+                instance_id=metadata.instance_id,
+                url=metadata.url,
+                jobs=jobs,
+                held=held,
+                held_until_ms=session.ends_at_ms,
+                left_at_ms=turn.now_ms,
+                deadline_ms=None,
+                request_number=session.request_number,
+            )
+        )
+    turn.bump()
+    end_hold(turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message="member removed"))
+    drop_records(turn, member_id)
+    if held:
+        turn.set_timer(ReleaseTimer(member_id=member_id), session.ends_at_ms)
+
+
+def drop_records(turn: Turn, member_id: MemberId) -> None:
+    """Remove the records and the soft state of a member."""
+    group = turn.group
+    turn.write(MemberRemoved(member_id=member_id))
+    turn.write(TargetRemoved(member_id=member_id))
+    turn.write(CurrentRemoved(member_id=member_id))
+    del group.sessions[member_id]
+    group.reasons.pop(member_id, None)
+    group.failed_members.discard(member_id)
+    for key in (SessionTimer, RevocationTimer, HoldTimer, ConnectionTimer):
+        turn.cancel_timer(key(member_id=member_id))
+    on_member_gone(turn, member_id)
+
+
+def end_hold(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> None:
+    """Send ``response`` to the held heartbeat of the member, if there is one."""
+    session = turn.group.sessions[member_id]
+    if session.held is not None:
+        turn.reply(session.held.reply_to, response)
+        session.held = None
+        turn.cancel_timer(HoldTimer(member_id=member_id))
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def check_number(request: Heartbeat, last: int) -> None:
+    """Check that ``request`` is newer than the request with the number ``last``.
+
+    :raises ConnectRefusal: STALE_REQUEST.
+    """
+    if request.request_number and request.request_number <= last:
+        raise ConnectRefusal(
+            ConnectErrorCode.STALE_REQUEST,
+            f"the request has the number {request.request_number}, and the coordinator has processed {last}",
+        )
+
+
+def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: MemberId | None = None) -> None:
+    """Check that the group can work with the assignors of a new member, or of a member with new metadata.
+
+    :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR.
+    """
+    name = metadata.server_assignor
+    if name is not None and name not in group.settings.server_assignors:
+        known = ", ".join(group.settings.server_assignors) or "none"
+        raise ConnectRefusal(
+            ConnectErrorCode.UNSUPPORTED_ASSIGNOR, f"the coordinator has no assignor {name}; it has: {known}"
+        )
+    replaced = (metadata.member_id, instead_of)
+    others = [one for one in group.in_order_of_joining() if one.member_id not in replaced]
+    reason = unsupported_reason(others, metadata)
+    if reason is not None:
+        raise ConnectRefusal(ConnectErrorCode.UNSUPPORTED_ASSIGNOR, reason)
+
+
+def check_config_topic(group: Group, request: Heartbeat) -> None:
+    """Check that a member that joins reads the config topic of the group's leader.
+
+    :raises ConnectRefusal: INVALID_REQUEST, when it reads another topic.
+    """
+    known, topic_id = group.configured, request.config_topic_id
+    if known is None or topic_id is None or group.leader in (None, request.member_id):
+        return
+    if topic_id != known.config_topic_id:
+        raise ConnectRefusal(
+            ConnectErrorCode.INVALID_REQUEST,
+            f"this worker reads the config topic with the id {topic_id.hex()}, and the group's leader reads the one "
+            f"with the id {known.config_topic_id.hex()}; check config.storage.topic and bootstrap.servers of the "
+            "worker",
+        )

@@ -1,0 +1,60 @@
+"""The next step of one member towards its target assignment (K848C, "Reconciliation of the group").
+
+A member first gives back what it has to give back, and receives new jobs only afterwards: one response never both
+revokes and assigns. A job is assigned as soon as it is free; no job waits for any other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from coterie.groups.connect.messages import CurrentAssignment
+from coterie.nouns.ids import GroupEpoch, MemberEpoch
+from coterie.nouns.jobs import Job, Jobs
+
+
+def reconcile(
+    current: CurrentAssignment,
+    *,
+    target: Jobs,
+    assignment_epoch: GroupEpoch,
+    request_epoch: MemberEpoch,
+    owned: Jobs | None,
+    is_free: Callable[[Job], bool],
+) -> CurrentAssignment:
+    """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
+
+    ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
+    is not among them has stopped there. None if it reports no jobs: then nothing is acknowledged. ``is_free`` says
+    whether no member has a job: a job that this member has itself is not free.
+    """
+    pending, to_revoke = current.pending, current.assigned - target
+    if owned is not None:
+        pending &= owned
+        to_revoke &= owned  # the member has stopped the other ones, or never received them
+    pending |= to_revoke
+    kept = current.assigned & target
+    if pending:
+        # A job that was assigned in a response that was lost: it is assigned again after the revocation.
+        kept = kept if owned is None else kept & owned
+        return _changed(current, kept, pending, current.job_epochs)
+    missing = target - kept
+    assigned = kept | Jobs.of(job for job in missing if is_free(job)) if missing else kept
+    epoch = MemberEpoch(assignment_epoch)
+    job_epochs = current.job_epochs
+    if new := assigned - kept:
+        job_epochs = {**job_epochs, assignment_epoch: job_epochs.get(assignment_epoch, Jobs()) | new}
+    reconciled = _changed(current, assigned, pending, job_epochs)
+    if epoch == current.member_epoch:
+        return reconciled
+    return replace(reconciled, member_epoch=epoch, previous_epoch=request_epoch)
+
+
+def _changed(
+    current: CurrentAssignment, assigned: Jobs, pending: Jobs, job_epochs: Mapping[GroupEpoch, Jobs]
+) -> CurrentAssignment:
+    """``current`` with these jobs; the epochs of other jobs are dropped."""
+    if assigned == current.assigned and pending == current.pending:
+        return current
+    held = assigned | pending
+    remaining = {epoch: left for epoch, jobs in job_epochs.items() if (left := jobs & held)}
+    return replace(current, assigned=assigned, pending=pending, job_epochs=remaining)

@@ -1,0 +1,102 @@
+"""The checks of requests that do not depend on the other members (K848C, "Request Validation")."""
+
+from coterie.groups.connect.messages import (
+    JOIN,
+    LEAVE_BRIEFLY,
+    Assignor,
+    ConnectErrorCode,
+    Heartbeat,
+    InstallAssignment,
+    PrepareAssignment,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.state import Group
+from coterie.nouns.ids import MemberId
+
+ASSIGNORS_MAX = 16
+"""The greatest number of assignors of one member: each is stored with the member."""
+METADATA_SIZE_MAX = 64 * 1024
+"""The greatest size in bytes of a member's metadata for all its assignors, and the greatest length of its ids, URL and
+name together."""
+
+
+def check_heartbeat(group: Group, request: Heartbeat) -> None:
+    """Check the fields of a heartbeat.
+
+    :raises ConnectRefusal: INVALID_REQUEST, for a field with an invalid value, or a join without a required field.
+    """
+    _require(bool(group.group_id), "the group id is empty")
+    _require(bool(request.member_id), "the member id is empty: a worker creates its own id when its process starts")
+    _require(request.member_epoch >= LEAVE_BRIEFLY, f"the member epoch {request.member_epoch} is below -2")
+    _require(request.request_number >= 0, f"the request number {request.request_number} is below 0")
+    _require(request.max_wait_ms >= 0, f"MaxWaitMs is {request.max_wait_ms}; it must not be below 0")
+    _require(request.instance_id != "", "the instance id is empty")
+    timeout_ms = request.rebalance_timeout_ms
+    _require(timeout_ms is None or timeout_ms > 0, f"RebalanceTimeoutMs is {timeout_ms}; it must be above 0")
+    if request.client_assignors:
+        _require(request.server_assignor is None, "ServerAssignor and ClientAssignors cannot be used together")
+        _check_assignors(request.client_assignors)
+    texts = (request.member_id, request.instance_id, request.url, request.name, request.client_id)
+    size = sum(len(text) for text in texts if text is not None)
+    size += sum(len(assignor.metadata) + len(assignor.name) for assignor in request.client_assignors or ())
+    _require(size <= METADATA_SIZE_MAX, f"ids, URL, name and metadata have {size} bytes; at most {METADATA_SIZE_MAX}")
+    if request.member_epoch == JOIN:
+        _require(timeout_ms is not None, "a join needs RebalanceTimeoutMs")
+        _require(request.owned is not None, "a join needs ConnectorsAndTasks")
+        _require(not request.owned, "a worker that joins owns no jobs: it must stop all jobs first")
+
+
+def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
+    """Check the assignors of a heartbeat.
+
+    :raises ConnectRefusal: INVALID_REQUEST, for too many assignors, a repeated or empty name, or invalid versions.
+    """
+    _require(len(assignors) <= ASSIGNORS_MAX, f"{len(assignors)} assignors are listed; at most {ASSIGNORS_MAX}")
+    _require(len({one.name for one in assignors}) == len(assignors), "an assignor is listed twice")
+    for one in assignors:
+        _require(bool(one.name), "the name of an assignor is empty")
+        _require(one.minimum_version >= -1, f"assignor {one.name}: MinimumVersion {one.minimum_version} is below -1")
+        _require(
+            one.maximum_version >= max(0, one.minimum_version),
+            f"assignor {one.name}: MaximumVersion {one.maximum_version} is below 0 or below MinimumVersion",
+        )
+        _require(
+            one.minimum_version <= one.version <= one.maximum_version,
+            f"assignor {one.name}: Version {one.version} is not between MinimumVersion and MaximumVersion",
+        )
+
+
+def check_computing_request(group: Group, request: PrepareAssignment | InstallAssignment) -> None:
+    """Check group, member and epochs of a request that a computing member sends.
+
+    :raises ConnectRefusal: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
+    """
+    _require(bool(group.group_id), "the group id is empty")
+    _require(bool(request.member_id), "the member id is empty")
+    _require(request.member_epoch >= 0, f"the member epoch {request.member_epoch} is below 0")
+    if group.metadata is None:
+        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
+    check_member(group, request.member_id)
+    epoch = group.currents[request.member_id].member_epoch
+    if request.member_epoch != epoch:
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_MEMBER_EPOCH,
+            f"the request has the member epoch {request.member_epoch}, and the member has {epoch}",
+        )
+
+
+def check_member(group: Group, member_id: MemberId) -> None:
+    """Check that the member is in the group.
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
+    """
+    if member_id not in group.members:
+        raise ConnectRefusal(
+            ConnectErrorCode.UNKNOWN_MEMBER_ID,
+            f"member {member_id} is not in group {group.group_id}; it must stop its jobs and join with the epoch 0",
+        )
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConnectRefusal(ConnectErrorCode.INVALID_REQUEST, message)

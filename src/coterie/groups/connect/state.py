@@ -1,0 +1,362 @@
+"""The state of a connect group's coordinator, hard and soft; `apply` writes the hard state, `check` asserts invariants.
+
+Hard state is what was written to the log: the group's epochs, the configured jobs, each member's metadata, target and
+current assignment, and the members that have departed. Soft state is what the members' next requests restore: sessions,
+held responses, and the computation in progress.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.groups.connect.messages import (
+    LEAVE_BRIEFLY,
+    NO_EPOCH,
+    NO_LEADER_EPOCH,
+    ConfigsRemoved,
+    ConfigsWritten,
+    ConfiguredRemoved,
+    ConfiguredWritten,
+    CurrentAssignment,
+    CurrentRemoved,
+    DepartedRemoved,
+    GroupMetadata,
+    GroupRemoved,
+    GroupState,
+    Heartbeat,
+    MemberDeparted,
+    MemberMetadata,
+    MemberRemoved,
+    Record,
+    TargetRemoved,
+    TargetWritten,
+    TimerKey,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberEpoch, MemberId
+from coterie.nouns.jobs import NO_JOBS, Job, Jobs
+from coterie.nouns.target_assignments import GroupSnapshot
+
+# -- soft state --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """What the coordinator knows of a member since the last load, beside the records."""
+
+    request_number: int = 0
+    """The number of the member's last request."""
+    owned: Jobs | None = None
+    """The jobs that the member last reported; None before its first report."""
+    config_offset: ConfigOffset = ConfigOffset(-1)
+    """How far the worker has read the config topic."""
+    config_topic_id: bytes | None = None
+    connection: int | None = None
+    """The connection of the member's last request; None before the first one."""
+    closed_at_ms: int | None = None
+    """When that connection was closed; None while it is open."""
+    resumes: bool = False
+    """Whether the member's process is about to replace itself."""
+    ends_at_ms: int = 0
+    """The end of the session, unless another request arrives."""
+    held: Heartbeat | None = None
+    """The heartbeat whose response is held."""
+    told_jobs: Jobs | None = None
+    """The assignment in the last response that had one."""
+    told_leader_epoch: LeaderEpoch | None = None
+    told_session_timeout_ms: int | None = None
+    """The session timeout in the last response that had one."""
+    told_computation: "Chosen | None" = None
+    """The computation for which the last response asked the member to compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No computation is in progress. With ``until_ms``, none begins before that time."""
+
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chosen:
+    """A member was chosen, and has not asked for the state of the group."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The chosen member has received ``snapshot`` and computes."""
+
+    member_id: MemberId
+    snapshot: GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputesHere:
+    """An assignor of the coordinator computes."""
+
+    snapshot: GroupSnapshot
+
+
+Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
+
+
+class Group:
+    """One connect group. Only `apply` writes the hard state and the two indexes that follow from it."""
+
+    def __init__(self, group_id: GroupId, broker_settings: ConnectGroupSettings) -> None:
+        self.group_id = group_id
+        self._broker_settings = broker_settings
+        # hard state: written to the log
+        self.metadata: GroupMetadata | None = None
+        """None for a group that does not exist."""
+        self.configured: ConfiguredWritten | None = None
+        """None before the first leader has reported the configured jobs."""
+        self.members: dict[MemberId, MemberMetadata] = {}
+        self.targets: dict[MemberId, TargetWritten] = {}
+        self.currents: dict[MemberId, CurrentAssignment] = {}
+        self.departed: dict[MemberId, MemberDeparted] = {}
+        self.configs: Mapping[str, str] = {}
+        # follow from the hard state; kept because each job is looked up often
+        self.holder: dict[Job, MemberId] = {}
+        """The member on which a job may run: no other member may get it."""
+        self.second_holders: dict[Job, set[MemberId]] = {}
+        """Further holders of a job, which only a load can find."""
+        self.target_owner: dict[Job, MemberId] = {}
+        """The member that is to have a job."""
+        self.settings = broker_settings
+        """The broker's settings with the configs of this group."""
+        # soft state
+        self.freed: list[Job] = []
+        """Jobs that `apply` has found to be free since a step last took them."""
+        self.sessions: dict[MemberId, Session] = {}
+        self.computation: Computation = Idle()
+        self.failed_members: set[MemberId] = set()
+        """Members whose computation failed and that are passed over."""
+        self.failures = 0
+        """The number of failed rounds through all members since the last installed target."""
+        self.computed_at_ms: int | None = None
+        """When the last computation ended; None before the first one."""
+        self.installed: tuple[MemberId, GroupEpoch] | None = None
+        """The member that installed the last target, and the group epoch of its request."""
+        self.reasons: dict[MemberId, Mapping[str, int]] = {}
+        """Reasons that members gave and that no computation has received, by member and assignor."""
+        self.deadlines: dict[TimerKey, int] = {}
+        """The time, in ms, of each timer that is set."""
+
+    @property
+    def group_epoch(self) -> GroupEpoch:
+        return self.metadata.group_epoch if self.metadata is not None else NO_EPOCH
+
+    @property
+    def assignment_epoch(self) -> GroupEpoch:
+        return self.metadata.assignment_epoch if self.metadata is not None else NO_EPOCH
+
+    @property
+    def leader(self) -> MemberId | None:
+        return self.metadata.leader if self.metadata is not None else None
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.metadata.leader_epoch if self.metadata is not None else NO_LEADER_EPOCH
+
+    @property
+    def configured_jobs(self) -> Jobs:
+        return self.configured.configured.jobs if self.configured is not None else NO_JOBS
+
+    @property
+    def config_offset(self) -> ConfigOffset:
+        return self.configured.configured.config_offset if self.configured is not None else ConfigOffset(-1)
+
+    @property
+    def is_nonexistent(self) -> bool:
+        """Whether the group does not exist. A shell need not keep the state of such a group."""
+        return self.metadata is None and not self.configs
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether a target assignment has to be computed: the metadata are newer than it, and a leader has reported
+        what is configured."""
+        return self.group_epoch > self.assignment_epoch and self.configured is not None
+
+    def in_order_of_joining(self) -> list[MemberMetadata]:
+        """The members, the one that joined first first."""
+        return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
+
+    def is_away(self, member_id: MemberId) -> bool:
+        """Whether the static member has left for a short time."""
+        return self.currents[member_id].member_epoch == LEAVE_BRIEFLY
+
+    def has_present_member(self) -> bool:
+        """Whether a member is in the group that has not left for a short time."""
+        return any(current.member_epoch != LEAVE_BRIEFLY for current in self.currents.values())
+
+    def target_epoch(self, member_id: MemberId) -> GroupEpoch | None:
+        """The assignment epoch that the member is to reach; None while no target was computed since it joined."""
+        computed = self.targets[member_id].assignment_epoch > NO_EPOCH
+        is_included = computed or self.assignment_epoch >= self.members[member_id].joined_epoch
+        return self.assignment_epoch if is_included else None
+
+    def static_member(self, instance_id: InstanceId) -> MemberId | None:
+        """The member id of the static member ``instance_id``; None if there is none."""
+        return next((one.member_id for one in self.members.values() if one.instance_id == instance_id), None)
+
+    def state(self) -> GroupState:
+        """The group's state, derived from its epochs and its members' assignments."""
+        if not self.members:
+            return GroupState.EMPTY
+        if self.needs_target:
+            return GroupState.ASSIGNING
+        if all(self.has_reached_target(member_id) for member_id in self.members):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def has_reached_target(self, member_id: MemberId) -> bool:
+        """Whether the member is at its target epoch, with exactly the jobs of its target assignment. A static member
+        that has left for a short time has nothing to reach."""
+        current, epoch = self.currents[member_id], self.target_epoch(member_id)
+        if current.member_epoch == LEAVE_BRIEFLY:
+            return True
+        if epoch is None:
+            return self.configured is None
+        return (
+            current.member_epoch == MemberEpoch(epoch)
+            and not current.pending
+            and current.assigned == self.targets[member_id].target.jobs
+        )
+
+    def held_by(self, member_id: MemberId) -> Jobs:
+        """The jobs that may run on this member, or may still run on it after its departure."""
+        current, departed = self.currents.get(member_id), self.departed.get(member_id)
+        return (current.held if current is not None else NO_JOBS) | (departed.held if departed is not None else NO_JOBS)
+
+    def use_configs(self, configs: Mapping[str, str]) -> None:
+        """Replace the configs of the group."""
+        self.configs = configs
+        self.settings = self._broker_settings.with_configs(configs)
+
+
+# -- hard state --------------------------------------------------------------------------------------------------------
+
+
+def apply(group: Group, record: Record) -> None:
+    """Change the hard state as ``record`` says. Hard state is changed by this function only, live and at replay."""
+    match record:
+        case CurrentAssignment() | CurrentRemoved() | MemberDeparted() | DepartedRemoved():
+            _apply_holding(group, record)
+        case TargetWritten(member_id=member_id):
+            _replace_target(group, member_id, record)
+        case TargetRemoved(member_id=member_id):
+            _replace_target(group, member_id, None)
+        case MemberMetadata(member_id=member_id):
+            group.members[member_id] = record
+        case MemberRemoved(member_id=member_id):
+            group.members.pop(member_id, None)
+        case GroupMetadata() | GroupRemoved():
+            group.metadata = record if isinstance(record, GroupMetadata) else None
+        case ConfiguredWritten() | ConfiguredRemoved():
+            group.configured = record if isinstance(record, ConfiguredWritten) else None
+        case ConfigsWritten() | ConfigsRemoved():
+            group.use_configs(record.configs if isinstance(record, ConfigsWritten) else {})
+
+
+def _apply_holding(group: Group, record: CurrentAssignment | CurrentRemoved | MemberDeparted | DepartedRemoved) -> None:
+    """Apply a record of the jobs that one member holds, and update the indexes of the jobs' holders.
+
+    Records of a step that was not written completely may name two holders of a job: the job is free when both have
+    released it."""
+    member_id = record.member_id
+    before = group.held_by(member_id)
+    match record:
+        case CurrentAssignment():
+            group.currents[member_id] = record
+        case CurrentRemoved():
+            group.currents.pop(member_id, None)
+        case MemberDeparted():
+            group.departed[member_id] = record
+        case DepartedRemoved():
+            group.departed.pop(member_id, None)
+    after = group.held_by(member_id)
+    for job in after - before:
+        if group.holder.setdefault(job, member_id) != member_id:
+            group.second_holders.setdefault(job, set()).add(member_id)
+    for job in before - after:
+        _release(group, job, member_id)
+
+
+def _release(group: Group, job: Job, member_id: MemberId) -> None:
+    """The member no longer holds the job."""
+    others = group.second_holders.get(job, set())
+    if group.holder[job] != member_id:
+        others.discard(member_id)
+    elif others:
+        group.holder[job] = min(others)
+        others.discard(min(others))
+    else:
+        del group.holder[job]
+        group.freed.append(job)
+    if not others:
+        group.second_holders.pop(job, None)
+
+
+def _replace_target(group: Group, member_id: MemberId, record: TargetWritten | None) -> None:
+    """Replace the target of the member by ``record``, or remove it."""
+    former = group.targets.pop(member_id, None)
+    before = former.target.jobs if former is not None else NO_JOBS
+    after = record.target.jobs if record is not None else NO_JOBS
+    for job in before - after:
+        if group.target_owner.get(job) == member_id:
+            del group.target_owner[job]
+    for job in after - before:
+        group.target_owner[job] = member_id
+    if record is not None:
+        group.targets[member_id] = record
+
+
+def index_targets(group: Group) -> None:
+    """Build the index of target owners again: a target that was written in part may have given a job to two members."""
+    group.target_owner = {job: member_id for member_id, written in group.targets.items() for job in written.target.jobs}
+
+
+# -- invariants --------------------------------------------------------------------------------------------------------
+
+
+def check(group: Group) -> None:
+    """Assert those invariants whose check costs the same for every size of the group. Called after each step."""
+    assert group.assignment_epoch <= group.group_epoch, "no target is newer than the metadata"
+    assert len(group.members) == len(group.targets) == len(group.currents), "each member has records 5, 6 and 7"
+    assert group.leader is None or group.leader in group.members, "the leader is a member"
+    match group.computation:
+        case Chosen(member_id=member_id) | Prepared(member_id=member_id):
+            assert member_id in group.members, "the chosen member is in the group"
+        case _:
+            pass
+
+
+def check_all(group: Group) -> None:
+    """Assert all invariants, with a walk over members and jobs. Called by tests and by the simulator."""
+    check(group)
+    assert group.members.keys() == group.targets.keys() == group.currents.keys() == group.sessions.keys()
+    assert not group.members.keys() & group.departed.keys(), "a member has not departed"
+    holders: dict[Job, MemberId] = {}
+    for member_id in sorted(group.currents.keys() | group.departed.keys()):
+        for job in group.held_by(member_id):
+            assert job not in holders, f"{job} is held by {holders[job]} and by {member_id}"
+            holders[job] = member_id
+    assert holders == group.holder, "the index of holders matches the records"
+    owners: dict[Job, MemberId] = {}
+    for member_id, written in group.targets.items():
+        for job in written.target.jobs:
+            assert job not in owners, f"{job} is in two targets"
+            owners[job] = member_id
+    assert owners == group.target_owner, "the index of target owners matches the records"
+    for member_id, current in group.currents.items():
+        assert not current.assigned & current.pending, "a job is assigned or pending"
+        in_epochs = [job for jobs in current.job_epochs.values() for job in jobs]
+        assert len(in_epochs) == len(set(in_epochs)), "a job has one job epoch"
+        assert set(in_epochs) == set(current.held), "each held job has a job epoch"
+        session = group.sessions[member_id]
+        assert session.held is None or session.held.member_id == member_id
+    for departed in group.departed.values():
+        assert departed.held or departed.jobs, "a departed member is kept for its jobs"

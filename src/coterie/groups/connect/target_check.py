@@ -1,0 +1,45 @@
+"""Whether a computed target assignment is complete and consistent (K848C, "Assignment Validation")."""
+
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import Job, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
+
+
+def target_error(
+    target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
+) -> str | None:
+    """Why ``target`` cannot be installed; None if it can. Each configured job of ``snapshot`` must be assigned to one
+    of its members, or wait for one of its departed members, or be unplaceable for a reason."""
+    if repeated_members:
+        return f"it lists the member {min(repeated_members)} twice"
+    if repeated_jobs:
+        return f"it assigns {next(iter(repeated_jobs))} twice"
+    if unknown := target.members.keys() - {one.member_id for one in snapshot.members}:
+        return f"the group had no member {min(unknown)}"
+    if unknown := target.deferred.keys() - {one.member_id for one in snapshot.departed}:
+        return f"no member {min(unknown)} has left the group"
+    for member_id, deferred in sorted(target.deferred.items()):
+        if deferred.delay_ms <= 0:
+            return f"it defers jobs for {member_id} by {deferred.delay_ms} ms; a delay must be above 0"
+    if any(not one.reason for one in target.unplaceable):
+        return "it gives no reason for unplaceable jobs"
+    return _coverage_error(target, snapshot.configured)
+
+
+def _coverage_error(target: ComputedTarget, configured: Jobs) -> str | None:
+    """Why the jobs of ``target`` are not exactly the configured ones, each once; None if they are."""
+    places = [one.jobs for _, one in sorted(target.members.items())]
+    places += [one.jobs for _, one in sorted(target.deferred.items())]
+    places += [one.jobs for one in target.unplaceable]
+    seen: set[Job] = set()
+    for jobs in places:
+        for some in (jobs.connectors, jobs.tasks):
+            if not seen.isdisjoint(some):
+                return f"it assigns {min(map(str, seen & some))} twice"
+            seen |= some
+    given = Jobs.of(seen)
+    if missing := configured - given:
+        return f"it does not assign {next(iter(missing))} ({len(missing)} jobs are missing)"
+    if surplus := given - configured:
+        return f"it assigns {next(iter(surplus))}, which is not configured"
+    return None

@@ -1,0 +1,100 @@
+"""The working set of one step."""
+
+from dataclasses import replace
+
+from coterie.groups.connect.messages import (
+    NO_EPOCH,
+    NO_LEADER_EPOCH,
+    Effect,
+    GroupMetadata,
+    Record,
+    Response,
+    TimerKey,
+)
+from coterie.groups.connect.state import Group, apply
+from coterie.groups.effects import CancelTimer, Reply, SetTimer
+from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
+
+
+class Turn:
+    """The working set of one step: the group, the time, and the records and effects of the step so far.
+
+    The group record (3) is written once, as the last record of the step, by :meth:`write_group`: a crash may cut the
+    records of a step anywhere, and its absence shows that the step was not written completely.
+    """
+
+    def __init__(self, group: Group, now_ms: int) -> None:
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+        self.effects: list[Effect] = []
+        self._changes: dict[str, object] = {}
+        """The fields of the group record that this step changes."""
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def write(self, record: Record) -> None:
+        """Add a record to the step's output and apply it to the group at once."""
+        apply(self.group, record)  # at once: the rest of this step works with the new state
+        self.records.append(record)
+
+    @property
+    def new_group_epoch(self) -> GroupEpoch:
+        """The group epoch after this step."""
+        return self._changes.get("group_epoch", self.group.group_epoch)  # type: ignore[return-value]
+
+    @property
+    def new_leader(self) -> MemberId | None:
+        """The leader after this step, as far as it is known."""
+        return self._changes.get("leader", self.group.leader)  # type: ignore[return-value]
+
+    @property
+    def new_leader_epoch(self) -> LeaderEpoch:
+        """The leader epoch after this step, as far as it is known."""
+        return self._changes.get("leader_epoch", self.group.leader_epoch)  # type: ignore[return-value]
+
+    def bump(self) -> None:
+        """Increase the group epoch, once in this step: the metadata have changed, and a target assignment has to be
+        computed."""
+        self._changes["group_epoch"] = GroupEpoch(self.group.group_epoch + 1)
+
+    def change_group(self, **changes: object) -> None:
+        """Change fields of the group record."""
+        self._changes |= changes
+
+    def appoint_leader(self) -> None:
+        """Appoint a leader if there is none, or if it has left: the present member that joined first."""
+        group = self.group
+        leader = self.new_leader
+        if leader in group.members and not group.is_away(leader):
+            return
+        present = (one.member_id for one in group.in_order_of_joining() if not group.is_away(one.member_id))
+        successor = next(present, None)
+        if successor != leader:
+            self.change_group(leader=successor, leader_epoch=LeaderEpoch(self.new_leader_epoch + 1))
+
+    def write_group(self) -> None:
+        """Write the group record, if this step changes it."""
+        if not self._changes:
+            return
+        before = self.group.metadata or GroupMetadata(
+            group_epoch=NO_EPOCH, assignment_epoch=NO_EPOCH, leader=None, leader_epoch=NO_LEADER_EPOCH
+        )
+        self.write(replace(before, **self._changes))  # type: ignore[arg-type]
+        self._changes = {}
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def reply(self, to: ReplyTo, response: Response) -> None:
+        """Add the response to the request ``to``."""
+        self.effects.append(Reply(to=to, response=response))
+
+    def set_timer(self, key: TimerKey, at_ms: int) -> None:
+        """Set the timer ``key``; if it is set already, move it."""
+        self.group.deadlines[key] = at_ms
+        self.effects.append(SetTimer(key=key, at_ms=at_ms))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        """Cancel the timer ``key``, if it is set."""
+        if self.group.deadlines.pop(key, None) is not None:
+            self.effects.append(CancelTimer(key=key))

@@ -1,0 +1,381 @@
+"""Requests to the coordinator of a connect group: what each one changes, and how faulty ones are refused."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from coterie.groups.connect.messages import (
+    Claims,
+    ConnectErrorCode,
+    ConnectionClosed,
+    DescribeGroup,
+    DescribeGroupResponse,
+    GroupState,
+    HeartbeatResponse,
+    ReleaseHold,
+    RemoveMember,
+    SetGroupConfigs,
+)
+from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
+from coterie.nouns.jobs import NO_JOBS
+from tests.groups.connect.builders import (
+    JOBS,
+    Conversation,
+    assignor,
+    heartbeat,
+    short_heartbeat,
+)
+from tests.groups.connect.world import compacted
+
+INVALID: Mapping[str, Mapping[str, Any]] = {
+    "an empty member id": {"member_id": ""},
+    "an epoch below -2": {"member_epoch": -3},
+    "an empty instance id": {"instance_id": ""},
+    "a join without rebalance timeout": {"rebalance_timeout_ms": None},
+    "a rebalance timeout of 0": {"rebalance_timeout_ms": 0},
+    "a join without owned jobs": {"owned": None},
+    "a join with owned jobs": {"owned": JOBS},
+    "both kinds of assignors": {"server_assignor": "cooperative"},
+    "an assignor without name": {"client_assignors": (assignor(""),)},
+    "a minimum version below -1": {"client_assignors": (assignor(oldest=-2),)},
+    "a maximum version below 0": {"client_assignors": (assignor(oldest=-1, newest=-1),)},
+    "a version outside of its range": {"client_assignors": (assignor(version=4),)},
+    "100,000 assignors": {"client_assignors": tuple(assignor(f"a{number}") for number in range(100_000))},
+    "large metadata": {"client_assignors": (assignor(metadata=bytes(100_000)),)},
+    "a negative wait": {"max_wait_ms": -1},
+}
+
+
+@pytest.mark.parametrize("fields", INVALID.values(), ids=INVALID.keys())
+def test_an_invalid_heartbeat_is_refused_and_leaves_no_group(fields: Mapping[str, Any]) -> None:
+    conversation = Conversation()
+    response = conversation.beat("w0", **fields)
+    assert response.error is ConnectErrorCode.INVALID_REQUEST
+    assert response.message
+    assert conversation.coordinator.group.is_nonexistent
+    assert not conversation.coordinator.log
+
+
+def test_a_member_receives_its_jobs_after_the_target_is_installed() -> None:
+    conversation = Conversation()
+    joined = conversation.beat("w0")
+    assert (joined.error, joined.member_epoch) == (ConnectErrorCode.COMPUTE_ASSIGNMENT, 0)
+    assert joined.leader is not None
+    assert joined.leader.member_id == "w0"
+    conversation.compute("w0")
+    assigned = conversation.beat("w0")
+    assert assigned.assignment is not None
+    assert (assigned.member_epoch, assigned.assignment.jobs) == (1, JOBS)
+
+
+def test_a_heartbeat_of_a_stranger_is_refused() -> None:
+    assert Conversation().beat("w0", 5).error is ConnectErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_wrong_epoch_is_fenced_and_removes_nobody() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    records = list(conversation.coordinator.log)
+    for epoch in (2, 99, 2**31 - 1):
+        assert conversation.beat("w0", epoch + 1, owned=None).error is ConnectErrorCode.FENCED_MEMBER_EPOCH
+    assert conversation.coordinator.log == records
+    assert conversation.coordinator.group.members.keys() == {"w0", "w1"}
+
+
+def test_a_job_that_was_never_assigned_cannot_be_owned() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    assert conversation.beat("w0", 2, owned=JOBS).error is ConnectErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_an_older_request_is_not_processed() -> None:
+    conversation = Conversation()
+    conversation.beat("w0", request_number=7)
+    assert conversation.beat("w0", request_number=7).error is ConnectErrorCode.STALE_REQUEST
+    assert conversation.beat("w0", request_number=6).error is ConnectErrorCode.STALE_REQUEST
+    assert conversation.beat("w0", request_number=8).error is ConnectErrorCode.COMPUTE_ASSIGNMENT
+
+
+def test_heartbeats_of_a_settled_group_write_nothing() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    records = len(conversation.coordinator.log)
+    for _ in range(10_000):
+        conversation.now_ms += 10
+        for member in ("w0", "w1"):
+            response = conversation.ask(short_heartbeat(member, 2))
+            assert response == HeartbeatResponse(member_epoch=2, heartbeat_interval_ms=3_000)  # type: ignore[arg-type]
+    assert len(conversation.coordinator.log) == records
+
+
+def test_a_repeated_join_before_the_first_target_is_no_new_join() -> None:
+    conversation = Conversation()
+    for _ in range(5):
+        conversation.beat("w0")
+    assert conversation.coordinator.group.group_epoch == 1
+
+
+BUMPS: Mapping[str, Mapping[str, Any]] = {
+    "assignors": {"client_assignors": (assignor(newest=2),)},
+    "metadata": {"client_assignors": (assignor(metadata=b"new"),)},
+    "a reason": {"client_assignors": (assignor(reason=3),)},
+    "claims": {"claims": Claims(jobs=NO_JOBS)},
+    "a drain": {"draining": True},
+}
+NO_BUMPS: Mapping[str, Mapping[str, Any]] = {
+    "the URL": {"url": "http://elsewhere"},
+    "the name": {"name": "other"},
+    "the config offset": {"config_offset": 9},
+    "the rebalance timeout": {"rebalance_timeout_ms": 5},
+    "the grace": {"connection_grace_ms": 5},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("fields", BUMPS.values(), ids=BUMPS.keys())
+def test_a_change_that_concerns_the_target_increases_the_group_epoch_once(fields: Mapping[str, Any]) -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    conversation.ask(short_heartbeat("w1", 2, **fields))
+    assert conversation.coordinator.group.group_epoch == 3
+    again = {name: value for name, value in fields.items() if name != "client_assignors"}
+    conversation.ask(short_heartbeat("w1", 2, **again))
+    assert conversation.coordinator.group.group_epoch == 3
+
+
+@pytest.mark.parametrize("fields", NO_BUMPS.values(), ids=NO_BUMPS.keys())
+def test_other_changes_do_not_increase_the_group_epoch(fields: Mapping[str, Any]) -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    conversation.ask(short_heartbeat("w1", 2, **fields))
+    assert conversation.coordinator.group.group_epoch == 2
+
+
+def test_only_the_leader_reports_the_configured_jobs() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    other = heartbeat("w0").configured
+    assert other is not None
+    fewer = type(other)(config_offset=other.config_offset, jobs=NO_JOBS)
+    conversation.ask(short_heartbeat("w1", 2, configured=fewer))
+    assert conversation.coordinator.group.configured_jobs == JOBS
+    conversation.ask(short_heartbeat("w0", 2, configured=fewer))
+    assert conversation.coordinator.group.configured_jobs == NO_JOBS
+    assert conversation.coordinator.group.group_epoch == 3
+
+
+def test_a_newcomer_without_a_common_assignor_is_refused_by_name() -> None:
+    conversation = Conversation()
+    conversation.beat("w0")
+    refused = conversation.beat("w1", client_assignors=(assignor("mine"),))
+    assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
+    assert "cooperative" in (refused.message or "")
+    assert "mine" in (refused.message or "")
+    assert conversation.coordinator.group.members.keys() == {"w0"}
+
+
+def test_an_unknown_assignor_of_the_coordinator_is_refused() -> None:
+    refused = Conversation().beat("w0", client_assignors=None, server_assignor="best")
+    assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+def test_an_assignor_of_the_coordinator_computes_without_a_member() -> None:
+    conversation = Conversation()
+    conversation.beat("w0", client_assignors=None, server_assignor="eager")
+    assert conversation.coordinator.computations == 1
+    got = conversation.beat("w0", client_assignors=None, server_assignor="eager")
+    assert got.assignment is not None
+    assert got.assignment.jobs == JOBS
+
+
+def test_a_worker_with_another_config_topic_is_refused() -> None:
+    conversation = Conversation()
+    conversation.beat("w0", config_topic_id=b"a" * 16)
+    refused = conversation.beat("w1", config_topic_id=b"b" * 16)
+    assert refused.error is ConnectErrorCode.INVALID_REQUEST
+    assert "config.storage.topic" in (refused.message or "")
+
+
+def test_the_jobs_of_a_member_that_leaves_for_good_move_at_once() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    assert conversation.beat("w1", -1).member_epoch == -1
+    conversation.compute("w0")
+    got = conversation.beat("w0", 2, owned=conversation.coordinator.group.currents[MemberId("w0")].assigned)
+    assert got.assignment is not None
+    assert got.assignment.jobs == JOBS
+
+
+def test_a_static_member_that_leaves_briefly_stays_and_returns_under_another_id() -> None:
+    conversation = Conversation()
+    conversation.beat("w0")
+    conversation.beat("w1", instance_id=InstanceId("one"))
+    conversation.compute("w0")
+    before = conversation.beat("w1", instance_id=InstanceId("one"))
+    assert before.assignment is not None
+    refused = conversation.beat("w2", instance_id=InstanceId("one"))
+    assert refused.error is ConnectErrorCode.UNRELEASED_INSTANCE_ID
+    epoch = conversation.coordinator.group.group_epoch
+    assert conversation.beat("w1", -2).member_epoch == -2
+    returned = conversation.beat("w2", instance_id=InstanceId("one"))
+    assert returned.assignment is not None
+    assert conversation.coordinator.group.group_epoch == epoch
+    assert conversation.coordinator.group.targets[MemberId("w2")].target.jobs == before.assignment.jobs
+
+
+def test_a_removed_member_keeps_its_jobs_until_its_session_would_have_ended() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    held = conversation.coordinator.group.currents[MemberId("w1")].assigned
+    assert held
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))
+    conversation.compute("w0")
+    assert all(conversation.coordinator.group.holder[job] == "w1" for job in held)
+    conversation.now_ms += conversation.coordinator.settings.session_timeout_ms
+    conversation.beat("w0", 2, owned=conversation.coordinator.group.currents[MemberId("w0")].assigned)
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert not any(job in conversation.coordinator.group.holder for job in held)
+
+
+def test_a_held_heartbeat_is_answered_when_a_job_becomes_free() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.beat("w1")
+    conversation.compute("w0")
+    waits = conversation.beat("w1")
+    assert waits.assignment is not None
+    assert not waits.assignment.jobs
+    assert conversation.ask(short_heartbeat("w1", waits.member_epoch, max_wait_ms=1_000)) is None
+    revoked = conversation.beat("w0", 1, owned=JOBS)
+    assert revoked.assignment is not None
+    conversation.beat("w0", 1, owned=revoked.assignment.jobs)
+    (answer,) = conversation.coordinator.replies.values()
+    assert isinstance(answer, HeartbeatResponse)
+    assert answer.assignment is not None
+    assert answer.assignment.jobs == JOBS - revoked.assignment.jobs
+
+
+def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    assert conversation.ask(short_heartbeat("w0", 1, max_wait_ms=60_000)) is None
+    conversation.now_ms += conversation.coordinator.settings.session_timeout_ms // 6
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert len(conversation.coordinator.replies) == 1
+    conversation.coordinator.replies.clear()
+    assert conversation.ask(short_heartbeat("w0", 1, max_wait_ms=60_000)) is None
+    held = conversation.coordinator.group.sessions[MemberId("w0")].held
+    assert held is not None
+    conversation.coordinator.handle(ReleaseHold(reply_to=held.reply_to), conversation.now_ms)
+    assert list(conversation.coordinator.replies) == [held.reply_to]
+
+
+def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1", "w2")
+    conversation.ask(short_heartbeat("w1", 3, connection=5, connection_grace_ms=2_000))
+    conversation.coordinator.handle(ConnectionClosed(connection=5), conversation.now_ms)
+    conversation.now_ms += 1_999
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert "w1" in conversation.coordinator.group.members
+    conversation.now_ms += 1
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert conversation.coordinator.group.members.keys() == {"w0", "w2"}
+
+
+def test_nothing_is_concluded_when_half_of_the_connections_close_together() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1", "w2")
+    for member, connection in (("w1", 5), ("w2", 6)):
+        conversation.ask(short_heartbeat(member, 3, connection=connection, connection_grace_ms=2_000))
+    for connection in (5, 6):
+        conversation.coordinator.handle(ConnectionClosed(connection=connection), conversation.now_ms)
+    conversation.now_ms += 2_000
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert conversation.coordinator.group.members.keys() == {"w0", "w1", "w2"}
+
+
+def test_a_shorter_session_timeout_counts_from_the_next_request_on() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "6000"}))
+    told = conversation.ask(short_heartbeat("w0", 1))
+    assert isinstance(told, HeartbeatResponse)
+    assert told.session_timeout_ms == 6_000
+    session = conversation.coordinator.group.sessions[MemberId("w0")]
+    assert session.ends_at_ms == conversation.now_ms + 10_000
+    conversation.ask(short_heartbeat("w0", 1))
+    assert session.ends_at_ms == conversation.now_ms + 6_000
+
+
+def test_a_longer_session_timeout_counts_at_once() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "60000"}))
+    conversation.ask(short_heartbeat("w0", 1))
+    assert conversation.coordinator.group.sessions[MemberId("w0")].ends_at_ms == conversation.now_ms + 60_000
+
+
+def test_a_description_says_who_waits_for_whom() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.beat("w1")
+    conversation.compute("w0")
+    conversation.beat("w1")
+    shown = conversation.ask(DescribeGroup(reply_to=ReplyTo(0)))
+    assert isinstance(shown, DescribeGroupResponse)
+    assert (shown.state, shown.group_epoch, shown.assignment_epoch) == (GroupState.RECONCILING, 2, 2)
+    w1 = next(member for member in shown.members if member.metadata.member_id == "w1")
+    assert w1.awaited == {"w0": w1.target}
+
+
+def test_the_log_gives_the_live_state_after_each_case() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1", "w2")
+    conversation.beat("w2", -1)
+    live = conversation.coordinator.group
+    for records in (conversation.coordinator.log, compacted(conversation.coordinator.log)):
+        other = Conversation()
+        other.coordinator.log = list(records)
+        other.coordinator.load(conversation.now_ms)
+        loaded = other.coordinator.group
+        assert (loaded.metadata, loaded.members, loaded.targets) == (live.metadata, live.members, live.targets)
+        assert (loaded.currents, loaded.departed, loaded.configured) == (live.currents, live.departed, live.configured)
+        assert (loaded.holder, loaded.target_owner) == (live.holder, live.target_owner)
+        assert len(other.coordinator.log) == len(records), "a whole log needs no record"
+
+
+def test_every_prefix_of_the_log_settles() -> None:
+    conversation = Conversation()
+    conversation.settle("w0", "w1", "w2")
+    conversation.beat("w2", -1)
+    conversation.compute("w0")
+    log = list(conversation.coordinator.log)
+    for length in range(len(log)):
+        other = Conversation()
+        other.coordinator.log = log[:length]
+        other.coordinator.load(other.now_ms)
+        before = other.coordinator.group.group_epoch
+        other.now_ms += 1
+        for member in list(other.coordinator.group.members):
+            other.beat(member)  # every worker has stopped its jobs meanwhile
+        other.beat("w9")
+        assert other.coordinator.group.group_epoch > before
+        leader = other.coordinator.group.leader
+        assert leader is not None
+        other.compute(leader)
+        running = NO_JOBS
+        for member in list(other.coordinator.group.members):
+            epoch = other.coordinator.group.currents[member].member_epoch
+            owned = other.coordinator.group.currents[member].assigned
+            got = other.beat(member, epoch, owned=owned)
+            assert got.assignment is not None
+            if owned - got.assignment.jobs:
+                other.beat(member, epoch, owned=got.assignment.jobs)
+        for member in list(other.coordinator.group.members):
+            current = other.coordinator.group.currents[member]
+            last = other.beat(member, current.member_epoch, owned=current.assigned)
+            assert last.assignment is not None
+            running |= last.assignment.jobs
+        assert running == JOBS, f"after {length} records"
