@@ -149,9 +149,10 @@ class Fleet:
             message = str(answer.json()["message"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             child = self.workers.get(number)
-            if child is not None and (code := child.exit_code) is None:
-                return "its process is starting"
-            return "its process has ended" + (f" ({_exit_cause(code)})" if child is not None else "")
+            if child is None:
+                return "its process has ended"
+            code = child.exit_code
+            return "its process is starting" if code is None else f"its process has ended ({_exit_cause(code)})"
         return "Spark is starting" if "task runtime" in message else message
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
