@@ -34,7 +34,7 @@ from coterie.groups.connect.request_checks import check_member
 from coterie.groups.connect.state import Group, Idle, Session
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import TargetOfMember
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
     if is_changed or not (is_repeated or was_away):
         turn.bump()
     metadata = replace(
-        metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=before.former
+        metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=former_jobs(group, before)
     )
     if metadata != replace(before, group_epoch=metadata.group_epoch):
         turn.write(metadata)
@@ -161,7 +161,12 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
         turn.bump()
     drop_records(turn, holder)
     turn.write(
-        replace(metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=before.former)
+        replace(
+            metadata,
+            group_epoch=turn.new_group_epoch,
+            joined_epoch=before.joined_epoch,
+            former=former_jobs(group, before),
+        )
     )
     turn.write(
         CurrentAssignment(
@@ -246,12 +251,19 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
             f"member {request.member_id} joined with the instance id {before.instance_id}, which cannot change; the "
             "worker must join with another member id",
         )
+    if before.former:
+        changes["former"] = former_jobs(group, before)
     metadata = replace(before, **changes) if changes else before  # type: ignore[arg-type]
     if is_target_affected(before, metadata) or has_reason(request):
         check_assignors(group, metadata)
         turn.bump()
     if metadata != before:
         turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
+
+
+def former_jobs(group: Group, metadata: MemberMetadata) -> Jobs:
+    """The jobs that waited for a member that has returned; none once a target was computed since."""
+    return metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS
 
 
 def is_target_affected(before: MemberMetadata, after: MemberMetadata) -> bool:
