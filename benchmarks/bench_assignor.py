@@ -22,7 +22,7 @@ from benchmarks.brokers import print_progress
 from coterie.assignors.assignor_state import AssignorState, union
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.assignors.target import Load, balance, fewest_moves_bound
+from coterie.assignors.target import Load, compute_balanced_target, fewest_moves_bound
 from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -186,7 +186,7 @@ class AssignedGroup:
         """The input of the assignor's count level: the loads of the members, and the jobs that no member runs."""
         owned = [jobs & self.configured for jobs in self.owned.values()]
         loads = [
-            Load(connectors=len(jobs.connectors), tasks=Counter(task.connector for task in jobs.tasks))
+            Load(connector_count=len(jobs.connectors), task_counts=Counter(task.connector for task in jobs.tasks))
             for jobs in owned
         ]
         return loads, self.configured - union(owned)
@@ -214,10 +214,10 @@ def measure_coterie(settled: AssignedGroup, workload: Workload, event: str) -> d
     for _ in range(RUNS):
         group = start.after_event(after)
         started_s = time.thread_time()
-        balance(loads, connectors=len(free.connectors), tasks=free_tasks)
+        compute_balanced_target(loads, unowned_connectors=len(free.connectors), unowned_tasks=free_tasks)
         count_ms = 1000 * (time.thread_time() - started_s)
         runs.append({"count_ms": count_ms, **group.settle()})
-    held = [load.connectors + load.all_tasks for load in loads]
+    held = [load.connector_count + load.task_count for load in loads]
     mstar = fewest_moves_bound(held, sum(held) + len(free))
     best = {key: round(min(run[key] for run in runs), 3) for key in ("count_ms", "ms", "all_ms")}
     best["first_ms"] = round(runs[0]["ms"], 3)

@@ -88,7 +88,7 @@ class Workers(ABC):
         properties.write_text(self._properties + self.further_properties())
         diary = self._folder / f"{name}.diary"
         diary.touch()
-        self.running[name] = self._children.start(f"{self.group_id}-{name}", self.command(properties, diary))
+        self.running[name] = self._children.start_python(f"{self.group_id}-{name}", self.command(properties, diary))
         return name
 
     def stop(self, name: str) -> None:
@@ -110,7 +110,7 @@ class Workers(ABC):
 
     def end(self) -> None:
         """End all workers; those that run 30 s after SIGTERM are killed."""
-        self._children.end(list(self.running.values()), grace_s=30)
+        self._children.end_gracefully(list(self.running.values()), grace_s=30)
         self.running.clear()
 
     def timeline(self) -> TaskTimeline:
@@ -186,7 +186,7 @@ class Workers(ABC):
         while not condition():
             for name, child in self.running.items():
                 if not child.is_running:
-                    raise AssertionError(f"{name} has ended: {child.tail()}")
+                    raise AssertionError(f"{name} has ended: {child.log_tail()}")
             if time.monotonic() > deadline_s:
                 raise AssertionError(f"{self.group_id}: timeout after {DEADLINE_S} s, waiting until {awaited}")
             time.sleep(pause_s)
@@ -197,7 +197,7 @@ class Workers(ABC):
 
         def has_url() -> bool:
             found.extend(
-                re.findall(r"http://127\.0\.0\.1:[1-9]\d*", self.running[name].log.read_text(errors="replace"))
+                re.findall(r"http://127\.0\.0\.1:[1-9]\d*", self.running[name].log_path.read_text(errors="replace"))
             )
             return bool(found)
 
@@ -269,11 +269,11 @@ def broker(folder: Path, children: Children) -> Iterator[int]:
     """Run an embedded broker in the block; yields its port. At its end the broker writes the gaps between each member's
     requests to ``stats.json`` in ``folder``."""
     listen = ["--listen", "127.0.0.1:0", "--initial-delay-ms", "300"]
-    child = children.start(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
+    child = children.start_python(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
     deadline_s = time.monotonic() + DEADLINE_S
-    while not (told := re.findall(r"listens at 127\.0\.0\.1:(\d+)", child.log.read_text())):
+    while not (told := re.findall(r"listens at 127\.0\.0\.1:(\d+)", child.log_path.read_text())):
         if not child.is_running or time.monotonic() > deadline_s:
-            raise AssertionError(f"the broker does not start: {child.tail()}")
+            raise AssertionError(f"the broker does not start: {child.log_tail()}")
         time.sleep(0.05)
     try:
         yield int(told[0])

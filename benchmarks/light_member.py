@@ -14,7 +14,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_response, encode_request, framed
+from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_response, encode_request, with_length
 
 PROTOCOL_TYPE = "light"
 PROTOCOL = "even"
@@ -150,7 +150,7 @@ class LightMember(asyncio.Protocol):
         )
 
     def _frame(self, request: Any) -> bytes:
-        return framed(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
+        return with_length(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
 
     async def _ask(self, request: Any, when_sent: Callable[[], None] | None = None) -> Any:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

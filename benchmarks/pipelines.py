@@ -27,10 +27,10 @@ from benchmarks.fleets import DEADLINE_S, CoterieWorkers
 from benchmarks.inputs import SCHEMA, Sink, Topic
 from benchmarks.task_log import quantile
 from coterie.cli.processes import Child, Children
-from coterie.spark.checkpoint import safe_name
-from coterie.spark.jars import session_settings
+from coterie.spark.checkpoint import safe_file_name
+from coterie.spark.jars import jar_settings
 from coterie.spark.java import find_java_home
-from coterie.spark.session import settings_for
+from coterie.spark.session import make_spark_settings
 from tests import jars
 
 POLL_S = 0.01
@@ -168,7 +168,7 @@ class MeasuredSystem(ABC):
         """:raises AssertionError: when the pipeline has failed."""
 
     def close(self) -> None:
-        self._children.end(self.processes, grace_s=30)
+        self._children.end_gracefully(self.processes, grace_s=30)
 
     def checkpoints(self, pipeline: Pipeline) -> list[Path]:
         """The checkpoints of all tasks, in order of their numbers. Waits until all checkpoints exist."""
@@ -216,13 +216,13 @@ class MeasuredSystem(ABC):
             if now > checked + 1:
                 checked = now
                 for process in self.processes:
-                    assert process.is_running, f"{self.name} has ended: {process.tail()}"
+                    assert process.is_running, f"{self.name} has ended: {process.log_tail()}"
                 self.check(pipeline)
             time.sleep(pause_s)
 
     def tails(self) -> str:
         """The ends of all processes' logs."""
-        return "\n".join(process.tail() for process in self.processes)
+        return "\n".join(process.log_tail() for process in self.processes)
 
     @property
     def cpu_s(self) -> float:
@@ -303,7 +303,7 @@ class Coterie(MeasuredSystem):
         return self._client.get(f"{url}/health").is_success
 
     def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
-        pattern = f"checkpoints/{safe_name(pipeline.name)}-*/gen-*/{task}/*"
+        pattern = f"checkpoints/{safe_file_name(pipeline.name)}-*/gen-*/{task}/*"
         held = [path for path in self.folder.glob(pattern) if (path / "offsets").is_dir()]
         return held[-1] if held else None
 
@@ -326,11 +326,13 @@ class PlainSpark(MeasuredSystem):
         (self.folder / "session.json").write_text(json.dumps(plain_spark_settings(self.folder, self._compiler)))
         java = str(find_java_home(self.folder, os.environ))
         arguments = ["-m", "benchmarks.plain_spark", str(self.folder)]
-        self._driver = self._children.start(f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java})
+        self._driver = self._children.start_python(
+            f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java}
+        )
         deadline = time.monotonic() + DEADLINE_S
         while not (self.folder / "ready").exists():
-            assert self._driver.is_running, self._driver.tail()
-            assert time.monotonic() < deadline, f"Spark does not start: {self._driver.tail()}"
+            assert self._driver.is_running, self._driver.log_tail()
+            assert time.monotonic() < deadline, f"Spark does not start: {self._driver.log_tail()}"
             time.sleep(POLL_S)
 
     def run(self, pipeline: Pipeline) -> None:
@@ -351,10 +353,10 @@ class PlainSpark(MeasuredSystem):
 
 def plain_spark_settings(scratch: Path, compiler: str) -> dict[str, str]:
     """Spark's own defaults, with the JVM's options, the memory and the jars of a worker."""
-    ours = settings_for({}, scratch)
+    ours = make_spark_settings({}, scratch)
     options = [option for option in ours["spark.driver.extraJavaOptions"].split() if option.startswith("-XX:")]
     return {
-        **session_settings(jars.fetched(print_progress), {}),
+        **jar_settings(jars.fetched(print_progress), {}),
         "spark.master": ours["spark.master"],
         "spark.driver.memory": ours["spark.driver.memory"],
         "spark.driver.extraJavaOptions": " ".join(options) if compiler == "default" else COMPILERS[compiler],

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jar_fetch import fetch, has_pinned_digest
-from coterie.spark.jars import Jar, default_folder, packages
+from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jars import Jar, default_jar_folder, jar_packages
 from tests.kafka.real_kafka import ProgramUnavailableError
 
 
 def lacking() -> list[Jar]:
     """The pinned jars that the folder lacks."""
-    folder = default_folder(os.environ)
-    return [jar for package in packages().values() for jar in package.jars if not has_pinned_digest(jar, folder)]
+    folder = default_jar_folder(os.environ)
+    return [jar for package in jar_packages().values() for jar in package.jars if not has_pinned_digest(jar, folder)]
 
 
 def fetched(say: Callable[[str], None]) -> Path:
@@ -22,12 +22,12 @@ def fetched(say: Callable[[str], None]) -> Path:
 
     :raises ProgramUnavailableError: when they cannot be fetched.
     """
-    folder = default_folder(os.environ)
+    folder = default_jar_folder(os.environ)
     if jars := lacking():
         say(f"Fetching {len(jars)} jars (once, {sum(jar.size_bytes for jar in jars) / 1e6:.0f} MB) into {folder} ...")
         started_s = time.monotonic()
         try:
-            fetch(jars, folder)
+            fetch_jars(jars, folder)
         except WorldError as error:
             raise ProgramUnavailableError(f"The jars of Spark's connectors cannot be had: {error}") from error
         say(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")

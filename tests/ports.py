@@ -10,7 +10,7 @@ import itertools
 import socket
 from functools import cache
 
-from coterie.cli.fleet import is_free
+from coterie.cli.fleet import is_port_free
 
 _ALL = range(20_000, 32_500)
 """Linux's own ports begin at 32,768 by default."""
@@ -27,7 +27,7 @@ def free_ports(count: int) -> range:
     while True:
         first = next(ports)
         row = range(first, first + count)
-        if row[-1] // _BLOCK == first // _BLOCK and all(map(is_free, row)):
+        if row[-1] // _BLOCK == first // _BLOCK and all(map(is_port_free, row)):
             for _ in row[1:]:
                 next(ports)
             return row

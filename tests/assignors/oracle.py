@@ -36,7 +36,7 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     """
     of_connector = Counter(tasks)
     for load in loads:
-        of_connector.update(load.tasks)
+        of_connector.update(load.task_counts)
     # More than all squares together: one move less outweighs any spread.
     move_weight = sum(count * count for count in of_connector.values()) + 1
     network = _shares(loads, connectors=connectors, tasks=of_connector.total(), move_weight=move_weight)
@@ -44,7 +44,7 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     for name, count in of_connector.items():
         network.add_node(("connector", name), demand=-count)
         for worker, load in enumerate(loads):
-            held = load.tasks.get(name, 0)
+            held = load.task_counts.get(name, 0)
             for nth in range(1, min(count, tasks_floor + 1) + 1):
                 weight = 2 * nth - 1 - (move_weight if nth <= held else 0)
                 network.add_edge(("connector", name), ("worker", worker), capacity=1, weight=weight)
@@ -55,11 +55,11 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
 
 def fewest_moves(loads: Sequence[Load], *, connectors: int, tasks: int) -> int:
     """Only the moves of `optimum`, which do not depend on the tasks' connectors; fast enough for large groups."""
-    all_tasks = tasks + sum(load.all_tasks for load in loads)
+    all_tasks = tasks + sum(load.task_count for load in loads)
     network = _shares(loads, connectors=connectors, tasks=all_tasks, move_weight=1)
     network.add_node("tasks", demand=-all_tasks)
     for worker, load in enumerate(loads):
-        network.add_edge("tasks", ("worker", worker), capacity=load.all_tasks, weight=-1)
+        network.add_edge("tasks", ("worker", worker), capacity=load.task_count, weight=-1)
         network.add_edge("tasks", ("worker", worker), capacity=all_tasks, weight=0)
     saved, _ = networkx.network_simplex(network)
     return _stops_if_all_move(loads, connectors) + int(saved)
@@ -77,7 +77,7 @@ def _shares(loads: Sequence[Load], *, connectors: int, tasks: int, move_weight: 
         network.add_node(("worker", worker), demand=tasks_floor)
         network.add_node(("extra", worker), demand=int(crowded))
         network.add_edge(("worker", worker), ("extra", worker), capacity=1, weight=0)
-        kept = -move_weight if load.connectors > connectors_floor else 0
+        kept = -move_weight if load.connector_count > connectors_floor else 0
         network.add_edge("connectors' extras", ("extra", worker), capacity=1, weight=kept)
         network.add_edge(("extra", worker), "out", capacity=1, weight=0)
     return network
@@ -86,8 +86,8 @@ def _shares(loads: Sequence[Load], *, connectors: int, tasks: int, move_weight: 
 def _stops_if_all_move(loads: Sequence[Load], connectors: int) -> int:
     """The stops of an outcome that keeps no task and no connector above the floor."""
     floor, _ = _of_connectors(loads, connectors)
-    return sum(load.all_tasks + max(0, load.connectors - floor) for load in loads)
+    return sum(load.task_count + max(0, load.connector_count - floor) for load in loads)
 
 
 def _of_connectors(loads: Sequence[Load], connectors: int) -> tuple[int, int]:
-    return divmod(connectors + sum(load.connectors for load in loads), len(loads))
+    return divmod(connectors + sum(load.connector_count for load in loads), len(loads))

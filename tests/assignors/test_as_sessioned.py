@@ -78,7 +78,7 @@ def reference_assign(
     moved = (trusted.moved_before | union(held.owned_after for held in gone)) & configured
     free = lost - union(one.jobs for one in deferrals)
     given, surplus = select_jobs(
-        runs, to_assign=lost, free=free, moved_before=moved, order=tie_break_order(candidates, members.keys())
+        runs, to_assign=lost, assignable_now=free, moved_before=moved, order=tie_break_order(candidates, members.keys())
     )
     surplus = {} if deferrals else {member: jobs & members[member].owned for member, jobs in surplus.items()}
     _, released = limit_revocations(

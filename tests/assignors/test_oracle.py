@@ -19,12 +19,15 @@ def is_balanced(counts: Sequence[int]) -> bool:
 
 def exhaustive_optimum(loads: Sequence[Load], connectors: int, tasks: dict[ConnectorName, int]) -> Optimum:
     workers = range(len(loads))
-    floor, extras = divmod(connectors + sum(load.connectors for load in loads), len(loads))
+    floor, extras = divmod(connectors + sum(load.connector_count for load in loads), len(loads))
     all_shares = [
         [floor + (worker in with_extra) for worker in workers] for with_extra in combinations(workers, extras)
     ]
     runs: list[tuple[ConnectorName, int | None]] = [
-        (name, worker) for worker, load in enumerate(loads) for name, count in load.tasks.items() for _ in range(count)
+        (name, worker)
+        for worker, load in enumerate(loads)
+        for name, count in load.task_counts.items()
+        for _ in range(count)
     ]
     runs += [(name, None) for name, count in tasks.items() for _ in range(count)]
     outcomes = []
@@ -37,7 +40,7 @@ def exhaustive_optimum(loads: Sequence[Load], connectors: int, tasks: dict[Conne
         squares = sum(count * count for count in cells.values())
         for shares in all_shares:
             if is_balanced([share + count for share, count in zip(shares, at_worker, strict=True)]):
-                given = sum(max(0, load.connectors - share) for load, share in zip(loads, shares, strict=True))
+                given = sum(max(0, load.connector_count - share) for load, share in zip(loads, shares, strict=True))
                 outcomes.append((given + stops, squares))
     moves, squares = min(outcomes)
     return Optimum(moves=moves, squares=squares)
@@ -49,14 +52,14 @@ def test_the_oracle_agrees_with_an_exhaustive_search() -> None:
     while tried < 300:
         loads = [
             Load(
-                connectors=rng.randint(0, 3),
-                tasks={name: rng.randint(1, 3) for name in NAMES if rng.random() < 0.5},
+                connector_count=rng.randint(0, 3),
+                task_counts={name: rng.randint(1, 3) for name in NAMES if rng.random() < 0.5},
             )
             for _ in range(rng.randint(1, 4))
         ]
         connectors = rng.randint(0, 2)
         tasks = {name: rng.randint(1, 2) for name in NAMES if rng.random() < 0.4}
-        all_tasks = sum(load.all_tasks for load in loads) + sum(tasks.values())
+        all_tasks = sum(load.task_count for load in loads) + sum(tasks.values())
         if len(loads) ** all_tasks > PLACEMENTS_MAX:
             continue
         best = exhaustive_optimum(loads, connectors, tasks)
@@ -66,5 +69,5 @@ def test_the_oracle_agrees_with_an_exhaustive_search() -> None:
 
 
 def test_the_oracle_counts_moves_of_crossed_connectors_and_tasks_that_the_bound_misses() -> None:
-    loads = [Load(connectors=2), Load(tasks={NAMES[0]: 2})]
+    loads = [Load(connector_count=2), Load(task_counts={NAMES[0]: 2})]
     assert optimum(loads, connectors=0, tasks={}) == Optimum(moves=2, squares=2)

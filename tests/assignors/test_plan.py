@@ -21,7 +21,7 @@ from coterie.assignors.plan import (
     Plan,
     StartReason,
     apply_change,
-    plan,
+    compute_plan,
 )
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId
@@ -42,26 +42,26 @@ def plan_and_moves(
     snapshot: GroupSnapshot, *changes: GroupChange
 ) -> tuple[Plan, list[tuple[str, str | None, str | None, str]]]:
     """The plan, and its moves as (job, from member, to member, reason)."""
-    found = plan(snapshot, changes)
-    return found, [(str(move.job), move.from_member, move.to_member, str(move.why)) for move in found.moves]
+    found = compute_plan(snapshot, changes)
+    return found, [(str(move.job), move.from_member, move.to_member, str(move.reason)) for move in found.moves]
 
 
 def test_a_plan_without_changes_moves_nothing() -> None:
     found, moves = plan_and_moves(THREE)
-    assert (moves, found.rounds, found.waiting_ms, found.stopped_jobs_count) == ([], 0, 0, 0)
+    assert (moves, found.round_count, found.waiting_ms, found.stopped_jobs_count) == ([], 0, 0, 0)
     assert found.owned_after == {member: view.owned for member, view in THREE.members.items()}
 
 
 def test_the_jobs_of_a_departed_leader_are_not_deferred_unless_a_delay_runs() -> None:
     """The next leader does not have the state that shows which member owned the jobs."""
-    led = replace(THREE, leader=W1)
-    assert {move.unassigned_ms for move in plan(led, [MemberLeaves(member=W2)]).moves} == {300_000}
-    found = plan(led, [MemberLeaves(member=W1)])
+    led = replace(THREE, leader_id=W1)
+    assert {move.unassigned_ms for move in compute_plan(led, [MemberLeaves(member=W2)]).moves} == {300_000}
+    found = compute_plan(led, [MemberLeaves(member=W1)])
     assert {(move.job, move.unassigned_ms) for move in found.moves} == {(job, 0) for job in parse_jobs("AC0 AT1")}
-    assert (found.rounds, found.waiting_ms) == (1, 0)
+    assert (found.round_count, found.waiting_ms) == (1, 0)
     others = {member: led.members[member] for member in (W1, W2)}
     waiting = Deferral(jobs=parse_jobs("BT1"), deadline_ms=20_000)
-    found = plan(replace(led, members=others, deferrals=(waiting,)), [MemberLeaves(member=W1)])
+    found = compute_plan(replace(led, members=others, deferrals=(waiting,)), [MemberLeaves(member=W1)])
     assert {(move.job, move.unassigned_ms) for move in found.moves} == {
         (job, 20_000) for job in parse_jobs("AC0 AT1 BT1")
     }
@@ -81,7 +81,7 @@ def test_the_jobs_of_a_departed_worker_are_deferred_for_the_whole_delay() -> Non
     found, moves = plan_and_moves(THREE, MemberLeaves(member=W2))
     assert [move[0] for move in moves] == ["B", "A-2"]
     assert {move[1] for move in moves} == {W2}
-    assert {move.why for move in found.moves} == {StartReason.LOST}
+    assert {move.reason for move in found.moves} == {StartReason.LOST}
     assert {move.unassigned_ms for move in found.moves} == {300_000}
     assert (found.stopped_jobs_count, found.waiting_ms) == (0, 300_000)
 
@@ -92,7 +92,7 @@ def test_already_deferred_jobs_wait_only_for_the_remaining_delay() -> None:
         configured=THREE.configured, members={m: THREE.members[m] for m in (W1, W3)}, deferrals=(waiting,)
     )
     found, _ = plan_and_moves(snapshot)
-    assert {(move.why, move.unassigned_ms) for move in found.moves} == {(StartReason.LOST, 1_000)}
+    assert {(move.reason, move.unassigned_ms) for move in found.moves} == {(StartReason.LOST, 1_000)}
 
 
 def test_a_drained_worker_loses_all_jobs_without_a_delay() -> None:
@@ -117,7 +117,7 @@ def test_connectors_can_be_created_and_deleted() -> None:
     ]  # fmt: skip
     found, moves = plan_and_moves(THREE, ConnectorDeleted(connector=ConnectorName("B")))
     assert [move[0] for move in moves if move[3] == "deleted"] == ["B", "B-1"]
-    assert {move.to_member for move in found.moves if move.why is RevocationReason.DELETED} == {None}
+    assert {move.to_member for move in found.moves if move.reason is RevocationReason.DELETED} == {None}
 
 
 def test_when_the_last_worker_leaves_all_jobs_are_unassigned() -> None:
@@ -134,7 +134,7 @@ def test_a_limit_of_moves_per_rebalance_increases_the_number_of_rebalances() -> 
     found, _ = plan_and_moves(snapshot, MemberJoins(member=W2))
     assert found.stopped_jobs_count == 5
     assert found.waiting_ms == 2_000
-    assert max(move.start_round or 0 for move in found.moves) == found.rounds
+    assert max(move.start_round or 0 for move in found.moves) == found.round_count
 
 
 CHANGES = st.lists(
@@ -162,7 +162,7 @@ def test_every_plan_ends_and_accounts_for_every_job(changes: list[GroupChange], 
         members=THREE.members,
         policy=RebalancePolicy(moves_per_round_max=at_most, round_interval_ms=100),
     )
-    found = plan(snapshot, changes)
+    found = compute_plan(snapshot, changes)
     held = [job for jobs in found.owned_after.values() for job in jobs]
     assert len(held) == len(set(held))
     assert Jobs.of(held) | Jobs.of(found.unassigned) == reduce(apply_change, changes, snapshot).configured

@@ -311,7 +311,10 @@ class Histories(RuleBasedStateMachine):
                 forced += len(runs[member] & static)
                 stays = runs[member] - static
                 loads.append(
-                    Load(connectors=len(stays.connectors), tasks=Counter(task.connector for task in stays.tasks))
+                    Load(
+                        connector_count=len(stays.connectors),
+                        task_counts=Counter(task.connector for task in stays.tasks),
+                    )
                 )
             elif view.draining:
                 forced += len(runs[member] if wildcard else runs[member] & static)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assignors import redistribution, spread
-from coterie.assignors.target import Load, LoadChange, balance, fewest_moves_bound
+from coterie.assignors.target import Load, LoadChange, compute_balanced_target, fewest_moves_bound
 from coterie.nouns.jobs import ConnectorName
 from tests.assignors.oracle import optimum
 
 NAMES = [ConnectorName(name) for name in "abcdefgh"]
 COUNTS = st.dictionaries(st.sampled_from(NAMES[:5]), st.integers(1, 6), max_size=5)
-LOADS = st.lists(st.builds(Load, connectors=st.integers(0, 4), tasks=COUNTS), min_size=1, max_size=6)
+LOADS = st.lists(st.builds(Load, connector_count=st.integers(0, 4), task_counts=COUNTS), min_size=1, max_size=6)
 GROUPS = st.tuples(LOADS, st.integers(0, 5), COUNTS)
 Group = tuple[Sequence[Load], int, Mapping[ConnectorName, int]]
 
@@ -26,27 +26,27 @@ Group = tuple[Sequence[Load], int, Mapping[ConnectorName, int]]
 def apply_changes(loads: Sequence[Load], changes: Sequence[LoadChange]) -> list[Load]:
     after = []
     for load, change in zip(loads, changes, strict=True):
-        tasks = Counter(load.tasks)
-        tasks.update(change.tasks)
+        tasks = Counter(load.task_counts)
+        tasks.update(change.task_deltas)
         assert all(count >= 0 for count in tasks.values()), "a worker gives up only tasks that it has"
-        after.append(Load(connectors=load.connectors + change.connectors, tasks=+tasks))
+        after.append(Load(connector_count=load.connector_count + change.connector_delta, task_counts=+tasks))
     return after
 
 
 def moves_of(changes: Sequence[LoadChange]) -> int:
-    given_away = [max(0, -change.connectors) for change in changes]
-    given_away += [max(0, -count) for change in changes for count in change.tasks.values()]
+    given_away = [max(0, -change.connector_delta) for change in changes]
+    given_away += [max(0, -count) for change in changes for count in change.task_deltas.values()]
     return sum(given_away)
 
 
 def squares(loads: Sequence[Load]) -> int:
-    return sum(count * count for load in loads for count in load.tasks.values())
+    return sum(count * count for load in loads for count in load.task_counts.values())
 
 
 def tasks_by_connector(loads: Sequence[Load]) -> Counter[ConnectorName]:
     found: Counter[ConnectorName] = Counter()
     for load in loads:
-        found.update(load.tasks)
+        found.update(load.task_counts)
     return found
 
 
@@ -57,17 +57,17 @@ def is_balanced(counts: Sequence[int]) -> bool:
 def assert_optimal(group: Group) -> None:
     """No job is lost, the target is balanced, and no balanced target has fewer moves, or as few and a better spread."""
     loads, free_connectors, free_tasks = group
-    changes = balance(loads, connectors=free_connectors, tasks=free_tasks)
+    changes = compute_balanced_target(loads, unowned_connectors=free_connectors, unowned_tasks=free_tasks)
     after = apply_changes(loads, changes)
-    connectors = free_connectors + sum(load.connectors for load in loads)
-    assert sum(load.connectors for load in after) == connectors
-    assert tasks_by_connector(after) == tasks_by_connector([*loads, Load(tasks=free_tasks)])
-    assert is_balanced([load.connectors for load in after])
-    assert is_balanced([load.all_tasks for load in after])
-    assert is_balanced([load.connectors + load.all_tasks for load in after])
+    connectors = free_connectors + sum(load.connector_count for load in loads)
+    assert sum(load.connector_count for load in after) == connectors
+    assert tasks_by_connector(after) == tasks_by_connector([*loads, Load(task_counts=free_tasks)])
+    assert is_balanced([load.connector_count for load in after])
+    assert is_balanced([load.task_count for load in after])
+    assert is_balanced([load.connector_count + load.task_count for load in after])
     best = optimum(loads, connectors=free_connectors, tasks=free_tasks)
     assert (moves_of(changes), squares(after)) == (best.moves, best.squares)
-    held = [load.connectors + load.all_tasks for load in loads]
+    held = [load.connector_count + load.task_count for load in loads]
     assert best.moves >= fewest_moves_bound(held, sum(held) + free_connectors + sum(free_tasks.values()))
 
 
@@ -85,7 +85,7 @@ def unbalanced(rng: random.Random) -> Group:
     for place in range(rng.randint(1, 8)):
         density = rng.random() / (1 + place / 2)
         tasks = {name: rng.randint(1, size) for name in names if rng.random() < density}
-        loads.append(Load(connectors=rng.randint(0, 4), tasks=tasks))
+        loads.append(Load(connector_count=rng.randint(0, 4), task_counts=tasks))
     return loads, rng.randint(0, 3), {name: rng.randint(1, 6) for name in names if rng.random() < 0.2}
 
 
@@ -93,14 +93,16 @@ def settled(rng: random.Random) -> list[Load]:
     """A fleet that `balance` itself has balanced."""
     tasks = {name: rng.randint(1, 12) for name in NAMES}
     loads = [Load()] * rng.randint(2, 8)
-    return apply_changes(loads, balance(loads, connectors=rng.randint(0, 9), tasks=tasks))
+    return apply_changes(
+        loads, compute_balanced_target(loads, unowned_connectors=rng.randint(0, 9), unowned_tasks=tasks)
+    )
 
 
 def departed(rng: random.Random) -> Group:
     """Some workers have left, or drain: their jobs are unowned."""
     loads = settled(rng)
     gone = [loads.pop(rng.randrange(len(loads))) for _ in range(rng.randint(1, len(loads) - 1))]
-    return loads, sum(load.connectors for load in gone), tasks_by_connector(gone)
+    return loads, sum(load.connector_count for load in gone), tasks_by_connector(gone)
 
 
 def bounced(rng: random.Random) -> Group:
@@ -114,9 +116,11 @@ def claimed(rng: random.Random) -> Group:
     claims = {NAMES[0]: 12, NAMES[1]: 2}
     loads = [
         Load(
-            connectors=max(0, load.connectors - 1),
-            tasks={
-                name: count - claims.get(name, 0) for name, count in load.tasks.items() if count > claims.get(name, 0)
+            connector_count=max(0, load.connector_count - 1),
+            task_counts={
+                name: count - claims.get(name, 0)
+                for name, count in load.task_counts.items()
+                if count > claims.get(name, 0)
             },
         )
         for load in settled(rng)
@@ -126,8 +130,8 @@ def claimed(rng: random.Random) -> Group:
 
 def crossed(rng: random.Random) -> Group:
     """Some workers have connectors only, the others tasks only: {2, 0} and {0, 2}."""
-    loads = [Load(connectors=rng.randint(1, 3)) for _ in range(rng.randint(1, 4))]
-    loads += [Load(tasks={rng.choice(NAMES): rng.randint(1, 3)}) for _ in range(rng.randint(1, 4))]
+    loads = [Load(connector_count=rng.randint(1, 3)) for _ in range(rng.randint(1, 4))]
+    loads += [Load(task_counts={rng.choice(NAMES): rng.randint(1, 3)}) for _ in range(rng.randint(1, 4))]
     rng.shuffle(loads)
     return loads, rng.randint(0, 2), {}
 
@@ -135,12 +139,12 @@ def crossed(rng: random.Random) -> Group:
 def one_large_or_many_small_connectors(rng: random.Random) -> Group:
     """One connector of many tasks, or many connectors of one task."""
     if rng.random() < 0.5:
-        return [Load(tasks={NAMES[0]: rng.randint(1, 40)}) for _ in range(rng.randint(1, 6))], 1, {NAMES[0]: 7}
+        return [Load(task_counts={NAMES[0]: rng.randint(1, 40)}) for _ in range(rng.randint(1, 6))], 1, {NAMES[0]: 7}
     names = [ConnectorName(f"c{number}") for number in range(rng.randint(1, 40))]
     cells = [Counter[ConnectorName]() for _ in range(rng.randint(1, 6))]
     for name in names:
         cells[min(rng.randrange(len(cells)), rng.randrange(len(cells)))][name] += 1
-    return [Load(connectors=rng.randint(0, 9), tasks=tasks) for tasks in cells], 0, dict.fromkeys(NAMES, 1)
+    return [Load(connector_count=rng.randint(0, 9), task_counts=tasks) for tasks in cells], 0, dict.fromkeys(NAMES, 1)
 
 
 @pytest.mark.parametrize("kind", [unbalanced, departed, bounced, claimed, crossed, one_large_or_many_small_connectors])
@@ -156,8 +160,8 @@ def test_no_target_is_better_for_adversarial_groups(kind: Callable[[random.Rando
         ([Load()], 0, {}),
         ([Load()], 3, {NAMES[0]: 4}),
         ([Load()] * 5, 0, {}),
-        ([Load(connectors=2), Load(tasks={NAMES[0]: 2})], 0, {}),
-        ([Load(connectors=3, tasks={NAMES[0]: 9, NAMES[1]: 1}), Load(), Load()], 0, {}),
+        ([Load(connector_count=2), Load(task_counts={NAMES[0]: 2})], 0, {}),
+        ([Load(connector_count=3, task_counts={NAMES[0]: 9, NAMES[1]: 1}), Load(), Load()], 0, {}),
     ],
 )
 def test_no_target_is_better_for_the_smallest_groups(group: Group) -> None:
@@ -166,10 +170,10 @@ def test_no_target_is_better_for_the_smallest_groups(group: Group) -> None:
 
 def test_no_target_is_better_in_any_order_of_equally_loaded_workers() -> None:
     loads = [
-        Load(connectors=1, tasks={NAMES[0]: 2, NAMES[1]: 1}),
-        Load(connectors=1, tasks={NAMES[1]: 2, NAMES[0]: 1}),
-        Load(connectors=0, tasks={NAMES[2]: 4}),
-        Load(connectors=2),
+        Load(connector_count=1, task_counts={NAMES[0]: 2, NAMES[1]: 1}),
+        Load(connector_count=1, task_counts={NAMES[1]: 2, NAMES[0]: 1}),
+        Load(connector_count=0, task_counts={NAMES[2]: 4}),
+        Load(connector_count=2),
         Load(),
     ]
     for ordered in permutations(loads):
@@ -180,19 +184,29 @@ def test_no_target_is_better_in_any_order_of_equally_loaded_workers() -> None:
 @given(group=GROUPS)
 def test_the_order_of_the_connectors_does_not_matter(group: Group) -> None:
     loads, free_connectors, free_tasks = group
-    turned = [Load(connectors=load.connectors, tasks=dict(reversed([*load.tasks.items()]))) for load in loads]
-    changes = balance(loads, connectors=free_connectors, tasks=free_tasks)
-    assert balance(turned, connectors=free_connectors, tasks=dict(reversed([*free_tasks.items()]))) == changes
+    turned = [
+        Load(connector_count=load.connector_count, task_counts=dict(reversed([*load.task_counts.items()])))
+        for load in loads
+    ]
+    changes = compute_balanced_target(loads, unowned_connectors=free_connectors, unowned_tasks=free_tasks)
+    assert (
+        compute_balanced_target(
+            turned, unowned_connectors=free_connectors, unowned_tasks=dict(reversed([*free_tasks.items()]))
+        )
+        == changes
+    )
 
 
 @settings(max_examples=200)
 @given(group=GROUPS)
 def test_balancing_a_balanced_group_moves_nothing(group: Group) -> None:
     loads, free_connectors, free_tasks = group
-    after = apply_changes(loads, balance(loads, connectors=free_connectors, tasks=free_tasks))
-    for change in balance(after, connectors=0, tasks={}):
-        assert change.connectors == 0
-        assert not change.tasks
+    after = apply_changes(
+        loads, compute_balanced_target(loads, unowned_connectors=free_connectors, unowned_tasks=free_tasks)
+    )
+    for change in compute_balanced_target(after, unowned_connectors=0, unowned_tasks={}):
+        assert change.connector_delta == 0
+        assert not change.task_deltas
 
 
 @settings(max_examples=200)
@@ -200,35 +214,40 @@ def test_balancing_a_balanced_group_moves_nothing(group: Group) -> None:
 def test_unowned_jobs_are_spread_as_evenly_as_possible(
     tasks: dict[ConnectorName, int], workers: int, connectors: int
 ) -> None:
-    after = apply_changes([Load()] * workers, balance([Load()] * workers, connectors=connectors, tasks=tasks))
+    after = apply_changes(
+        [Load()] * workers,
+        compute_balanced_target([Load()] * workers, unowned_connectors=connectors, unowned_tasks=tasks),
+    )
     for connector in tasks:
-        assert is_balanced([load.tasks.get(connector, 0) for load in after])
-    assert is_balanced([load.connectors for load in after])
-    assert is_balanced([load.all_tasks for load in after])
-    assert is_balanced([load.connectors + load.all_tasks for load in after])
+        assert is_balanced([load.task_counts.get(connector, 0) for load in after])
+    assert is_balanced([load.connector_count for load in after])
+    assert is_balanced([load.task_count for load in after])
+    assert is_balanced([load.connector_count + load.task_count for load in after])
 
 
 def test_d1_a_group_that_grows_worker_by_worker_keeps_every_connector_spread() -> None:
     """KAFKA-17049: Connect ends with all tasks of a connector on one worker (8 of 8 tasks, 1 to 8 workers)."""
-    loads = [Load(connectors=8, tasks={ConnectorName(f"c{number}"): 8 for number in range(8)})]
+    loads = [Load(connector_count=8, task_counts={ConnectorName(f"c{number}"): 8 for number in range(8)})]
     while len(loads) < 8:
         loads = [*loads, Load()]
-        loads = apply_changes(loads, balance(loads, connectors=0, tasks={}))
+        loads = apply_changes(loads, compute_balanced_target(loads, unowned_connectors=0, unowned_tasks={}))
         for number in range(8):
-            assert is_balanced([load.tasks.get(ConnectorName(f"c{number}"), 0) for load in loads])
+            assert is_balanced([load.task_counts.get(ConnectorName(f"c{number}"), 0) for load in loads])
 
 
 def test_d7_no_worker_gets_both_extras_while_another_gets_none() -> None:
     tasks = dict.fromkeys(NAMES[:4], 1)
-    after = apply_changes([Load()] * 3, balance([Load()] * 3, connectors=4, tasks=tasks))
-    assert is_balanced([load.connectors + load.all_tasks for load in after])
+    after = apply_changes(
+        [Load()] * 3, compute_balanced_target([Load()] * 3, unowned_connectors=4, unowned_tasks=tasks)
+    )
+    assert is_balanced([load.connector_count + load.task_count for load in after])
 
 
 def test_kafka_12309_a_third_worker_gets_a_third() -> None:
     a, b = NAMES[:2]
-    loads = [Load(tasks={a: 8}), Load(tasks={b: 8}), Load()]
-    changes = balance(loads, connectors=0, tasks={})
-    assert sorted(load.all_tasks for load in apply_changes(loads, changes)) == [5, 5, 6]
+    loads = [Load(task_counts={a: 8}), Load(task_counts={b: 8}), Load()]
+    changes = compute_balanced_target(loads, unowned_connectors=0, unowned_tasks={})
+    assert sorted(load.task_count for load in apply_changes(loads, changes)) == [5, 5, 6]
     assert moves_of(changes) == 5
 
 
@@ -242,13 +261,13 @@ def test_the_lower_bound_is_the_published_one(held: list[int], jobs: int, moves:
 
 def test_the_lower_bound_is_not_always_reachable() -> None:
     """Both workers run two jobs, but one has both connectors: a connector and a task have to be exchanged."""
-    loads = [Load(connectors=2), Load(tasks={NAMES[0]: 2})]
+    loads = [Load(connector_count=2), Load(task_counts={NAMES[0]: 2})]
     assert fewest_moves_bound([2, 2], 4) == 0
-    assert moves_of(balance(loads, connectors=0, tasks={})) == 2
+    assert moves_of(compute_balanced_target(loads, unowned_connectors=0, unowned_tasks={})) == 2
 
 
 def test_without_workers_there_are_no_changes() -> None:
-    assert balance([], connectors=3, tasks={NAMES[0]: 2}) == ()
+    assert compute_balanced_target([], unowned_connectors=3, unowned_tasks={NAMES[0]: 2}) == ()
 
 
 class CountingHeap:
@@ -273,10 +292,11 @@ def test_the_cost_depends_on_the_cells_and_the_moved_tasks_only(monkeypatch: pyt
     monkeypatch.setattr(spread, "heapq", heap)
     names = [ConnectorName(f"c{number}") for number in range(1_000)]
     loads = [
-        Load(connectors=1, tasks={names[(worker * 100 + n) % 1_000]: 1 for n in range(100)}) for worker in range(1_000)
+        Load(connector_count=1, task_counts={names[(worker * 100 + n) % 1_000]: 1 for n in range(100)})
+        for worker in range(1_000)
     ]
     loads += [Load()] * arrivals
-    changes = balance(loads, connectors=0, tasks={})
+    changes = compute_balanced_target(loads, unowned_connectors=0, unowned_tasks={})
     cells = 100_000
     assert heap.operations <= 3 * cells + 12 * moves_of(changes) + 4 * len(loads)
     if not arrivals:

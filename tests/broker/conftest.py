@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ from coterie.broker.context import BrokerContext
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
-from coterie.wire.frames import RequestHeader, decode_response, encode_request, framed
+from coterie.nouns.target_assignments import Assign
+from coterie.wire.frames import RequestHeader, decode_response, encode_request, with_length
 from coterie.wire.kio_entities import build_request
 from tests.ports import free_port
 
@@ -35,10 +36,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class ThreadedBroker:
-    """A broker on its own event loop; tests stop it and restart it on the same port and data."""
+    """A broker on its own event loop; tests stop it and restart it on the same port and data. ``assignors`` compute
+    target assignments of connect groups in it."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, assignors: Mapping[str, Assign] | None = None) -> None:
         self.settings = settings
+        self.assignors = assignors
         self.broker: Broker
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
@@ -67,7 +70,7 @@ class ThreadedBroker:
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
-            async with running_broker(self.settings) as broker:
+            async with running_broker(self.settings, assignors=self.assignors) as broker:
                 self.broker = broker
                 is_up.set()
                 await self._stop.wait()
@@ -122,7 +125,7 @@ class RawClient:
         header, frame = encode_request(
             build_request(api_key, version, values), correlation_id=self._count, client_id="raw"
         )
-        self.socket.sendall(framed(frame))
+        self.socket.sendall(with_length(frame))
         return header
 
     def receive(self, header: RequestHeader) -> Any:

@@ -7,7 +7,10 @@ A point is a state of the group `fleet`, or a record of any group:
 - ``initial``, ``joining``, ``syncing``, ``stable``: a request waits in that phase, or a heartbeat arrives in it;
 - ``joined``, ``assigned``, ``committed``, each with ``before`` or ``durable``: at the record that ends a join phase,
   that contains assignments, that contains an offset; before it is appended to the log, or when it is durable and no
-  response has been sent yet.
+  response has been sent yet;
+- likewise ``member``, ``target``, ``current``, ``revoked``, ``departed``, ``left`` at a record of a connect group: of a
+  member, of a target with jobs, of a member's jobs, of its revoked jobs, of a departed member, and the tombstone of a
+  member.
 """
 
 import asyncio
@@ -24,25 +27,39 @@ from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.machine import step
-from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, Record, SyncGroup
+from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, SyncGroup
 from coterie.groups.classic.offset_messages import OffsetWritten
 from coterie.groups.classic.state import Group, Limits, Phase
+from coterie.groups.connect.messages import (
+    CurrentAssignment,
+    MemberDeparted,
+    MemberMetadata,
+    MemberRemoved,
+    TargetWritten,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.ids import GroupId
 
 _PHASES: dict[str, Callable[[Group, Event], bool]] = {
     "initial": lambda group, _: (
-        group.join_phase is not None and group.join_phase.initial and len(group.parked_joins) > 1
+        group.join_phase is not None and group.join_phase.is_initial and len(group.parked_joins) > 1
     ),
     "joining": lambda group, _: (
-        group.join_phase is not None and not group.join_phase.initial and bool(group.parked_joins)
+        group.join_phase is not None and not group.join_phase.is_initial and bool(group.parked_joins)
     ),
     "syncing": lambda group, event: group.phase is Phase.COMPLETING_REBALANCE and isinstance(event, SyncGroup),
     "stable": lambda group, event: group.phase is Phase.STABLE and isinstance(event, Heartbeat),
 }
-_RECORDS: dict[str, Callable[[Record], bool]] = {
+_RECORDS: dict[str, Callable[[object], bool]] = {
     "joined": lambda record: isinstance(record, GenerationWritten) and record.protocol is None and bool(record.members),
     "assigned": lambda record: isinstance(record, GenerationWritten) and record.protocol is not None,
     "committed": lambda record: isinstance(record, OffsetWritten),
+    "member": lambda record: isinstance(record, MemberMetadata),
+    "target": lambda record: isinstance(record, TargetWritten) and bool(record.target.jobs),
+    "current": lambda record: isinstance(record, CurrentAssignment) and bool(record.assigned),
+    "revoked": lambda record: isinstance(record, CurrentAssignment) and bool(record.pending),
+    "departed": lambda record: isinstance(record, MemberDeparted),
+    "left": lambda record: isinstance(record, MemberRemoved),
 }
 
 
@@ -65,8 +82,8 @@ def crash_in_phase(phase: str) -> None:
 def crash_at_record(kind: str, moment: str) -> None:
     is_it = _RECORDS[kind]
 
-    class CrashingGroupLog(GroupLog[Record]):
-        def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
+    class CrashingGroupLog(GroupLog[Any]):
+        def append(self, group_id: GroupId, records: Sequence[Any], *, now_ms: int) -> "asyncio.Future[int]":
             here = any(is_it(record) for record in records)
             if here and moment == "before":
                 crash()
@@ -100,6 +117,7 @@ def main(data: str, port: str, point: str) -> None:
         data_path=Path(data),
         port=int(port),
         group_limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
+        connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0),
     )
     asyncio.run(server.serve(settings, ready=print_port))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from coterie.broker.apis.table import APIS
 from coterie.broker.security.users import Users
-from coterie.wire.frames import encode_request, framed
+from coterie.wire.frames import encode_request, with_length
 from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE, request_schema
 from tests.broker.conftest import RawClient, raw_client
 from tests.wire.fuzzing import Corpus, damaged
@@ -126,7 +126,7 @@ def run(count: int, seed: int, protocol: str) -> dict[str, object]:
                 bystander.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0bystander\0secret")
             while sent < count and not broker.has_died:
                 some = [next(endless) for _ in range(rng.choice((1, 3, 10, 30)))]
-                _send(broker.port, b"".join(map(framed, some)))
+                _send(broker.port, b"".join(map(with_length, some)))
                 sent += len(some)
                 connections += 1
                 if connections % 50 == 0 and not is_served(bystander):

@@ -15,7 +15,7 @@ from coterie.broker.apis.table import APIS
 from coterie.broker.settings import BrokerSettings
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import RequestHeader, decode_response, framed
+from coterie.wire.frames import RequestHeader, decode_response, with_length
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker
 from tests.broker.full_disk import fill_disk, lift_limit
 
@@ -50,7 +50,7 @@ def test_every_advertised_version_is_served(connect: Connect) -> None:
 
 def test_a_newer_version_of_api_versions_gets_the_supported_versions(connect: Connect) -> None:
     client = connect()
-    client.socket.sendall(framed(bytes.fromhex("0012 0063 0000002a ffff 00") + b"whatever"))
+    client.socket.sendall(with_length(bytes.fromhex("0012 0063 0000002a ffff 00") + b"whatever"))
     answer = decode_response(client.receive_frame(), RequestHeader(api_key=18, api_version=0, correlation_id=42))
     assert answer.error_code is ErrorCode.unsupported_version
     assert any(api.api_key == API_VERSIONS and api.max_version == 4 for api in answer.api_keys)
@@ -60,14 +60,14 @@ def test_a_newer_version_of_api_versions_gets_the_supported_versions(connect: Co
 @pytest.mark.parametrize(
     "hostile",
     [
-        framed(HOSTILE_JOIN),
+        with_length(HOSTILE_JOIN),
         struct.pack(">i", 100_001) + b"x",
         struct.pack(">i", -1),
         struct.pack(">i", 0),
-        framed(b"\0"),
-        framed(bytes.fromhex("000b 0063 00000001 ffff")),
-        framed(bytes.fromhex("0000 0002 00000001 ffff 0001 000003e8 00000000")),
-        framed(bytes.fromhex("03e7 0000 00000001 ffff")),
+        with_length(b"\0"),
+        with_length(bytes.fromhex("000b 0063 00000001 ffff")),
+        with_length(bytes.fromhex("0000 0002 00000001 ffff 0001 000003e8 00000000")),
+        with_length(bytes.fromhex("03e7 0000 00000001 ffff")),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         bytes.fromhex("16030100c8010000c40303"),
     ],
@@ -160,7 +160,7 @@ def test_a_produce_without_acks_is_written_even_if_its_connection_closes(connect
 
 @pytest.mark.parametrize(
     "hostile",
-    [struct.pack(">i", 0), struct.pack(">i", 100_001), framed(b"\0"), struct.pack(">i", 9) + b"half"],
+    [struct.pack(">i", 0), struct.pack(">i", 100_001), with_length(b"\0"), struct.pack(">i", 9) + b"half"],
     ids=["empty", "too long", "half a header", "half a frame"],
 )
 def test_a_produce_before_a_malformed_frame_is_written(connect: Connect, hostile: bytes) -> None:

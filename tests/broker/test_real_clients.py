@@ -148,7 +148,7 @@ def test_a_consumer_out_of_range_gets_an_error(broker: ThreadedBroker) -> None:
 def test_topics_are_listed_and_refused_as_kafka_does(broker: ThreadedBroker) -> None:
     create(broker, "config-topic", 1, **{"cleanup.policy": "compact"})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    assert set(admin.list_topics(timeout=30).topics) == {"config-topic", "__consumer_offsets"}
+    assert set(admin.list_topics(timeout=30).topics) == {"config-topic", "__consumer_offsets", "__worker_offsets"}
     for topic, code in (
         (NewTopic("config-topic", 1, 1), KafkaError.TOPIC_ALREADY_EXISTS),
         (NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION),

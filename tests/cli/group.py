@@ -8,7 +8,7 @@ from coterie.herder.requests import GroupView, MemberInfo
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Jobs
-from coterie.rest.group_views import group
+from coterie.rest.group_views import group_json
 
 
 def member(name: str, owned: str, claims: Jobs | None = None) -> MemberInfo:
@@ -46,4 +46,4 @@ def view(**different: Any) -> GroupView:
 
 
 def as_json(group_view: GroupView) -> str:
-    return json.dumps(group(group_view, [None] * len(group_view.members)))
+    return json.dumps(group_json(group_view, [None] * len(group_view.members)))

@@ -20,7 +20,7 @@ STATUS: dict[str, Any] = {
 
 def test_an_unassigned_task_is_shown_without_a_worker(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(json.dumps(STATUS).encode()) as url:
-        connectors.show_status(url, "orders")
+        connectors.show_connector_status(url, "orders")
     assert capsys.readouterr().out.splitlines() == [
         "orders: RUNNING on h:1",
         "  task 0: RUNNING on h:1",
@@ -32,5 +32,5 @@ def test_an_unassigned_task_is_shown_without_a_worker(capsys: pytest.CaptureFixt
 def test_the_list_shows_no_worker_for_an_unassigned_connector(capsys: pytest.CaptureFixture[str]) -> None:
     status = {**STATUS, "connector": {"state": "UNASSIGNED", "worker_id": "h:2"}}
     with answering(json.dumps({"orders": {"info": {"type": "source"}, "status": status}}).encode()) as url:
-        connectors.show_all(url)
+        connectors.show_connectors(url)
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["orders", "source", "UNASSIGNED", "-"]

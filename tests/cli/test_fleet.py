@@ -22,10 +22,12 @@ def children(tmp_path: Path) -> Iterator[Children]:
 def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Path, children: Children) -> None:
     said: list[str] = []
     fleet = Fleet(
-        FleetSettings(data=tmp_path, broker_port=free_port(), rest_port=free_port()), children, say=said.append
+        FleetSettings(data_folder=tmp_path, broker_port=free_port(), rest_port=free_port()),
+        children,
+        print_line=said.append,
     )
-    worker = children.start("worker-0", ["-c", "input()"])
-    fleet.workers[0] = children.start("worker-0", ["-c", "import time; time.sleep(600)"])
+    worker = children.start_python("worker-0", ["-c", "input()"])
+    fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(600)"])
     assert fleet.startup_status(0) == "its process is starting"
     fleet.workers[0] = worker
     wait_until(lambda: not worker.is_running, "the worker has ended")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.jars import packages
+from coterie.spark.jars import jar_packages
 from tests.cli.command import ENVIRONMENT, coterie
 from tests.mirror import serve
 from tests.ports import free_ports
@@ -15,8 +15,8 @@ from tests.ports import free_ports
 
 def test_a_folder_without_jars_is_listed_with_the_missing_jars_and_the_command_to_fetch_them(tmp_path: Path) -> None:
     output = coterie("jars", "list", "--in", str(tmp_path)).stdout
-    for package in packages().values():
-        assert f"{package.name}: {package.serves}\n" in output
+    for package in jar_packages().values():
+        assert f"{package.name}: {package.needed_for}\n" in output
         for jar in package.jars:
             assert f"    missing  {jar.coordinates}\n" in output
     assert output.endswith("To fetch the missing jars: coterie jars fetch kafka delta avro postgres\n")
@@ -33,7 +33,7 @@ def test_other_versions_damaged_and_additional_jars_are_listed_as_such(tmp_path:
 
 def test_two_concurrent_fetches_succeed_and_a_third_fetches_nothing(spark_jars: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "coterie", "jars", "fetch", "avro", "postgres", "--to", str(tmp_path / "jars")]
-    wanted = [*packages()["avro"].jars, *packages()["postgres"].jars]
+    wanted = [*jar_packages()["avro"].jars, *jar_packages()["postgres"].jars]
     with serve() as mirror:
         for jar in wanted:
             mirror.put(jar, (spark_jars / jar.file_name).read_bytes())

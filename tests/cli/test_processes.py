@@ -37,7 +37,7 @@ import sys, time
 from coterie.cli.processes import Child, Children
 folder = Path(sys.argv[1])
 with Children(folder) as children:
-    child = children.start("child", ["-c", {CHILD!r}, str(folder / "grandchild")])
+    child = children.start_python("child", ["-c", {CHILD!r}, str(folder / "grandchild")])
     write(folder / "child", str(child.pid))
     if sys.argv[2] == "stopped":
         while not (folder / "grandchild").exists():
@@ -99,7 +99,7 @@ def test_a_child_whose_parent_ends_at_once_ends_too(tmp_path: Path) -> None:
 
 def test_the_descendants_of_a_killed_child_are_ended(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
-        child = children.start("child", ["-c", CHILD, str(tmp_path / "grandchild")])
+        child = children.start_python("child", ["-c", CHILD, str(tmp_path / "grandchild")])
         grandchild = read_pid(tmp_path / "grandchild")
         os.kill(child.pid, signal.SIGKILL)
         wait_until(lambda: child.exit_code == -signal.SIGKILL, "the child's exit code is known")
@@ -108,11 +108,11 @@ def test_the_descendants_of_a_killed_child_are_ended(tmp_path: Path) -> None:
 
 def test_the_end_of_a_childs_log_can_be_shown(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
-        child = children.start("child", ["-c", "import sys; print(*range(100), sep='\\n'); sys.exit(3)"])
+        child = children.start_python("child", ["-c", "import sys; print(*range(100), sep='\\n'); sys.exit(3)"])
         assert child.wait(30)
         assert child.exit_code == 3
-        assert child.tail().splitlines()[-1] == "99"
-        assert len(child.tail().splitlines()) == 15
+        assert child.log_tail().splitlines()[-1] == "99"
+        assert len(child.log_tail().splitlines()) == 15
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_time(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_time(tmp_path: P
         "import pathlib, signal, sys, time; signal.signal(15, 1); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
     )
     with Children(tmp_path) as children:
-        child = children.start("child", ["-c", ignores_sigterm, str(tmp_path / "ignores_sigterm")])
+        child = children.start_python("child", ["-c", ignores_sigterm, str(tmp_path / "ignores_sigterm")])
         wait_until((tmp_path / "ignores_sigterm").exists, "the child ignores SIGTERM")
-        children.end([child], grace_s=0.1)
+        children.end_gracefully([child], grace_s=0.1)
         assert child.exit_code == -signal.SIGKILL
 
 

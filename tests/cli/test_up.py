@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.fleet import GROUP
+from coterie.cli.fleet import GROUP_ID
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest
 from coterie.member.classic.state import NO_MEMBER
@@ -92,7 +92,9 @@ def test_a_killed_worker_is_reported_and_not_restarted(up: Up) -> None:
     output = up.output()
     assert "worker-0 ended unexpectedly (signal 9).\nIts log is " in output
     assert "To restart it" not in output, "the broker ends, so a worker could not be restarted"
-    assert up.output().endswith("coterie: No worker is left.\n")
+    assert up.output().endswith(
+        f"coterie: All workers of the group have ended; their logs are in {up.data / 'logs'}.\n"
+    )
     up.assert_nothing_is_left()
 
 
@@ -101,7 +103,9 @@ def test_the_broker_runs_while_the_group_has_a_member_that_up_did_not_start(up: 
     wait_until(lambda: len(processes_of(up.data)) > 1, "the worker runs")
     asyncio.run(_kill_the_only_worker_beside_a_member(up))
     assert up.process.wait(60) == 1
-    assert up.output().endswith("coterie: No worker is left.\n")
+    assert up.output().endswith(
+        f"coterie: All workers of the group have ended; their logs are in {up.data / 'logs'}.\n"
+    )
     up.assert_nothing_is_left()
 
 
@@ -110,7 +114,7 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
         [f"127.0.0.1:{up.broker_port}"], client_id="other", request_timeout_ms=20_000, parked_timeout_ms=40_000
     )
     join = JoinRequest(
-        group_id=GROUP,
+        group_id=GROUP_ID,
         member_id=NO_MEMBER,
         session_timeout_ms=30_000,
         rebalance_timeout_ms=30_000,
@@ -127,7 +131,7 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
     assert up.broker() is not None
     joined = await parked
     assert isinstance(joined, JoinResponse)
-    await coordinator.ask(LeaveRequest(group_id=GROUP, member_id=joined.member_id))
+    await coordinator.ask(LeaveRequest(group_id=GROUP_ID, member_id=joined.member_id))
     await coordinator.close()
 
 

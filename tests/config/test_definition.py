@@ -64,15 +64,17 @@ TYPED = ConfigDef(
     (
         ConfigKey(name="name", type=Type.STRING, documentation=""),
         ConfigKey(name="tasks", type=Type.INT, documentation="", default="1", validator=at_least(1)),
-        ConfigKey(name="share", type=Type.DOUBLE, documentation="", optional=True),
+        ConfigKey(name="share", type=Type.DOUBLE, documentation="", is_optional=True),
         ConfigKey(name="header", type=Type.BOOLEAN, documentation="", default="false"),
         ConfigKey(name="columns", type=Type.LIST, documentation="", default=""),
-        ConfigKey(name="password", type=Type.PASSWORD, documentation="", optional=True, validator=one_of(("tiger",))),
+        ConfigKey(
+            name="password", type=Type.PASSWORD, documentation="", is_optional=True, validator=one_of(("tiger",))
+        ),
         ConfigKey(
             name="url",
             type=Type.STRING,
             documentation="",
-            optional=True,
+            is_optional=True,
             validator=one_of(("postgresql://h/d",)),
             may_hold_password=True,
         ),
@@ -82,15 +84,15 @@ TYPED = ConfigDef(
 
 def test_values_and_defaults_are_converted_to_their_types() -> None:
     given = {"name": " c ", "tasks": " 4", "share": "0.5", "header": "TRUE", "columns": "a, b"}
-    assert TYPED.read(given, "name", str) == "c"
-    assert TYPED.read(given, "tasks", int) == 4
-    assert TYPED.read(given, "share", float) == 0.5
-    assert TYPED.read(given, "header", bool) is True
-    assert TYPED.read(given, "columns", tuple) == ("a", "b")
-    assert TYPED.read({}, "tasks", int) == 1
-    assert TYPED.read({}, "header", bool) is False
-    assert TYPED.read({}, "columns", tuple) == ()
-    assert TYPED.find({}, "share", float) is None
+    assert TYPED.required_value(given, "name", str) == "c"
+    assert TYPED.required_value(given, "tasks", int) == 4
+    assert TYPED.required_value(given, "share", float) == 0.5
+    assert TYPED.required_value(given, "header", bool) is True
+    assert TYPED.required_value(given, "columns", tuple) == ("a", "b")
+    assert TYPED.required_value({}, "tasks", int) == 1
+    assert TYPED.required_value({}, "header", bool) is False
+    assert TYPED.required_value({}, "columns", tuple) == ()
+    assert TYPED.optional_value({}, "share", float) is None
 
 
 @pytest.mark.parametrize(
@@ -103,12 +105,12 @@ def test_values_and_defaults_are_converted_to_their_types() -> None:
 )
 def test_an_error_for_a_missing_or_invalid_value_names_the_key(config: dict[str, str], name: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        TYPED.read(config, name, object)
+        TYPED.required_value(config, name, object)
     assert raised.value.errors == {name: (message,)}
 
 
 def test_a_password_is_shown_neither_in_the_value_nor_in_the_error() -> None:
-    secret = TYPED.find({"password": "tiger"}, "password", Secret)
+    secret = TYPED.optional_value({"password": "tiger"}, "password", Secret)
     assert secret is not None
     assert secret.text == "tiger"
     assert (repr(secret), str(secret), f"{secret}") == ("[hidden]",) * 3

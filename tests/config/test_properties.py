@@ -38,17 +38,17 @@ from coterie.nouns.errors import ConfigError
     ],
 )
 def test_a_file_is_parsed_as_by_java(text: str, expected: dict[str, str]) -> None:
-    assert properties.parse(text) == expected
+    assert properties.parse_properties(text) == expected
 
 
 @pytest.mark.parametrize("value", ["\\u12", "\\uzzzz", "\\u+123"])
 def test_an_error_for_a_broken_unicode_escape_names_the_line(value: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        properties.parse(f"a=1\nb={value}\n")
+        properties.parse_properties(f"a=1\nb={value}\n")
     assert list(raised.value.errors) == ["line 2"]
 
 
 def test_a_line_number_counts_physical_lines() -> None:
     with pytest.raises(ConfigError) as raised:
-        properties.parse("# comment\r\na=1\\\n  2\r\rb=\\u12\n")
+        properties.parse_properties("# comment\r\na=1\\\n  2\r\rb=\\u12\n")
     assert list(raised.value.errors) == ["line 5"]

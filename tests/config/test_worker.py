@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.config.properties import parse
-from coterie.config.worker import Listener, WorkerSettings
+from coterie.config.properties import parse_properties
+from coterie.config.worker import RestAddress, WorkerSettings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
@@ -49,7 +49,7 @@ def test_defaults_are_kafka_connects() -> None:
     )
     assert (worker_settings.offset_storage_partitions, worker_settings.status_storage_partitions) == (25, 5)
     assert worker_settings.config_storage_replication_factor == 3
-    assert worker_settings.listener == Listener("", 8083)
+    assert worker_settings.listener_address == RestAddress("", 8083)
     assert worker_settings.task_shutdown_graceful_timeout_ms == 5_000
 
 
@@ -65,9 +65,13 @@ def test_every_missing_required_key_is_reported() -> None:
     )
 
 
-@pytest.mark.parametrize("text", [EXAMPLE.read_text(), re.sub(r"(?m)^#(?=\S)", "", EXAMPLE.read_text())])
+@pytest.mark.parametrize(
+    "text",
+    [EXAMPLE.read_text(), re.sub(r"(?m)^#(?=\S)", "", EXAMPLE.read_text())],
+    ids=["as it is", "with all keys"],
+)
 def test_the_example_file_is_valid_as_it_is_and_with_all_commented_keys(text: str) -> None:
-    properties = parse(text)
+    properties = parse_properties(text)
     worker_settings = WorkerSettings.from_properties(properties)
     assert WorkerSettings.unknown_keys(properties) == []
     assert worker_settings.bootstrap_servers == ("127.0.0.1:9092",), "the address on which `coterie broker` listens"
@@ -107,6 +111,9 @@ def test_the_example_file_contains_every_key() -> None:
         ("listeners", "http://a:99999", "http://a:99999 is not http://host:port"),
         ("rest.advertised.port", "0", "must be at least 1"),
         ("rest.advertised.listener", "https", "a worker serves only http"),
+        ("group.protocol", "consumer", "must be one of classic, connect"),
+        ("group.local.assignors", "a,,b", "a name is missing"),
+        ("group.local.assignors", "", "must not be empty without group.remote.assignor"),
         ("connect.protocol", "fast", "must be one of eager, compatible, sessioned, static"),
         ("static.connectors", "orders,,stock", "a name is missing"),
         ("static.tasks", "orders", "'orders' is not <connector>-<task number>"),
@@ -160,6 +167,22 @@ def test_spark_keys_pass_through_and_unknown_keys_are_listed() -> None:
     assert WorkerSettings.unknown_keys(properties) == ["key.converter"]
 
 
+def test_a_connect_group_offers_the_local_assignor_unless_the_broker_is_to_compute() -> None:
+    assert settings().local_assignors == ("cooperative",)
+    assert settings(group_remote_assignor="cooperative").local_assignors == ()
+    both = settings(group_remote_assignor="cooperative", group_local_assignors="mine, cooperative")
+    assert both.local_assignors == ("mine", "cooperative")
+
+
+def test_keys_of_the_other_group_protocol_are_ineffective() -> None:
+    timeouts = {"session_timeout_ms": "20000", "heartbeat_interval_ms": "2000"}
+    connect = settings(group_protocol="Connect", connect_protocol="static", **timeouts).ineffective_keys()
+    assert set(connect) == {"session.timeout.ms", "heartbeat.interval.ms", "connect.protocol"}
+    assert set(connect.values()) == {"with group.protocol=connect the group's coordinator decides this"}
+    classic = settings(group_local_assignors="cooperative", **timeouts).ineffective_keys()
+    assert classic == {"group.local.assignors": "it needs group.protocol=connect"}
+
+
 def test_ineffective_keys_are_listed_with_the_reason() -> None:
     interval = {"rebalance_round_interval_ms": "1000"}
     assert settings(connect_protocol="sessioned", static_tasks="orders-0", **interval).ineffective_keys() == {
@@ -171,7 +194,7 @@ def test_ineffective_keys_are_listed_with_the_reason() -> None:
 
 def test_a_worker_is_identified_by_its_advertised_address() -> None:
     worker_settings = settings(listeners="http://127.0.0.1:8084")
-    assert (worker_settings.worker_id(), worker_settings.url(), worker_settings.name()) == (
+    assert (worker_settings.worker_id(), worker_settings.advertised_url(), worker_settings.display_name()) == (
         "127.0.0.1:8084",
         "http://127.0.0.1:8084/",
         "127.0.0.1:8084",
@@ -179,7 +202,7 @@ def test_a_worker_is_identified_by_its_advertised_address() -> None:
     behind = WorkerSettings.from_properties(
         {**REQUIRED, "rest.advertised.host.name": "worker-1.fleet", "rest.advertised.port": "80", "worker.name": "one"}
     )
-    assert (behind.worker_id(), behind.url(), behind.name()) == (
+    assert (behind.worker_id(), behind.advertised_url(), behind.display_name()) == (
         "worker-1.fleet:80",
         "http://worker-1.fleet:80/",
         "one",
@@ -187,15 +210,15 @@ def test_a_worker_is_identified_by_its_advertised_address() -> None:
 
 
 def test_a_listener_on_port_0_is_advertised_with_the_bound_port() -> None:
-    assert settings(listeners="http://127.0.0.1:0").url(bound_port=40123) == "http://127.0.0.1:40123/"
+    assert settings(listeners="http://127.0.0.1:0").advertised_url(bound_port=40123) == "http://127.0.0.1:40123/"
 
 
 def test_a_listener_on_every_interface_is_advertised_with_the_host_name() -> None:
-    assert settings(listeners="http://0.0.0.0:8083").advertised().host not in ("", "0.0.0.0")
+    assert settings(listeners="http://0.0.0.0:8083").advertised_address().host not in ("", "0.0.0.0")
 
 
 def test_an_ipv6_listener_keeps_its_brackets_in_the_url() -> None:
-    assert settings(listeners="http://[::1]:8083").url() == "http://[::1]:8083/"
+    assert settings(listeners="http://[::1]:8083").advertised_url() == "http://[::1]:8083/"
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,16 @@ from coterie.herder.requests import Answer, Request, RequestId
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
     AssignmentsRequested,
     ComputedAssignments,
+    GroupProtocolName,
+    Handover,
     LeaseRenewed,
     MemberReport,
-    MemberState,
     MemberStateChanged,
-    PlaceHandover,
     SendAssignments,
 )
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
@@ -89,9 +90,16 @@ def assignments_requested(
 class HerderDriver:
     """A herder and its two logs. :meth:`feed` passes an event to it; its effects are collected in ``effects``."""
 
-    def __init__(self, place: PlaceHandover | None = None) -> None:
-        url = WorkerUrl("http://here:8083/")
-        settings = HerderSettings(worker_id=WorkerId("here:8083"), url=url, version="1", name="here")
+    def __init__(
+        self, place: Handover | None = None, *, group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
+    ) -> None:
+        settings = HerderSettings(
+            worker_id=WorkerId("here:8083"),
+            url=WorkerUrl("http://here:8083/"),
+            version="1",
+            name="here",
+            group_protocol=group_protocol,
+        )
         self.herder = Herder(settings, place)
         self.now_ms = 1_000
         self.effects: list[Effect] = []

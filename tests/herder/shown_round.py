@@ -36,7 +36,7 @@ def round_snapshot(
         assignments,
         generation=Generation(1),
         protocol="static",
-        eligibility=Eligibility.of(views, BOTH),
+        eligibility=Eligibility.from_members(views, BOTH),
         configured=BOTH,
         unassigned=unassigned or {},
     )

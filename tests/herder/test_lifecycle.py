@@ -12,7 +12,8 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import Done, DrainWorker, Problem, RequestRefused, RestartWorker
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Leave, MembershipLost, MemberState, PlaceHandover, Rejoin, SetWorkerState
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState
 from coterie.nouns.states import State
 from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
@@ -28,7 +29,7 @@ def restart_to_exit(driver: HerderDriver) -> Exit:
     return end
 
 
-def next_process(place: PlaceHandover | None, previous: HerderDriver) -> HerderDriver:
+def next_process(place: Handover | None, previous: HerderDriver) -> HerderDriver:
     driver = HerderDriver(place)
     driver.generation = previous.generation
     driver.write(*previous.config)
@@ -49,7 +50,7 @@ def test_a_restarting_worker_exits_with_a_handover_and_without_leaving() -> None
     driver = working()
     end = restart_to_exit(driver)
     assert (end.code, end.relaunches) == (0, True)
-    assert end.handover is not None
+    assert isinstance(end.handover, PlaceHandover)
     assert (end.handover.jobs, end.handover.member_id, end.handover.generation) == (BOTH_TASKS, ME, 1)
     assert not end.handover.must_ask_for_round, "a follower needs no rejoin"
     assert not driver.pop_effects(Leave)
@@ -76,7 +77,7 @@ def test_a_restarted_leader_requests_a_rejoin_to_receive_its_members_reports() -
     driver = working()
     driver.assign(leader=ME, protocol=STATIC)
     end = restart_to_exit(driver)
-    assert end.handover is not None
+    assert isinstance(end.handover, PlaceHandover)
     assert end.handover.must_ask_for_round
     next_driver = next_process(end.handover, driver)
     next_driver.feed(lease_renewed(sent_at_ms=next_driver.now_ms))

@@ -11,7 +11,7 @@ import coterie.herder
 from coterie.herder.messages import StopTask
 from coterie.herder.state import Herder, InRound, LostPlace, NeverJoined, PlacePhase, RoundCompleted, RoundFailed
 from coterie.nouns.ids import MemberId
-from coterie.nouns.membership import MemberState
+from coterie.nouns.member_state import MemberState
 from tests.herder.builders import BOTH_TASKS, working
 from tests.herder.herder_driver import HerderDriver, lease_renewed
 
@@ -20,6 +20,7 @@ PARTS = (
     "place",
     "rounds",
     "leader_state",
+    "targets",
     "work",
     "requests",
     "lifecycle",

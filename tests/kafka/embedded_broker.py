@@ -14,6 +14,7 @@ from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
+from coterie.groups.connect.settings import ConnectGroupSettings
 
 def end_with_parent():
     sys.stdin.read()
@@ -22,7 +23,11 @@ def end_with_parent():
 threading.Thread(target=end_with_parent, daemon=True).start()
 limits = Limits(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
 settings = BrokerSettings(
-    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), connections_max=int(sys.argv[3]), group_limits=limits
+    data_path=Path(sys.argv[1]),
+    port=int(sys.argv[2]),
+    connections_max=int(sys.argv[3]),
+    group_limits=limits,
+    connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=300, session_timeout_ms=30_000),
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_bytes import CONNECTOR, decode_assignment, decode_metadata
+from coterie.wire.connect_bytes import CONNECTOR_INSTANCE, decode_assignment, decode_metadata
 from tests.worker.composed import CapturedBytes
 
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors" / "connect-mixed.json"
@@ -68,7 +68,9 @@ def _shown(assignment: WorkerAssignment) -> dict[str, Any]:
 
 def _pairs(jobs: Jobs) -> list[tuple[ConnectorName, list[int]]]:
     """Each connector with the numbers of its tasks, -1 for the connector itself."""
-    numbers = sorted([(name, CONNECTOR) for name in jobs.connectors] + [(at.connector, at.task) for at in jobs.tasks])
+    numbers = sorted(
+        [(name, CONNECTOR_INSTANCE) for name in jobs.connectors] + [(at.connector, at.task) for at in jobs.tasks]
+    )
     return [(name, [number for of, number in numbers if of == name]) for name in dict(numbers)]
 
 

@@ -20,7 +20,7 @@ async def test_acknowledged_records_survive_kills_of_the_broker_and_are_read_onc
 ) -> None:
     topics = Topics([mortal_broker.bootstrap_servers], client_id="tests")
     try:
-        log = await topics.open("configs", partitions=1, replication=1, key="config.storage.topic")
+        log = await topics.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
         acknowledged: dict[int, int] = {}
         """The number of each line, by its offset."""
         seen: list[TopicRecord] = []

@@ -20,8 +20,8 @@ def test_unreachable_brokers_are_logged_at_once_and_repeatedly_until_they_can_be
         for _ in range(7):
             on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
             now_s += LOG_REPEAT_INTERVAL_S / 3
-        log.answered()
-        log.answered()
+        log.on_response()
+        log.on_response()
         on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "no broker can be reached (1/1 brokers are down); retrying",

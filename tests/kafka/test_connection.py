@@ -58,7 +58,7 @@ async def test_the_error_for_a_peer_that_is_no_broker_names_its_address(answer: 
 
 
 async def test_the_error_for_a_broker_that_is_too_old_names_the_supported_versions() -> None:
-    heartbeat_up_to_2 = answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 2))
+    heartbeat_up_to_2 = answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.api_key, 0, 2))
     async with asyncio.timeout(DEADLINE_S), peer(heartbeat_up_to_2) as address:
         connection = await BrokerConnection.open(address, client_id="tests")
         with pytest.raises(WorldError, match=r"Heartbeat: 0 to 2; Coterie supports 3 to 4: use a broker of Kafka 2\.4"):
@@ -80,8 +80,8 @@ class Peer:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 frame = await reader.readexactly(size)
-                if frame[:2] == struct.pack(">h", API_VERSIONS.key):
-                    writer.write(answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 4))(frame))
+                if frame[:2] == struct.pack(">h", API_VERSIONS.api_key):
+                    writer.write(answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.api_key, 0, 4))(frame))
                 else:
                     self.requests.put_nowait(frame)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -27,7 +27,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import Assigned
-from coterie.rest.leader import open_client
+from coterie.rest.leader import open_http_client
 from coterie.wire.connect import ConnectProtocol, RoundResult
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -242,7 +242,7 @@ def runs_except_on(workers_without_class: set[str], tasks: int) -> Callable[[Sta
 
 def has_waiting_jobs(one: Composed) -> bool:
     """Whether ``one`` received an assignment with a delay, for jobs of a departed worker."""
-    return any(isinstance(event, Assigned) and RoundResult.of(event.token).delay_ms > 0 for event in one.events)
+    return any(isinstance(event, Assigned) and RoundResult.checked(event.token).delay_ms > 0 for event in one.events)
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: P
     }
     jvm = JvmWorker(tools, tmp_path, {**common, "plugin.path": str(connect_plugins)})
     async with AsyncExitStack() as stack:
-        client = open_client()
+        client = open_http_client()
         stack.push_async_callback(client.aclose)
         stack.callback(jvm.end)
         fleet = ComposedFleet({**common, "checkpoint.location": str(tmp_path / "checkpoints")}, stack)
@@ -338,9 +338,9 @@ async def check_a_group_that_ours_leads(
         for order in ("drain", "restart"):
             message = await mixed.request("POST", f"{via.url}/coterie/workers/{host(jvm)}/{order}", status=409)
             assert message.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
-    drain = partial(commands.drain, b.url, host(b.url))
+    drain = partial(commands.drain_worker, b.url, host(b.url))
     assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await error_of(drain)
-    leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
+    leaves = partial(preview.show_plan, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
         assert "protocol is eager" in await error_of(leaves)
     else:
@@ -412,8 +412,10 @@ async def check_a_group_that_a_jvm_leads(mixed: MixedGroup, a: Composed, b: Comp
         await mixed.request("POST", f"{a.url}/coterie/workers/b/drain", status=409),
         await mixed.request("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
         await error_of(partial(commands.show_group, b.url, as_json=False)),
-        await error_of(partial(commands.drain, b.url, "a")),
-        await error_of(partial(preview.show, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)),
+        await error_of(partial(commands.drain_worker, b.url, "a")),
+        await error_of(
+            partial(preview.show_plan, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)
+        ),
     ]
     assert all(part in text for part in expected for text in outputs), outputs
     message = await mixed.request("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.wire.frames import framed
+from coterie.wire.frames import with_length
 from tests.broker.conftest import RawClient, raw_client
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.kafka.real_kafka import RealKafka
@@ -71,7 +71,7 @@ def metadata(client: RawClient) -> object:
 
 def bare(client: RawClient, data: bytes) -> object:
     try:
-        client.socket.sendall(framed(data))
+        client.socket.sendall(with_length(data))
         return client.receive_frame()
     except ConnectionError:
         return "closed"

@@ -122,7 +122,7 @@ async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str
     try:
         async with asyncio.timeout(DEADLINE_S):
             await check_broker_access([secured.bootstrap], client_id="tests", security=security)
-            log = await topics.open(name, partitions=1, replication=1, key="config.storage.topic")
+            log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
             assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
             async for lines in log.follow():
                 if lines:
@@ -177,7 +177,9 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
         coordinator = _coordinator(secured, secured.security)
         try:
             async with asyncio.timeout(DEADLINE_S):
-                log = await topics.open("connect-configs", partitions=1, replication=1, key="config.storage.topic")
+                log = await topics.open_log(
+                    "connect-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+                )
                 assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
                 async for lines in log.follow():
                     if lines:

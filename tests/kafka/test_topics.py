@@ -30,7 +30,7 @@ async def uncompacted(bootstrap: str, partitions: int = 1) -> str:
 
 
 async def open_log(topics: Topics, topic: str, *, partitions: int = 1) -> TopicLog:
-    return await topics.open(topic, partitions=partitions, replication=1, key=KEY)
+    return await topics.open_log(topic, partitions=partitions, replication_factor=1, setting_key=KEY)
 
 
 def line(key: str, value: str | None = "value") -> NewTopicRecord:
@@ -166,7 +166,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: T
     name = fresh_name()
     await open_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
-        await topics.open(name, partitions=1, replication=1, key=KEY, ordered=True)
+        await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, is_ordered=True)
 
 
 @pytest.mark.kafka
@@ -180,11 +180,21 @@ async def test_a_topic_that_deletes_lines_is_refused_with_advice(real_kafka_topi
 
 async def test_more_replicas_than_brokers_are_refused_with_advice(topics: Topics) -> None:
     with pytest.raises(WorldError, match=r"set config\.storage\.replication\.factor to at most"):
-        await topics.open(fresh_name(), partitions=1, replication=3, key=KEY)
+        await topics.open_log(fresh_name(), partitions=1, replication_factor=3, setting_key=KEY)
 
 
 async def test_the_cluster_has_an_id(topics: Topics) -> None:
     assert await topics.cluster_id()
+
+
+async def test_a_topic_that_is_deleted_and_created_again_has_another_id(topics: Topics, bootstrap: str) -> None:
+    name, admin = fresh_name(), AdminClient({"bootstrap.servers": bootstrap})
+    first = await (await open_log(topics, name)).topic_id()
+    assert len(first) == 16
+    assert first == await topics.topic_id(name)
+    assert first != await (await open_log(topics, fresh_name())).topic_id()
+    await asyncio.wrap_future(admin.delete_topics([name])[name])
+    assert first != await (await open_log(topics, name)).topic_id()
 
 
 async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:

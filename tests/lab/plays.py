@@ -24,18 +24,18 @@ in_one_process = pytest.mark.xdist_group("plays")
 @cache
 def fleet(seed: int) -> Outcome:
     OBSERVED.play = f"fleet, seed {seed}"
-    return simulate_fleet(seed, story_lines=STORY_LINES, steps=OBSERVED)
+    return simulate_fleet(seed, trace_lines=STORY_LINES, steps=OBSERVED)
 
 
 @cache
 def clients(seed: int) -> Outcome:
     OBSERVED.play = f"clients, seed {seed}"
-    return simulate_clients(seed, story_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
+    return simulate_clients(seed, trace_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
 
 
 @cache
 def producers(seed: int) -> Outcome:
-    return simulate_producers(seed, story_lines=STORY_LINES)
+    return simulate_producers(seed, trace_lines=STORY_LINES)
 
 
 BY_NAME = {"fleet": fleet, "clients": clients, "producers": producers}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.consumers import ConsumersScenario
-from coterie.lab.scenario.transcript import Block, parse, render
+from coterie.lab.scenario.transcript import Block, parse_transcript, render_transcript
 
 FOLDER = Path(__file__).parent.parent / "scenarios" / "article"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -20,17 +20,17 @@ def read(name: str) -> str:
 
 
 def counts(name: str) -> list[str]:
-    return [block.answers[-1] for block in parse(read(name)) if block.command == "count"]
+    return [block.output_lines[-1] for block in parse_transcript(read(name)) if block.command == "count"]
 
 
 def workers_in_answers(block: Block) -> list[str]:
-    return [line.partition(" ")[0] for line in block.answers]
+    return [line.partition(" ")[0] for line in block.output_lines]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(name)
-    played = render(ConsumersScenario().play(parse(text)))
+    played = render_transcript(ConsumersScenario().run_blocks(parse_transcript(text)))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
     else:
@@ -47,15 +47,15 @@ def test_a_rolling_upgrade_of_three_static_members_causes_no_rebalance() -> None
 
 
 def test_during_the_upgrade_of_static_members_only_the_restarted_one_has_output() -> None:
-    blocks = parse(read("rolling_upgrade_static"))
+    blocks = parse_transcript(read("rolling_upgrade_static"))
     first, last = (at for at, block in enumerate(blocks) if block.command == "count from here")
     for block in blocks[first + 1 : last]:
         if block.command is not None and block.command.startswith("C"):
             assert set(workers_in_answers(block)) == {block.command.partition(" ")[0]}
         elif block.command is not None and block.command.startswith("wait"):
-            assert not block.answers
+            assert not block.output_lines
 
 
 def test_an_unknown_command_in_a_script_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown command: C1 dances"):
-        ConsumersScenario().play(parse("> C1 dances\n"))
+        ConsumersScenario().run_blocks(parse_transcript("> C1 dances\n"))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.scenario.notation import parse_jobs, show_jobs
-from coterie.lab.scenario.transcript import Block, parse, play, render
-from coterie.lab.scenario.workers_scenario import MAX_DELAY_MS, WorkersScenario
+from coterie.lab.scenario.notation import format_jobs, parse_jobs
+from coterie.lab.scenario.transcript import Block, parse_transcript, render_transcript, run_transcript
+from coterie.lab.scenario.workers_scenario import DEFAULT_MAX_DELAY_MS, WorkersScenario
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
 
@@ -33,18 +33,18 @@ def normalized(line: str) -> str:
     """One spelling: CO read as C0, jobs in one order, delays without their number, no decoration."""
     line = re.sub(r"\b([A-Z])CO\b", r"\1C0", line.strip().rstrip("."))
     line = re.sub(r"\s+\(generation \d+\)", "", line)
-    line = re.sub(r"\[([^\]]*)\]", lambda found: show_jobs(parse_jobs(found[1])), line)
+    line = re.sub(r"\[([^\]]*)\]", lambda found: format_jobs(parse_jobs(found[1])), line)
     line = re.sub(r"delay: (?!0,)[^,]+", "delay: d", line)
     line = re.sub(r"^After delay [^:]+:", "After delay d:", line)
     return re.sub(r"^Before delay .* expires:", "Before delay d expires:", line)
 
 
 def quoted_lines(block: Block) -> list[str]:
-    return [line.removeprefix(QUOTE) for line in block.remarks if line.startswith(QUOTE)]
+    return [line.removeprefix(QUOTE) for line in block.remarks_after if line.startswith(QUOTE)]
 
 
 def normalized_answers(block: Block) -> list[str]:
-    return [normalized(line) for line in block.answers]
+    return [normalized(line) for line in block.output_lines]
 
 
 def document() -> dict[str, str]:
@@ -67,8 +67,8 @@ def deviations() -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(f"{name}.txt")
-    assert render(parse(text)) == text, "the script must be written as it is parsed"
-    played = render(play(parse(text), read))
+    assert render_transcript(parse_transcript(text)) == text, "the script must be written as it is parsed"
+    played = render_transcript(run_transcript(parse_transcript(text), read))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
     else:
@@ -77,7 +77,7 @@ def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_transcript_quotes_every_line_of_the_document(name: str) -> None:
-    lines = [quote for block in parse(read(f"{name}.txt")) for quote in quoted_lines(block)]
+    lines = [quote for block in parse_transcript(read(f"{name}.txt")) for quote in quoted_lines(block)]
     expected = document()[name].splitlines()
     if name in ("leader_leaves", "leader_bounces"):
         # The document lists joins by name. Here W3 joins before W2, because the first member to rejoin becomes leader.
@@ -90,7 +90,7 @@ def test_a_transcript_quotes_every_line_of_the_document(name: str) -> None:
 def test_the_machines_follow_the_document_except_for_the_listed_deviations(name: str) -> None:
     accepted = deviations().get(name, {})
     used = set()
-    for block in parse(read(f"{name}.txt")):
+    for block in parse_transcript(read(f"{name}.txt")):
         ours = normalized_answers(block)
         expected = []
         for quote in quoted_lines(block):
@@ -110,15 +110,15 @@ def test_the_machines_follow_the_document_except_for_the_listed_deviations(name:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_delay_begins_with_its_maximum_and_then_decreases(name: str) -> None:
-    for quoted, ours in delays(parse(read(f"{name}.txt"))):
+    for quoted, ours in delays(parse_transcript(read(f"{name}.txt"))):
         if quoted == "0":
             assert ours == 0
         elif quoted == "d":
-            assert ours == MAX_DELAY_MS
+            assert ours == DEFAULT_MAX_DELAY_MS
         else:
-            assert 0 < ours < MAX_DELAY_MS
+            assert 0 < ours < DEFAULT_MAX_DELAY_MS
     by_quote: dict[str, set[int]] = {}
-    for quoted, ours in delays(parse(read(f"{name}.txt"))):
+    for quoted, ours in delays(parse_transcript(read(f"{name}.txt"))):
         by_quote.setdefault(quoted, set()).add(ours)
     assert all(len(values) == 1 for values in by_quote.values()), "one delay per rebalance, the same for every worker"
     counted_down = [min(by_quote[quoted]) for quoted in sorted(by_quote, key=len) if quoted != "0"]
@@ -129,7 +129,9 @@ def delays(blocks: list[Block]) -> Iterator[tuple[str, int]]:
     """The document's delay of each worker in each rebalance, and ours."""
     for block in blocks:
         ours = {
-            found["who"]: int(found["delay"]) for found in map(ROUND.fullmatch, map(str.strip, block.answers)) if found
+            found["who"]: int(found["delay"])
+            for found in map(ROUND.fullmatch, map(str.strip, block.output_lines))
+            if found
         }
         for found in map(ROUND.fullmatch, quoted_lines(block)):
             if found:
@@ -148,7 +150,7 @@ def test_the_moves_of_every_scenario_equal_the_optimum_and_the_bound(name: str) 
 def test_without_static_workers_a_group_behaves_as_with_older_protocols(name: str, protocol: ConnectProtocol) -> None:
     """KIP-987: "A `static` protocol cluster with no static workers behaves identically to the `sessioned` protocol"."""
     text = read(f"{name}.txt")
-    assert render(play(parse(text), read, protocol)) == text
+    assert render_transcript(run_transcript(parse_transcript(text), read, protocol)) == text
 
 
 def test_the_transcripts_are_the_documents_scenarios() -> None:
@@ -158,17 +160,17 @@ def test_the_transcripts_are_the_documents_scenarios() -> None:
 def test_an_invalid_script_is_refused() -> None:
     for text in ("> dance\n", "> wait long\n", "> wait until the delay is over\n", "> config X9\n", "an answer\n"):
         with pytest.raises(ValueError, match=r"."):
-            play(parse(text), read)
+            run_transcript(parse_transcript(text), read)
 
 
 def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None:
     stage = WorkersScenario()
-    stage.configure(parse_jobs("AC0"))
-    stage.start("W1")
+    stage.set_configured_jobs(parse_jobs("AC0"))
+    stage.start_worker("W1")
     worker = stage.workers["W1"]
-    worker.eager_assigned_jobs, worker.stopped = NO_JOBS, parse_jobs("AC0")
+    worker.eager_assigned_jobs, worker.stopped_jobs = NO_JOBS, parse_jobs("AC0")
     worker.handle_lost_membership()
-    stage.lines.clear()
-    stage.rejoin("W1")
-    assert stage.lines.count("Rebalance is triggered") == 1
-    assert not worker.stopped
+    stage.printed_lines.clear()
+    stage.rejoin_worker("W1")
+    assert stage.printed_lines.count("Rebalance is triggered") == 1
+    assert not worker.stopped_jobs

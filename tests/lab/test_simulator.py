@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds, summary_line
+from coterie.lab.simulator.__main__ import SIMULATE_BY_PLAY, main, parse_seeds, read_digests, summary_line
 from coterie.lab.simulator.clients.run import simulate_clients
-from coterie.lab.simulator.coordinator import Disk
+from coterie.lab.simulator.coordinator import CoordinatorDisk
 from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
-from coterie.lab.simulator.records import NAMES, RecordKind
+from coterie.lab.simulator.records import RECORDED_NAME_BY_CLASS, RecordKind
 from coterie.lab.simulator.sim_process import SimProcess, newest_process, sorted_by_name
 from coterie.lab.simulator.world import SimTimers, World
 from tests.lab import plays
 from tests.lab.plays import in_one_process
 
-KEPT_DIGESTS = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}
+KEPT_DIGESTS = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in SIMULATE_BY_PLAY}
 COMPARED_MAX = 10
 """The last seed whose digest the tests compare; `make digests` compares the other seeds, too."""
 
@@ -38,7 +38,7 @@ def assert_digest(play: str, outcome: Outcome) -> None:
 
 
 def assert_holds(outcome: Outcome) -> None:
-    last_lines = "\n".join(outcome.story.splitlines()[-15:])
+    last_lines = "\n".join(outcome.trace_text.splitlines()[-15:])
     assert outcome.violation is None, f"{outcome.violation}\n{last_lines}"
 
 
@@ -59,7 +59,7 @@ def test_all_invariants_hold_for_workers(seed: int) -> None:
 @in_one_process
 def test_the_plays_of_workers_cover_all_listed_events() -> None:
     """An event that occurs in no seed is not tested, even if all invariants hold."""
-    stories = "\n".join(plays.fleet(seed).story for seed in (1, 5, 7, 8, 10, 26))
+    stories = "\n".join(plays.fleet(seed).trace_text for seed in (1, 5, 7, 8, 10, 26))
     for pattern in (
         " claims ",
         " drain True",
@@ -86,7 +86,7 @@ def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
 @in_one_process
 def test_the_plays_of_clients_cover_all_listed_events() -> None:
     """An event that occurs in no seed is not tested, even if all invariants hold."""
-    stories = "\n".join(plays.clients(seed).story for seed in plays.CLIENTS_SEEDS)
+    stories = "\n".join(plays.clients(seed).trace_text for seed in plays.CLIENTS_SEEDS)
     for pattern in (
         " fenced c",
         "group_max_size_reached",
@@ -107,7 +107,7 @@ def test_all_invariants_hold_for_producers_and_their_transactions(seed: int) -> 
 
 @in_one_process
 def test_the_plays_of_producers_cover_all_listed_events() -> None:
-    stories = "\n".join(plays.producers(seed).story for seed in plays.PRODUCERS_SEEDS)
+    stories = "\n".join(plays.producers(seed).trace_text for seed in plays.PRODUCERS_SEEDS)
     for pattern in (
         " committed ",
         " aborted ",
@@ -125,7 +125,7 @@ def test_the_plays_of_producers_cover_all_listed_events() -> None:
 
 
 @in_one_process
-@pytest.mark.parametrize("play", sorted(PLAYS))
+@pytest.mark.parametrize("play", sorted(SIMULATE_BY_PLAY))
 def test_a_seed_gives_the_same_trace_with_any_string_hashes(play: str) -> None:
     """The tests' own process has other string hashes, and so had the process that wrote the kept digests."""
     ended = subprocess.run(
@@ -145,7 +145,7 @@ def test_different_seeds_give_different_traces() -> None:
 
 
 def test_seeds_are_given_as_numbers_and_ranges() -> None:
-    assert list(seeds("3 1-2,9")) == [3, 1, 2, 9]
+    assert list(parse_seeds("3 1-2,9")) == [3, 1, 2, 9]
 
 
 def test_the_command_prints_one_digest_per_seed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,9 +184,9 @@ def test_a_violation_is_pickled_completely() -> None:
 
 def test_a_record_changes_the_digest_and_a_log_line_does_not() -> None:
     worlds = [World(0) for _ in range(4)]
-    worlds[1].say("a line that is not recorded")
-    worlds[2].record(RecordKind.PAUSED, "w1")
-    worlds[3].record(RecordKind.PAUSED, "w2")
+    worlds[1].add_to_trace("a line that is not recorded")
+    worlds[2].add_record(RecordKind.PAUSED, "w1")
+    worlds[3].add_record(RecordKind.PAUSED, "w2")
     assert len({world.digest for world in worlds}) == 3
     assert worlds[0].digest == worlds[1].digest
 
@@ -205,11 +205,11 @@ def renamed(classes: Iterable[type]) -> Iterator[None]:
 
 def test_reworded_log_lines_and_renamed_classes_do_not_change_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     before = simulate_fleet(1, faults_ms=60_000)
-    say = World.say
-    monkeypatch.setattr(World, "say", lambda world, text: say(world, f"reworded: {text}"))
-    with renamed(NAMES):
+    say = World.add_to_trace
+    monkeypatch.setattr(World, "add_to_trace", lambda world, text: say(world, f"reworded: {text}"))
+    with renamed(RECORDED_NAME_BY_CLASS):
         after = simulate_fleet(1, faults_ms=60_000)
-    assert "reworded: " in after.story
+    assert "reworded: " in after.trace_text
     assert after.digest == before.digest
 
 
@@ -219,7 +219,7 @@ def test_reworded_log_lines_and_renamed_classes_do_not_change_the_digest(monkeyp
 def test_callbacks_for_the_same_time_run_in_the_order_of_scheduling() -> None:
     world, happened = World(0), list[int]()
     for number in range(5):
-        world.after(10, partial(happened.append, number))
+        world.call_after(10, partial(happened.append, number))
     world.run_until(9)
     assert happened == []
     world.run_until(10)
@@ -245,7 +245,7 @@ def test_a_paused_process_runs_missed_callbacks_on_resume_and_a_killed_one_never
     world, running, happened = World(0), dict[str, SimProcess](), list[str]()
     paused, killed = (SimProcess(world, name, name, running) for name in ("paused", "killed"))
     for process in (paused, killed):
-        process.after(10, partial(happened.append, process.name))
+        process.call_after(10, partial(happened.append, process.name))
     paused.pause()
     killed.kill(RecordKind.KILLED)
     world.run_until(20)
@@ -270,10 +270,10 @@ def test_the_newest_running_process_of_a_name_is_found() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_crash_a_disk_has_all_acknowledged_records_and_only_appended_ones(seed: int) -> None:
     world = World(seed)
-    disk, acknowledged = Disk(world), list[int]()
+    disk, acknowledged = CoordinatorDisk(world), list[int]()
     for number in range(20):
-        world.after(number, partial(disk.append, [(bytes([number]), None)], acknowledged.append))
+        world.call_after(number, partial(disk.append, [(bytes([number]), None)], acknowledged.append))
     world.run_until(world.rng.randint(0, 40))
     disk.crash()
-    assert sum(acknowledged) <= len(disk.lines) <= 20
-    assert disk.lines == [(bytes([number]), None) for number in range(len(disk.lines))]
+    assert sum(acknowledged) <= len(disk.durable_lines) <= 20
+    assert disk.durable_lines == [(bytes([number]), None) for number in range(len(disk.durable_lines))]

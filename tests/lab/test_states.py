@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.consumers import ConsumersScenario
-from coterie.lab.scenario.transcript import parse, play
+from coterie.lab.scenario.transcript import parse_transcript, run_transcript
 from tests.lab import plays
 from tests.lab.plays import OBSERVED, in_one_process
 from tests.lab.transitions import Machine, Observed, Table, Transition, read_tables
@@ -20,10 +20,11 @@ def play_transcripts(observed: Observed) -> None:
     for folder in (SCENARIOS, SCENARIOS / "workers"):
         for path in sorted(folder.glob("*.txt")):
             observed.play = path.name
-            play(parse(path.read_text()), lambda name: path.with_name(name).read_text(), steps=observed)  # noqa: B023
+            blocks = parse_transcript(path.read_text())
+            run_transcript(blocks, lambda name: path.with_name(name).read_text(), steps=observed)  # noqa: B023
     for path in sorted((SCENARIOS / "article").glob("*.txt")):
         observed.play = path.name
-        ConsumersScenario(steps=observed).play(parse(path.read_text()))
+        ConsumersScenario(steps=observed).run_blocks(parse_transcript(path.read_text()))
 
 
 @in_one_process

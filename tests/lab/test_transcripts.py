@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.scenario.transcript import parse, play, render
+from coterie.lab.scenario.transcript import parse_transcript, render_transcript, run_transcript
 
 FOLDER = Path(__file__).parent.parent / "scenarios" / "workers"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -40,8 +40,8 @@ def revoked_jobs(name: str, worker: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(f"{name}.txt")
-    assert render(parse(text)) == text, "the script must be written as it is parsed"
-    played = render(play(parse(text), read))
+    assert render_transcript(parse_transcript(text)) == text, "the script must be written as it is parsed"
+    played = render_transcript(run_transcript(parse_transcript(text), read))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
     else:

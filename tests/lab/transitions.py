@@ -31,13 +31,13 @@ from coterie.member.classic.messages import (
 from coterie.member.classic.state import (
     CheckingPriorMember,
     HasLeft,
-    InFlight,
     InGroup,
     JoinSent,
     Leaving,
     Member,
     SyncSent,
 )
+from coterie.member.in_flight import InFlight
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import Assigned, LeaseRenewed, MemberStateChanged
 from coterie.wire.connect import AssignmentError, RoundResult
@@ -69,7 +69,8 @@ class Machine(StrEnum):
 
 
 class Transition(NamedTuple):
-    machine: Machine
+    machine: str
+    """The heading of the machine's table."""
     state: str
     event: str
     next_state: str
@@ -91,7 +92,7 @@ class Table:
     """States with the line `OTHER`: an event that no row of the state has leaves the state unchanged."""
 
     @classmethod
-    def read(cls, machine: Machine, text: str) -> Self:
+    def read(cls, machine: str, text: str) -> Self:
         rows, other_events = set[Transition](), set[str]()
         for line in re.findall(r"^\| `.*", text, flags=re.MULTILINE):
             states, event_cell, next_states, _ = (cell.strip() for cell in line.strip("|").split("|"))
@@ -118,9 +119,15 @@ def _names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def read_tables(text: str) -> dict[Machine, Table]:
-    sections = dict(part.split("\n", 1) for part in re.split(r"^##+ ", text, flags=re.MULTILINE)[1:])
+def read_tables(text: str) -> dict[str, Table]:
+    sections = read_sections(text)
     return {machine: Table.read(machine, sections[machine]) for machine in Machine}
+
+
+def read_sections(text: str) -> dict[str, str]:
+    """The sections of the page, by heading."""
+    parts = re.split(r"^##+ ", text, flags=re.MULTILINE)[1:]
+    return {heading: body for heading, _, body in (part.partition("\n") for part in parts)}
 
 
 # -- the observed transitions -----------------------------------------------------------------------------------------
@@ -133,23 +140,23 @@ class Observed(Steps):
         self.play = ""
         self.first_play: dict[Transition, str] = {}
 
-    def group(
+    def step_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
         before = group.phase
-        output = super().group(group, event, now_ms=now_ms)
+        output = super().step_group(group, event, now_ms=now_ms)
         name = _name(event.key) if isinstance(event, GroupTimerFired) else _name(event)
         self._take(Machine.GROUP, before.name, name, group.phase.name)
         return output
 
-    def member(
+    def step_member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
         name = _name_for_member(member, event)
         place, round_, ending = _name(member.place), _name(member.round), _name(member.ending)
         has_ended = isinstance(member.ending, Leaving | HasLeft)
         before = member.place, member.round
-        output = super().member(member, event, now_ms=now_ms)
+        output = super().step_member(member, event, now_ms=now_ms)
         self._take(Machine.MEMBER_ENDING, ending, name, _name(member.ending))
         if has_ended:
             assert (member.place, member.round) == before, "a member that leaves changes nothing else"
@@ -158,10 +165,10 @@ class Observed(Steps):
         self._take(Machine.MEMBER_ROUND, round_, name, _name(member.round))
         return output
 
-    def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
+    def step_herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
         place_phase, lifecycle_phase = _name(herder.place.phase), _name(herder.lifecycle.phase)
         runs = {task: _name(run.state) for task, run in herder.work.task_runs.items()}
-        output = super().herder(herder, event, now_ms=now_ms)
+        output = super().step_herder(herder, event, now_ms=now_ms)
         name = _name_for_herder(event)
         self._take(Machine.HERDER_PLACE, place_phase, name, _name(herder.place.phase))
         self._take(Machine.HERDER_COURSE, lifecycle_phase, name, _name(herder.lifecycle.phase))
@@ -206,8 +213,8 @@ def _name_for_herder(event: herder_messages.Event) -> str:
     match event:
         case MemberStateChanged(state=state):
             return f"MemberStateChanged {state}"
-        case Assigned(token=token) if RoundResult.of(token).error is not AssignmentError.NO_ERROR:
-            return f"Assigned {RoundResult.of(token).error.name}"
+        case Assigned(token=token) if RoundResult.checked(token).error is not AssignmentError.NO_ERROR:
+            return f"Assigned {RoundResult.checked(token).error.name}"
         case herder_messages.TimerFired(timer=timer):
             return f"timer {timer}" if isinstance(timer, str) else _name(timer)
         case herder_messages.RequestArrived(request=request):

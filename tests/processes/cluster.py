@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from coterie.cli.parent import PIPE_VARIABLE
+from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 from tests.ports import free_port
 from tests.sink_files import counted
 
@@ -284,7 +284,7 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                env={**os.environ, PIPE_VARIABLE: str(self._pipe[0])},
+                env={**os.environ, PIPE_DESCRIPTOR_VARIABLE: str(self._pipe[0])},
                 pass_fds=(self._pipe[0],),
             )
         process = Process(name=name, popen=popen, log=log)

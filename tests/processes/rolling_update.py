@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from coterie.rest.leader import open_client
+from coterie.rest.leader import open_http_client
 from tests.processes.cluster import Feed
 from tests.sink_files import batch_of, values_in, visible_files
 from tests.worker.simulated import until
@@ -70,7 +70,7 @@ class RollingUpdate:
 
     async def run(self, protocol: str) -> None:
         """Run all nine steps, beginning with a cluster that uses ``protocol``."""
-        async with open_client() as self.client:
+        async with open_http_client() as self.client:
             self._step(1)
             await self._begin(protocol)
             self._step(2)

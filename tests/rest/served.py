@@ -7,8 +7,8 @@ import httpx
 from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
 from coterie.rest.app import create_app
-from coterie.rest.leader import HttpLeaderClient, open_client
-from coterie.rest.server import bind, serve_while
+from coterie.rest.leader import HttpLeaderClient, open_http_client
+from coterie.rest.server import open_listener, serve_while
 from coterie.worker.worker import Worker
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
@@ -19,7 +19,7 @@ class ServedCluster(Cluster):
     """Workers reach each other, and tests reach them, over HTTP."""
 
     async def __aenter__(self) -> "ServedCluster":
-        self.client = open_client()
+        self.client = open_http_client()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -27,7 +27,7 @@ class ServedCluster(Cluster):
         await self.client.aclose()
 
     async def serve(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True) -> "ServedWorker":
-        listener = bind("127.0.0.1", 0)
+        listener = open_listener("127.0.0.1", 0)
         port: int = listener.getsockname()[1]
 
         async def run(worker: Worker) -> Exit:

@@ -6,13 +6,13 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
-from coterie.rest.leader import HttpLeaderClient, open_client
+from coterie.rest.leader import HttpLeaderClient, open_http_client
 
 
 @pytest.mark.parametrize("url", ["http://h:abc/", "http://\u2100x:8083/", "", "ftp://h/"])
 async def test_a_leader_with_an_invalid_url_cannot_be_reached(url: str) -> None:
     """A leader's metadata may contain any URL; its followers must not fail because of it."""
-    async with open_client() as client:
+    async with open_http_client() as client:
         with pytest.raises(WorldError, match="cannot be reached"):
             await HttpLeaderClient(client).publish_task_configs(WorkerUrl(url), ConnectorName("a"), [], None)
 
@@ -20,9 +20,12 @@ async def test_a_leader_with_an_invalid_url_cannot_be_reached(url: str) -> None:
 @pytest.mark.parametrize(
     ("body", "expected_end"),
     [
-        ('{"error_code": 409, "message": "Cannot complete request"}', "answered 409: Cannot complete request"),
-        ('{"echo": {"sasl.password": "open-sesame"}}', "answered 409"),
-        ("<html>open-sesame</html>", "answered 409"),
+        (
+            '{"error_code": 409, "message": "Cannot complete request"}',
+            "refused the task configs with HTTP 409: Cannot complete request",
+        ),
+        ('{"echo": {"sasl.password": "open-sesame"}}', "refused the task configs with HTTP 409"),
+        ("<html>open-sesame</html>", "refused the task configs with HTTP 409"),
     ],
 )
 async def test_a_refusal_is_quoted_only_if_it_has_the_format_of_a_leaders_error(body: str, expected_end: str) -> None:

@@ -3,16 +3,16 @@
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.rest.server import bind
+from coterie.rest.server import open_listener
 
 
 def test_a_taken_port_is_named_with_advice() -> None:
-    with bind("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
-            bind("127.0.0.1", port)
+            open_listener("127.0.0.1", port)
 
 
 def test_an_address_of_another_host_is_named() -> None:
     with pytest.raises(WorldError, match=r"Cannot listen at 192\.0\.2\.1:0"):
-        bind("192.0.2.1", 0)
+        open_listener("192.0.2.1", 0)

@@ -109,11 +109,11 @@ async def rig(
     runtime = SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=folder / "checkpoints",
-            scratch=folder / "scratch",
-            log_file=folder / "spark.log",
-            settings={"spark.master": "local[2]"},
+            scratch_folder=folder / "scratch",
+            jvm_log_file=folder / "spark.log",
+            user_settings={"spark.master": "local[2]"},
             jars=jars,
-            python=PythonSettings(modules=("tests.spark.user_functions", "pipelines")),
+            python=PythonSettings(allowed_modules=("tests.spark.user_functions", "pipelines")),
             offset_flush_interval_ms=2_000,
         )
     )

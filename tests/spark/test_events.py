@@ -4,7 +4,7 @@ import asyncio
 
 from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed, TaskRetrying
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.events import Events
+from coterie.spark.events import EventQueue
 
 ONE, TWO = (ConnectorTaskId(ConnectorName("c"), number) for number in range(2))
 
@@ -14,14 +14,14 @@ def progress(task: ConnectorTaskId, batch_id: int) -> TaskProgressed:
 
 
 async def test_unread_progress_is_replaced_by_newer_progress_of_the_same_task() -> None:
-    events = Events()
+    events = EventQueue()
     for event in (progress(ONE, 1), progress(TWO, 1), progress(ONE, 2)):
         events.put(event)
     assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2)]
 
 
 async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_progress_before_them() -> None:
-    events = Events()
+    events = EventQueue()
     waits = [TaskRetrying(task=ONE, trace=str(attempt)) for attempt in range(3)]
     line: list[TaskEvent] = [progress(ONE, 1), *waits, progress(ONE, 2)]
     for event in line:
@@ -30,7 +30,7 @@ async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_pr
 
 
 async def test_a_task_that_alternates_between_progress_and_waits_has_a_limited_number_of_unread_events() -> None:
-    events = Events()
+    events = EventQueue()
     events.put(TaskDied(task=ONE, trace="t", holds_checkpoint=True))
     for number in range(1_000):
         events.put(progress(ONE, number))
@@ -51,7 +51,7 @@ async def test_a_task_that_alternates_between_progress_and_waits_has_a_limited_n
 
 
 async def test_progress_is_not_merged_across_the_end_of_a_run() -> None:
-    events = Events()
+    events = EventQueue()
     line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", holds_checkpoint=True), progress(ONE, 0)]
     for event in line:
         events.put(event)
@@ -59,7 +59,7 @@ async def test_progress_is_not_merged_across_the_end_of_a_run() -> None:
 
 
 async def test_events_of_an_ended_run_are_dropped_and_other_events_stay() -> None:
-    events = Events()
+    events = EventQueue()
     line: list[TaskEvent] = [
         progress(ONE, 1),
         RuntimeDied(reason="r"),
@@ -67,13 +67,13 @@ async def test_events_of_an_ended_run_are_dropped_and_other_events_stay() -> Non
     ]
     for event in line:
         events.put(event)
-    events.forget(ONE)
+    events.drop_events_of(ONE)
     assert await events.get() == RuntimeDied(reason="r")
 
 
 async def test_a_waiting_reader_is_woken_from_another_thread() -> None:
-    events = Events()
-    events.bind()
+    events = EventQueue()
+    events.bind_to_running_loop()
     reader = asyncio.create_task(events.get())
     await asyncio.sleep(0)
     await asyncio.to_thread(events.put, progress(ONE, 1))

@@ -4,7 +4,7 @@ import errno
 from dataclasses import dataclass
 
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.failures import java_message_of, message_of, trace_of
+from coterie.spark.failures import error_message, java_error_message, message_with_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +22,18 @@ class Throwable:
 
 
 def test_an_error_of_coterie_is_its_message_without_a_stack_trace() -> None:
-    assert trace_of(WorldError("the folder is gone")) == "the folder is gone"
-    assert trace_of(ConfigError({"a": ["no"]})) == "a: no"
+    assert message_with_trace(WorldError("the folder is gone")) == "the folder is gone"
+    assert message_with_trace(ConfigError({"a": ["no"]})) == "a: no"
 
 
 def test_any_other_error_is_one_line_and_its_stack_trace() -> None:
     try:
         raise OSError(errno.ENOENT, "No such file or directory", "/out")
     except OSError as error:
-        first, blank, *stack = trace_of(error).splitlines()
+        first, blank, *stack = message_with_trace(error).splitlines()
     assert (first, blank) == ("No such file or directory: /out", "")
     assert stack[0] == "Traceback (most recent call last):"
-    assert message_of(ValueError("no\nnumber")) == "ValueError: no number"
+    assert error_message(ValueError("no\nnumber")) == "ValueError: no number"
 
 
 def test_an_exception_of_a_python_function_is_reported_with_file_and_line() -> None:
@@ -48,10 +48,10 @@ LookupError: no rate for XYZ
 \tat org.apache.spark.api.python.BasePythonRunner
 Driver stacktrace:"""
     expected = "A function in Python raised LookupError: no rate for XYZ (rates.py, line 31, in convert)"
-    assert java_message_of(Throwable(message=message)) == expected
-    assert java_message_of(Throwable(message="Lost task", cause=Throwable(message=message))) == expected
+    assert java_error_message(Throwable(message=message)) == expected
+    assert java_error_message(Throwable(message="Lost task", cause=Throwable(message=message))) == expected
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
-    assert "it called os._exit, crashed" in java_message_of(Throwable(message=crashed))
+    assert "it called os._exit, crashed" in java_error_message(Throwable(message=crashed))
 
 
 def test_java_exceptions_are_reported_from_the_outermost_to_the_cause_without_repetition() -> None:
@@ -60,6 +60,6 @@ def test_java_exceptions_are_reported_from_the_outermost_to_the_cause_without_re
     repeated = Throwable(message=malformed.message, cause=malformed)
     reading = Throwable(message="Cannot read a.csv. SQLSTATE: KD001\n\tat java.lang.Thread.run", cause=repeated)
     expected = 'Cannot read a.csv. Cause: Malformed records. Mode: FAILFAST. Cause: For input string: "x"'
-    assert java_message_of(reading) == expected
-    assert java_message_of(Throwable(message=None)) == "Spark gives no reason"
-    assert len(java_message_of(Throwable(message="x" * 5_000))) == 601
+    assert java_error_message(reading) == expected
+    assert java_error_message(Throwable(message=None)) == "Spark gives no reason"
+    assert len(java_error_message(Throwable(message="x" * 5_000))) == 601

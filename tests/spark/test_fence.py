@@ -11,7 +11,7 @@ def test_no_effect_begins_behind_a_closed_fence() -> None:
     fence = Fence()
     with fence.allow_commit():
         pass
-    fence.close()
+    fence.close_and_wait()
     assert fence.is_closed
     with pytest.raises(FencedError), fence.allow_commit():
         pytest.fail("the fence is closed")
@@ -19,7 +19,7 @@ def test_no_effect_begins_behind_a_closed_fence() -> None:
 
 def test_closing_waits_for_the_current_effect_and_shutting_does_not() -> None:
     fence = Fence()
-    closing = threading.Thread(target=fence.close)
+    closing = threading.Thread(target=fence.close_and_wait)
     with fence.allow_commit():
         fence.close_nowait()
         assert fence.is_closed
@@ -33,6 +33,6 @@ def test_closing_waits_for_the_current_effect_and_shutting_does_not() -> None:
 def test_closing_with_a_time_limit_returns_whether_an_effect_is_still_running() -> None:
     fence = Fence()
     with fence.allow_commit():
-        assert not fence.close(within_s=0.01)
+        assert not fence.close_and_wait(timeout_s=0.01)
         assert fence.is_closed
-    assert fence.close(within_s=0.01)
+    assert fence.close_and_wait(timeout_s=0.01)

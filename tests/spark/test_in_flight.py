@@ -43,11 +43,11 @@ def changed(config: Mapping[str, str], **keys: str) -> dict[str, str]:
 def in_flight(former: Mapping[str, str], newest: Mapping[str, str], parts: tuple[str, ...] = PARTS) -> dict[str, str]:
     manifest = Manifest(
         generation=GenerationId(number=1, id="a"),
-        split=Split(function=SplitFunction.PARTS_V1, tasks=(PARTS,)),
+        split=Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS,)),
         config=former,
-        inferred={},
+        inferred_values={},
         positions={},
-        positions_of_absent={},
+        absent_partition_positions={},
     )
     made = config_for_batch_in_flight(newest, manifest, frozenset(parts), WORKER)
     there = sink_identity(former, WORKER)

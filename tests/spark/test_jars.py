@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.spark.jars import (
     FoundJars,
-    Package,
-    default_folder,
+    JarPackage,
+    default_jar_folder,
+    jar_packages,
+    jar_settings,
     missing_package_message,
     missing_package_messages,
-    packages,
-    session_settings,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, SparkConfig
@@ -25,7 +25,7 @@ from tests.spark.conftest import Rig, rows_of
 
 
 def test_each_pinned_jar_has_a_unique_file_name_and_a_complete_checksum() -> None:
-    jars = [jar for package in packages().values() for jar in package.jars]
+    jars = [jar for package in jar_packages().values() for jar in package.jars]
     assert len({jar.file_name for jar in jars}) == len(jars)
     assert all(len(bytes.fromhex(jar.sha256)) == 32 for jar in jars)
 
@@ -40,30 +40,30 @@ def write_jars(folder: Path, *names: str) -> list[Path]:
 
 def test_the_default_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    assert default_folder({}) == Path("/home/ada/.cache/coterie/jars")
-    assert default_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/coterie/jars")
-    assert default_folder({"XDG_CACHE_HOME": "caches"}) == Path("/home/ada/.cache/coterie/jars"), "XDG ignores it"
+    assert default_jar_folder({}) == Path("/home/ada/.cache/coterie/jars")
+    assert default_jar_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/coterie/jars")
+    assert default_jar_folder({"XDG_CACHE_HOME": "caches"}) == Path("/home/ada/.cache/coterie/jars"), "XDG ignores it"
 
 
 def test_a_local_session_gets_every_jar_of_the_folder_on_its_class_path(tmp_path: Path) -> None:
     ours, users = write_jars(tmp_path, "postgresql-42.7.8.jar", "users-driver.jar")
     write_jars(tmp_path, "notes.txt", ".postgresql-42.7.8.jar.x1.part")
-    assert session_settings(tmp_path, {}) == {"spark.driver.extraClassPath": f"{ours}:{users}"}
-    assert session_settings(tmp_path, {"spark.master": "local[2]"}).keys() == {"spark.driver.extraClassPath"}
+    assert jar_settings(tmp_path, {}) == {"spark.driver.extraClassPath": f"{ours}:{users}"}
+    assert jar_settings(tmp_path, {"spark.master": "local[2]"}).keys() == {"spark.driver.extraClassPath"}
 
 
 def test_executors_on_other_machines_get_the_jars_from_spark(tmp_path: Path) -> None:
     (ours,) = write_jars(tmp_path, "postgresql-42.7.8.jar")
-    settings = session_settings(tmp_path, {"spark.master": "spark://master:7077"})
+    settings = jar_settings(tmp_path, {"spark.master": "spark://master:7077"})
     assert settings == {"spark.jars": f"file://{ours}"}
 
 
 def test_a_session_with_deltas_jars_gets_deltas_settings(tmp_path: Path) -> None:
-    delta = packages()["delta"]
+    delta = jar_packages()["delta"]
     write_jars(tmp_path, *(jar.file_name for jar in delta.jars[1:]))
-    assert "spark.sql.extensions" not in session_settings(tmp_path, {}), "one of Delta's jars is missing"
+    assert "spark.sql.extensions" not in jar_settings(tmp_path, {}), "one of Delta's jars is missing"
     write_jars(tmp_path, delta.jars[0].file_name)
-    assert session_settings(tmp_path, {}).items() >= delta.settings.items()
+    assert jar_settings(tmp_path, {}).items() >= delta.settings.items()
 
 
 @pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"])
@@ -72,7 +72,7 @@ def test_jars_of_the_user_replace_ours_and_that_is_logged(
 ) -> None:
     write_jars(tmp_path, "postgresql-42.7.8.jar")
     with caplog.at_level(logging.WARNING):
-        assert session_settings(tmp_path, {key: "mine"}) == {}
+        assert jar_settings(tmp_path, {key: "mine"}) == {}
     assert caplog.messages == [f"{key} is set, so the 1 jars in {tmp_path} are not added"]
 
 
@@ -81,24 +81,24 @@ def test_of_two_versions_of_a_jar_the_pinned_one_is_used(tmp_path: Path, caplog:
     found = FoundJars.in_folder(tmp_path)
     assert (found.used, found.unused) == ((pinned,), (old,))
     with caplog.at_level(logging.WARNING):
-        assert session_settings(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
+        assert jar_settings(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
     assert str(old) in caplog.text
     pinned.unlink()
     assert FoundJars.in_folder(tmp_path).used == (old,), "a jar that was copied there by hand is used"
 
 
 def test_a_missing_folder_means_no_jars_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
-    assert session_settings(tmp_path / "none", {}) == {}
+    assert jar_settings(tmp_path / "none", {}) == {}
     (tmp_path / "file").touch()
     with pytest.raises(WorldError, match=r"file \(jars\.dir\) cannot be read: Not a directory"):
-        session_settings(tmp_path / "file", {})
+        jar_settings(tmp_path / "file", {})
 
 
 IN_SPARK = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 
 def spark_of(rig: Rig) -> SparkSession:
-    return rig.spark_runtime._driver_or_raise().spark
+    return rig.spark_runtime._running_driver().spark
 
 
 class TestInSpark:
@@ -121,8 +121,8 @@ class TestInSpark:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         there, absent = (replace(jar_of("kafka", b""), class_name=name) for name in ("java.lang.String", "org.Absent"))
-        package = Package(name="kafka", serves="", jars=(there, replace(absent, version="2.0")), settings={})
-        monkeypatch.setattr("coterie.spark.jars.packages", lambda: {"kafka": package})
+        package = JarPackage(name="kafka", needed_for="", jars=(there, replace(absent, version="2.0")), settings={})
+        monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {"kafka": package})
         sentence = (
             "The worker's JVM does not have org.example:kafka:2.0: run `coterie jars fetch kafka` on every worker, "
             "then restart the workers; or name these coordinates in the worker's spark.jars.packages"
@@ -135,9 +135,9 @@ async def test_a_worker_whose_configured_fetch_of_jars_fails_does_not_start(tmp_
     mirror = f"http://127.0.0.1:{free_ports(1)[0]}"
     config = SparkConfig(
         checkpoint_location=tmp_path / "checkpoints",
-        scratch=tmp_path / "scratch",
-        log_file=tmp_path / "log",
-        jars=JarSettings(folder=tmp_path / "jars", fetch=True, mirror=mirror),
+        scratch_folder=tmp_path / "scratch",
+        jvm_log_file=tmp_path / "log",
+        jars=JarSettings(folder=tmp_path / "jars", fetches_missing=True, repository_url=mirror),
     )
     runtime = SparkTaskRuntime(config)
     with pytest.raises(WorldError, match=rf"could not be fetched from {mirror}.*jars\.mirror"):

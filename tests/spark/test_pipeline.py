@@ -9,9 +9,9 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.pipeline import Pipeline, split_of, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, task_configs
 from coterie.spark.plugins import configured_source
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
 from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
@@ -37,9 +37,9 @@ CONNECTOR = {
 
 def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
     source = configured_source(config, {})
-    split = split_of(source, source.plugin.parts(source.config))
+    split = split_source(source, source.plugin.list_source_partitions(source.config))
     plan = GenerationPlan(
-        generation=GenerationId(number=1, id="a"), split=split, config=config, inferred={}, initial_positions={}
+        generation=GenerationId(number=1, id="a"), split=split, config=config, inferred_values={}, initial_positions={}
     )
     return task_configs("c", config, plan.to_manifest({}))
 
@@ -51,19 +51,21 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
     assert pipeline.source == FileSource(
         format="csv",
         path="/in",
-        columns="row BIGINT",
-        bound={"maxFilesPerTrigger": "1000"},
-        options={"header": "true"},
+        columns_ddl="row BIGINT",
+        batch_limit_option={"maxFilesPerTrigger": "1000"},
+        reader_options={"header": "true"},
         is_tolerant=False,
-        task_input=TaskInput(task_number=2, task_count=3, parts=("/in",), split_function=SplitFunction.PATH_HASH_V1),
+        task_input=TaskInput(
+            task_number=2, task_count=3, source_partitions=("/in",), split_function=SplitFunction.PATH_HASH_V1
+        ),
     )
     layout = FolderLayout(format="parquet", partition_columns=())
     folder = SinkFolder(path=Path("/out"), layout=layout)
     assert pipeline.sink == FileSink(
-        folder=folder, rotation=Rotation(rows=None, interval_ms=30_000), options={"compression": "gzip"}
+        folder=folder, rotation=Rotation(flush_rows=None, rotate_interval_ms=30_000), options={"compression": "gzip"}
     )
     (kept,) = pipeline.transforms
-    assert (kept.key, kept.value) == ("transforms.kept.condition", "row > 0")
+    assert (kept.error_key, kept.error_key_value) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
 
 
@@ -111,16 +113,20 @@ def test_keys_of_the_end_that_the_class_names_may_omit_their_prefix() -> None:
 
 
 def test_a_prefixed_key_takes_precedence_and_an_error_names_the_key_that_was_set() -> None:
-    both = PrefixedConfig(config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK, is_prefix_optional=True)
-    assert both.key("path") == "sink.path"
-    plain = PrefixedConfig(config={"path": "s3://x"}, prefix=SINK, is_prefix_optional=True)
+    both = PrefixedConfig(
+        config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK_PREFIX, is_prefix_optional=True
+    )
+    assert both.full_key("path") == "sink.path"
+    plain = PrefixedConfig(config={"path": "s3://x"}, prefix=SINK_PREFIX, is_prefix_optional=True)
     with pytest.raises(ConfigError) as raised:
         FileSink.of(plain)
     assert set(raised.value.errors) == {"format"}
     with pytest.raises(ConfigError) as raised:
-        FileSink.of(PrefixedConfig(config={"format": "json", "path": "s3://x"}, prefix=SINK, is_prefix_optional=True))
+        FileSink.of(
+            PrefixedConfig(config={"format": "json", "path": "s3://x"}, prefix=SINK_PREFIX, is_prefix_optional=True)
+        )
     assert set(raised.value.errors) == {"path"}
-    other_end = PrefixedConfig(config={"format": "json", "path": "/x"}, prefix=SINK)
+    other_end = PrefixedConfig(config={"format": "json", "path": "/x"}, prefix=SINK_PREFIX)
     with pytest.raises(ConfigError, match=r"sink\.format"):
         FileSink.of(other_end)
 
@@ -131,11 +137,11 @@ def test_a_sink_connector_without_a_source_reads_from_the_workers_kafka() -> Non
     task = {**config, "task.index": "0", "task.count": "1", "task.parts": '["t:0@id"]'}
     source = Pipeline.of(task, worker).source
     assert isinstance(source, KafkaSource)
-    assert source.consumer == {**worker, "isolation.level": "read_uncommitted"}
+    assert source.consumer_properties == {**worker, "isolation.level": "read_uncommitted"}
     assert "our password" not in repr(source)
     fetching = Pipeline.of({**task, "consumer.override.fetch.min.bytes": "7"}, worker).source
     assert isinstance(fetching, KafkaSource)
-    assert fetching.consumer == {**source.consumer, "fetch.min.bytes": "7"}
+    assert fetching.consumer_properties == {**source.consumer_properties, "fetch.min.bytes": "7"}
     theirs = Pipeline.of({**task, "consumer.override.bootstrap.servers": "theirs:9092"}, worker).source
     assert isinstance(theirs, KafkaSource)
-    assert theirs.consumer == {"bootstrap.servers": "theirs:9092", "isolation.level": "read_uncommitted"}
+    assert theirs.consumer_properties == {"bootstrap.servers": "theirs:9092", "isolation.level": "read_uncommitted"}

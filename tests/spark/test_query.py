@@ -7,7 +7,7 @@ import pytest
 
 from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.checkpoint import take_over
+from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
@@ -57,7 +57,7 @@ async def stopped_task(rig: Rig, folder: Path, name: str) -> TaskSpec:
 
 def query_of(rig: Rig, start: TaskSpec) -> TaskQuery:
     checkpoints = rig.spark_runtime._config.checkpoint_location
-    held = take_over(checkpoints / f"{start.task.connector}-i" / "gen-1" / str(start.task.task))
+    held = take_over_checkpoint(checkpoints / f"{start.task.connector}-i" / "gen-1" / str(start.task.task))
     return TaskQuery(rig.session, start.task, Pipeline.of(start.config, {}), held, Fence())
 
 
@@ -107,8 +107,8 @@ async def test_a_stop_closes_connections_even_if_the_last_batch_cannot_be_finish
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 2])
     assert connections.is_open
     # As if Spark had planned one more batch during the stop.
-    monkeypatch.setattr("coterie.spark.query.batch_in_flight", lambda _: 2)
+    monkeypatch.setattr("coterie.spark.query.find_batch_in_flight", lambda _: 2)
     connections.then = raise_unreachable
     query.stop(grace_ms=10_000)
     assert (connections.opened, connections.is_open) == (2, False)
-    assert not query.active()
+    assert not query.is_active()

@@ -97,8 +97,8 @@ async def pair(
         for name in ("one", "two"):
             config = SparkConfig(
                 checkpoint_location=tmp_path / "checkpoints",
-                scratch=tmp_path / name,
-                log_file=tmp_path / f"{name}.log",
+                scratch_folder=tmp_path / name,
+                jvm_log_file=tmp_path / f"{name}.log",
             )
             workers.append(await fleet.start(name, SparkTaskRuntime(config), {}))
         try:
@@ -134,15 +134,15 @@ async def test_a_worker_with_a_waiting_task_finishes_the_re_split_of_the_former_
 
     def settle_and_give_up(self: GenerationUpdater, request: GenerationRequest) -> Any:
         """The owner ends after it has closed a generation."""
-        if len(request.split.tasks) == 3:
+        if len(request.split.partitions_by_task) == 3:
             monkeypatch.setattr(GenerationUpdater, "update", settle)
-            monkeypatch.setattr(ResplitFinisher, "create_next", give_up)
+            monkeypatch.setattr(ResplitFinisher, "create_next_generation", give_up)
         return settle(self, request)
 
-    finish = ResplitFinisher.create_next
+    finish = ResplitFinisher.create_next_generation
 
     def give_up(self: ResplitFinisher, number: int) -> Any:
-        monkeypatch.setattr(ResplitFinisher, "create_next", finish)
+        monkeypatch.setattr(ResplitFinisher, "create_next_generation", finish)
         raise WorldError("The owner ends here")
 
     monkeypatch.setattr(GenerationUpdater, "update", settle_and_give_up)

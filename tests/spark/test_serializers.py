@@ -46,11 +46,11 @@ def rows_of(spark: SparkSession) -> DataFrame:
 
 def written(rows: DataFrame, *, has_envelope: bool) -> list[bytes]:
     serializer = Serializer(side="value", format=Format.JSON, has_schema_envelope=has_envelope)
-    return [bytes(row[0]) for row in rows.select(serializer.of_columns(rows, rows.columns)).collect()]
+    return [bytes(row[0]) for row in rows.select(serializer.serialize_columns(rows, rows.columns)).collect()]
 
 
 async def test_connects_own_converter_reads_every_type_and_writes_the_same_bytes(rig: Rig, connect: Any) -> None:
-    rows = rows_of(rig.spark_runtime._driver_or_raise().spark)
+    rows = rows_of(rig.spark_runtime._running_driver().spark)
     for has_envelope in (True, False):
         converter = connect.org.apache.kafka.connect.json.JsonConverter()
         settings = connect.java.util.HashMap()
@@ -64,7 +64,7 @@ async def test_connects_own_converter_reads_every_type_and_writes_the_same_bytes
 
 async def test_timestamps_are_milliseconds_dates_are_days_and_nulls_are_written(rig: Rig) -> None:
     full, nulls = (
-        json.loads(one) for one in written(rows_of(rig.spark_runtime._driver_or_raise().spark), has_envelope=False)
+        json.loads(one) for one in written(rows_of(rig.spark_runtime._running_driver().spark), has_envelope=False)
     )
     assert full == {
         "row": 1, "flag": True, "tiny": 2, "small": 3, "whole": 4, "ratio": 0.5, "exact": 0.25, "price": 12345678.9,
@@ -75,7 +75,7 @@ async def test_timestamps_are_milliseconds_dates_are_days_and_nulls_are_written(
 
 
 async def test_one_column_can_be_written_as_bytes_text_or_json(rig: Rig) -> None:
-    rows = rows_of(rig.spark_runtime._driver_or_raise().spark)
+    rows = rows_of(rig.spark_runtime._running_driver().spark)
     for format_, name, expected in (
         (Format.BYTES, "raw", b"\0\xff"),
         (Format.STRING, "raw", b"\0\xff"),
@@ -86,20 +86,20 @@ async def test_one_column_can_be_written_as_bytes_text_or_json(rig: Rig) -> None
         (Format.JSON, "at", b"%d" % MILLIS),
         (Format.JSON, "nested", b'{"a":5,"days":[%d]}' % DAYS),
     ):
-        column = Serializer(side="key", format=format_).of_column(rows, name)
+        column = Serializer(side="key", format=format_).serialize_column(rows, name)
         first, second = (row[0] for row in rows.select(column).collect())
         assert bytes(first) == expected, (format_, name)
         assert second is None or name == "row"
 
 
 async def test_a_column_that_cannot_be_written_is_named(rig: Rig) -> None:
-    spark = rig.spark_runtime._driver_or_raise().spark
+    spark = rig.spark_runtime._running_driver().spark
     rows = spark.createDataFrame([], "f INT, i INTERVAL DAY TO SECOND, m MAP<INT, INT>, l ARRAY<MAP<INT, INT>>")
     serializer = Serializer(side="value", format=Format.JSON)
     for name, type_ in (("i", "interval day to second"), ("m", "map<int,int>"), ("l", "map<int,int>")):
         with pytest.raises(WorldError, match=f"Column {name} has type {type_}, which a JsonConverter cannot write"):
-            serializer.of_columns(rows, ["f", name])
+            serializer.serialize_columns(rows, ["f", name])
     with pytest.raises(WorldError, match="Column f has type int, and the ByteArrayConverter of the value"):
-        Serializer(side="value", format=Format.BYTES).of_column(rows, "f")
+        Serializer(side="value", format=Format.BYTES).serialize_column(rows, "f")
     with pytest.raises(WorldError, match="Column m has type map<int,int>, and the StringConverter of the key"):
-        Serializer(side="key", format=Format.STRING).of_column(rows, "m")
+        Serializer(side="key", format=Format.STRING).serialize_column(rows, "m")

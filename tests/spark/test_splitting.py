@@ -17,8 +17,8 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
-from coterie.spark.checkpoint import batch_in_flight, create_first_checkpoint, last_batch, take_over
-from coterie.spark.events import Events
+from coterie.spark.checkpoint import create_first_checkpoint, find_batch_in_flight, last_batch_id, take_over_checkpoint
+from coterie.spark.events import EventQueue
 from coterie.spark.fence import Fence
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
@@ -150,13 +150,13 @@ async def test_a_batch_in_flight_is_finished_once_in_its_former_sink(
     checkpoint = tasks.held(0)
     await tasks.stop()
     # As after a kill of the owner inside its last batch, before or after the batch was put in place.
-    last = last_batch(checkpoint / "commits")
+    last = last_batch_id(checkpoint / "commits")
     assert last == 2
     (checkpoint / "commits" / "2").unlink()
     if not was_written:
         take_back(tmp_path / "out", 2)
         assert len(rows_of(tmp_path / "out")) == 4
-    assert batch_in_flight(checkpoint) == 2
+    assert find_batch_in_flight(checkpoint) == 2
 
     write_files(tmp_path, 6, 3)
     await tasks.split({**config, "sink.path": str(tmp_path / "elsewhere"), "tasks.max": "2"})
@@ -196,7 +196,7 @@ async def test_a_batch_in_flight_is_finished_with_the_new_password(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """The next generation has another number of tasks, or another table of the same database."""
-    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 0)
+    monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 0)
     with running_server() as server:
         server.run("CREATE ROLE clerk LOGIN PASSWORD 'first'", "GRANT ALL ON SCHEMA public TO clerk")
         tasks = Tasks(rig, f"rotated-{table}")
@@ -257,9 +257,9 @@ async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: 
     assert session is not None
     for index in range(2):
         create_first_checkpoint(tasks.folder / str(index))
-        held = take_over(tasks.folder / str(index))
+        held = take_over_checkpoint(tasks.folder / str(index))
         task = ConnectorTaskId(tasks.name, index)
-        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_once()
+        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input()
         assert (held.path / "commits" / "2").exists()
     (held.path / "commits" / "2").unlink()
     partial = rows_of(tmp_path / "out")
@@ -331,21 +331,21 @@ class Watched:
     def __init__(self, rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splitting, "POLL_INTERVAL_S", 0.05)
         monkeypatch.setattr(splitting, "SOURCE_QUERY_TIMEOUT_S", 0.1)
-        monkeypatch.setattr(FileSource, "parts", self._parts)
+        monkeypatch.setattr(FileSource, "list_source_partitions", self._parts)
         self.answers = threading.Event()
         """Until this event is set, listing the folder ``silent`` blocks."""
         self.answers.set()
         self.listings: Counter[str] = Counter()
         self._rig = rig
         self._folder = folder
-        self.events = Events()
-        self.events.bind()
+        self.events = EventQueue()
+        self.events.bind_to_running_loop()
         self.splitter = Splitter(
             rig.spark_runtime._config, self.events, lambda: cast(SparkDriver, rig.spark_runtime._driver)
         )
 
     def _parts(self, config: PrefixedConfig) -> list[str]:
-        path = Path(config.read(DEFINITION, "path", str))
+        path = Path(config.required_value(DEFINITION, "path", str))
         self.listings[path.parent.name] += 1
         if path.parent.name == "silent":
             assert self.answers.wait(60)
@@ -360,7 +360,7 @@ class Watched:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         closing = threading.Event()
-        watcher = threading.Thread(target=self.splitter.watch_parts, args=(closing,))
+        watcher = threading.Thread(target=self.splitter.watch_source_partitions, args=(closing,))
         watcher.start()
         try:
             yield
@@ -432,7 +432,7 @@ async def test_a_re_split_does_not_wait_for_tasks_that_were_stopped_before(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector is stopped, changed and resumed; then the same for tasks that have been restarted."""
-    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 600_000)
+    monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 600_000)
     tasks = Tasks(rig, "stopped-before")
     config = rig.config(tmp_path)
     write_files(tmp_path, 0, 3)
@@ -449,11 +449,11 @@ async def test_a_cancelled_re_split_leaves_the_generation_to_the_next_one(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """No runtime reports that it has stopped the task, so the split waits."""
-    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 60_000)
+    monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 60_000)
     tasks = Tasks(rig, f"ended-by-{by}")
     config = rig.config(tmp_path)
     await tasks.split(config)
-    take_over(tasks.folder / "gen-1" / "0")
+    take_over_checkpoint(tasks.folder / "gen-1" / "0")
     changed = {**config, "tasks.max": "2"}
     split = asyncio.create_task(tasks.split(changed))
     await rig.wait_until(lambda: (tasks.folder / "gen-1" / "closed").exists())
@@ -464,6 +464,6 @@ async def test_a_cancelled_re_split_leaves_the_generation_to_the_next_one(
     with pytest.raises(SplitEndedError):
         await asyncio.wait_for(split, 10)
     assert not (tasks.folder / "gen-2").exists()
-    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 0)
+    monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 0)
     await tasks.split(changed)
     assert [config["generation"].split("-")[0] for config in tasks.configs] == ["2", "2"]

@@ -17,7 +17,7 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
-from coterie.spark.supervisor import STARTS_AT_ONCE
+from coterie.spark.supervisor import CONCURRENT_STARTS_MAX
 from tests.sink_files import visible_files
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -129,7 +129,7 @@ async def test_a_halt_ends_a_start_that_waits_for_a_thread_before_its_take_over(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
-    threads = STARTS_AT_ONCE
+    threads = CONCURRENT_STARTS_MAX
     config = rig.config(tmp_path, tasks__max=str(threads + 1))
     in_start: list[TaskQuery] = []
     go_on = threading.Event()

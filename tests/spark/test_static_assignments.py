@@ -61,7 +61,7 @@ async def update(
 
         async def start(name: str, properties: Mapping[str, str]) -> Handle:
             config = SparkConfig(
-                checkpoint_location=checkpoints, scratch=tmp_path / name, log_file=tmp_path / f"{name}.log"
+                checkpoint_location=checkpoints, scratch_folder=tmp_path / name, jvm_log_file=tmp_path / f"{name}.log"
             )
             return Handle(await fleet.start(name, SparkTaskRuntime(config), properties))
 

@@ -11,12 +11,16 @@ from coterie.herder.seams import TaskProgressed, TaskRetrying
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import supervisor
-from coterie.spark.checkpoint import take_over
+from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
-from coterie.spark.supervisor import RESTARTS_AT_ONCE, RESTARTS_OF_CONNECTOR, STARTS_AT_ONCE
+from coterie.spark.supervisor import (
+    CONCURRENT_RESTARTS_MAX,
+    CONCURRENT_RESTARTS_OF_CONNECTOR_MAX,
+    CONCURRENT_STARTS_MAX,
+)
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -48,7 +52,7 @@ async def test_a_task_taken_during_a_commit_is_reported_at_once_and_other_tasks_
         monkeypatch.undo()
         held = rig.spark_runtime.held_checkpoint(long.task)
         assert held is not None
-        take_over(held.path.parent)
+        take_over_checkpoint(held.path.parent)
         died = await rig.end_of(long.task)
         assert not died.holds_checkpoint
         write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
@@ -72,7 +76,7 @@ async def test_a_stopping_query_counts_as_running_until_its_last_batch_is_commit
     start = await rig.start(rig.config(tmp_path), "stopped-late")
 
     def is_running() -> bool:
-        return start.task in [query.task for query in rig.spark_runtime._supervisor.running()]
+        return start.task in [query.task for query in rig.spark_runtime._supervisor.running_queries()]
 
     try:
         await rig.wait_until(in_commit.is_set)
@@ -105,11 +109,11 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
         raise UnreachableError("the server cannot be reached")
 
     monkeypatch.setattr(FileSink, "take_over", unreachable)
-    count = STARTS_AT_ONCE + 2
+    count = CONCURRENT_STARTS_MAX + 2
     config = rig.config(tmp_path / "away", tasks__max=str(count), errors__retry__timeout="-1")
     tasks = [(await rig.start(config, "away", index)).task for index in range(count)]
     try:
-        await rig.wait_until(lambda: len(waiting) >= STARTS_AT_ONCE)
+        await rig.wait_until(lambda: len(waiting) >= CONCURRENT_STARTS_MAX)
         traces: dict[ConnectorTaskId, str] = {}
         async with asyncio.timeout(30):
             while len(traces) < count:
@@ -123,7 +127,7 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
         write_file(tmp_path / "healthy" / "in", "a.csv", [(7, 1.0, 1)])
         healthy = await asyncio.wait_for(rig.start(rig.config(tmp_path / "healthy"), "healthy"), 60)
         await rig.wait_until(lambda: rows_of(tmp_path / "healthy" / "out") == [7])
-        assert len(waiting) == RESTARTS_OF_CONNECTOR
+        assert len(waiting) == CONCURRENT_RESTARTS_OF_CONNECTOR_MAX
         assert len(set(attempts)) == count
         for task in [*tasks, healthy.task]:
             await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
@@ -172,17 +176,17 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
         raise (error if lineage.task.connector == name else UnreachableError)("it fails once, or cannot be reached")
 
     monkeypatch.setattr(FileSink, "take_over", take_over)
-    monkeypatch.setattr(supervisor, "RESTARTS_OF_CONNECTOR", RESTARTS_AT_ONCE)
-    unreachable = rig.config(tmp_path / "away", tasks__max=str(RESTARTS_AT_ONCE), errors__retry__timeout="-1")
-    tasks = [(await rig.start(unreachable, f"away-{name}", index)).task for index in range(RESTARTS_AT_ONCE)]
+    monkeypatch.setattr(supervisor, "CONCURRENT_RESTARTS_OF_CONNECTOR_MAX", CONCURRENT_RESTARTS_MAX)
+    unreachable = rig.config(tmp_path / "away", tasks__max=str(CONCURRENT_RESTARTS_MAX), errors__retry__timeout="-1")
+    tasks = [(await rig.start(unreachable, f"away-{name}", index)).task for index in range(CONCURRENT_RESTARTS_MAX)]
     try:
-        await rig.wait_until(lambda: len(waiting) == RESTARTS_AT_ONCE)
+        await rig.wait_until(lambda: len(waiting) == CONCURRENT_RESTARTS_MAX)
         write_file(tmp_path / "back" / "in", "a.csv", [(7, 1.0, 1)])
         back = await rig.start(rig.config(tmp_path / "back"), name)
         assert (await rig.end_of(back.task)).holds_checkpoint
         await asyncio.wait_for(rig.runtime.restart(back.task), 30)
         await rig.wait_until(lambda: rows_of(tmp_path / "back" / "out") == [7])
-        assert len(waiting) == RESTARTS_AT_ONCE, "a waiting restart has ended too early"
+        assert len(waiting) == CONCURRENT_RESTARTS_MAX, "a waiting restart has ended too early"
     finally:
         go_on.set()
     for task in [*tasks, back.task]:
@@ -193,7 +197,9 @@ async def test_work_that_waits_for_a_thread_when_the_runtime_closes_fails_with_a
     go_on = threading.Event()
     pool = ThreadPoolExecutor(1)
     try:
-        running, cancelled, waiting = (asyncio.create_task(supervisor.on_thread(pool, go_on.wait)) for _ in range(3))
+        running, cancelled, waiting = (
+            asyncio.create_task(supervisor.run_on_thread(pool, go_on.wait)) for _ in range(3)
+        )
         await asyncio.sleep(0)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):

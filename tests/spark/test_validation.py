@@ -7,7 +7,7 @@ import pytest
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
-from coterie.spark.checkpoint import NAME_BYTES_MAX
+from coterie.spark.checkpoint import CONNECTOR_NAME_BYTES_MAX
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sources.rate import RateSource
 from tests.spark.conftest import Rig
@@ -27,10 +27,10 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
     ({"tasks.max": str(TASKS_MAX)}, set()),
     ({"tasks.max": str(TASKS_MAX + 1)}, {"tasks.max"}),
-    ({"name": "n" * NAME_BYTES_MAX}, set()),
-    ({"name": "n" * (NAME_BYTES_MAX + 1)}, {"name"}),
-    ({"name": "ü" * (NAME_BYTES_MAX // 6)}, set()),
-    ({"name": "ü" * (NAME_BYTES_MAX // 6 + 1)}, {"name"}),
+    ({"name": "n" * CONNECTOR_NAME_BYTES_MAX}, set()),
+    ({"name": "n" * (CONNECTOR_NAME_BYTES_MAX + 1)}, {"name"}),
+    ({"name": "ü" * (CONNECTOR_NAME_BYTES_MAX // 6)}, set()),
+    ({"name": "ü" * (CONNECTOR_NAME_BYTES_MAX // 6 + 1)}, {"name"}),
     ({"name": " "}, {"name"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),
@@ -127,7 +127,7 @@ async def test_a_fixed_split_that_a_value_prevents_is_an_error_of_its_key(
     def refuse(config: PrefixedConfig) -> list[str]:
         raise ConfigError({"source.rows.per.second": ["no such rows"]})
 
-    monkeypatch.setattr(RateSource, "parts", refuse)
+    monkeypatch.setattr(RateSource, "list_source_partitions", refuse)
     config = {"connector.class": "RateSource", "source.rows.per.second": "1", "sink.format": "noop"}
     assert await rig.runtime.validate(config, []) == {"source.rows.per.second": ["no such rows"]}
 

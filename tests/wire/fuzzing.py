@@ -26,8 +26,8 @@ from crc32c import crc32c
 
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
-from coterie.wire.batch_filter import keep_records, split_records
-from coterie.wire.batches import NewRecord, check_produced, decode_records, encode_batch
+from coterie.wire.batch_filter import rebuild_with_records, split_records
+from coterie.wire.batches import NewRecord, check_produced_batch, decode_records, encode_batch
 from coterie.wire.compression import ZSTD, compress_gzip, decompress
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
@@ -174,10 +174,10 @@ def frames(corpus: Corpus, rng: random.Random) -> Iterator[tuple[str, bytes, Tar
 
 def _read_batch(data: bytes) -> None:
     """Decode a batch as Produce, as a reader of our logs, and as a compaction does."""
-    head = check_produced(data)
+    head = check_produced_batch(data)
     if not head.is_compressed:
         decode_records(data)
-    keep_records(data, head, split_records(data, head))
+    rebuild_with_records(data, head, split_records(data, head))
 
 
 def _read_embedded(data: bytes) -> None:

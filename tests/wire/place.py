@@ -1,8 +1,8 @@
-"""A membership handover from a process to its successor, with a value in every field."""
+"""Membership handovers from a process to its successor, with a value in every field."""
 
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import ConnectPlaceHandover, PlaceHandover
 
 ODD = ConnectorName('or-der\\"s é')
 PLACE = PlaceHandover(
@@ -16,4 +16,20 @@ PLACE = PlaceHandover(
     deferred_until_ms=12_345,
     may_have_missed_vote=True,
     must_ask_for_round=True,
+)
+CONNECT_PLACE = ConnectPlaceHandover(
+    member_id=MemberId("worker-1-uuid"),
+    member_epoch=MemberEpoch(7),
+    request_number=2**40,
+    session_timeout_ms=18_000,
+    leader=MemberId("worker-0-uuid"),
+    leader_url=WorkerUrl("http://there:8083/"),
+    leader_epoch=LeaderEpoch(3),
+    assignment_epoch=GroupEpoch(6),
+    config_offset=ConfigOffset(42),
+    jobs=PLACE.jobs,
+    job_epochs={
+        GroupEpoch(2): Jobs(frozenset({ODD}), frozenset()),
+        GroupEpoch(6): Jobs(frozenset(), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
+    },
 )

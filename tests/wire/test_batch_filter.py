@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.nouns.errors import WireError
-from coterie.wire.batch_filter import keep_records, split_records
+from coterie.wire.batch_filter import rebuild_with_records, split_records
 from coterie.wire.batches import (
     BatchHeader,
     NewRecord,
@@ -129,7 +129,7 @@ def test_filtering_a_batch_does_not_change_the_kept_records(
     assert [(s.offset, s.timestamp_ms, s.key, s.is_tombstone) for s in found] == [
         (r.offset, r.timestamp_ms, r.key, r.value is None) for r in before
     ]
-    after = keep_records(data, head, [record for record in found if record.offset - 30 in keep])
+    after = rebuild_with_records(data, head, [record for record in found if record.offset - 30 in keep])
     head_after = read_batch_header(after)
     check_crc(after, 0, head_after)
     assert head_after.size_bytes == len(after)
@@ -145,13 +145,13 @@ def test_the_max_timestamp_is_that_of_the_kept_records(codec: int) -> None:
     data = plain if codec == 0 else with_codec(plain, codec, compress_gzip(plain[61:]))
     head = read_batch_header(data)
     found = split_records(data, head)
-    after = read_batch_header(keep_records(data, head, found[:3]))
+    after = read_batch_header(rebuild_with_records(data, head, found[:3]))
     assert (after.base_timestamp_ms, after.max_timestamp_ms, after.record_count) == (100, 109, 3)
     assert (after.last_offset_delta, after.codec) == (3, codec)
     appended, head = with_append_time(data, head, 5_000)
     (kept, *_) = found = split_records(appended, head)
     assert [record.timestamp_ms for record in found] == [5_000] * 4
-    assert read_batch_header(keep_records(appended, head, [kept])).max_timestamp_ms == 5_000
+    assert read_batch_header(rebuild_with_records(appended, head, [kept])).max_timestamp_ms == 5_000
 
 
 @pytest.mark.parametrize("base_timestamp_ms", [0, 1_700_000_000_000, -1])

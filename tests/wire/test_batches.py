@@ -9,7 +9,7 @@ from coterie.nouns.errors import WireError
 from coterie.wire.batches import (
     BATCH_HEADER_SIZE,
     NewRecord,
-    check_produced,
+    check_produced_batch,
     decode_records,
     encode_batch,
     encode_marker,
@@ -34,7 +34,7 @@ def test_records_are_unchanged_by_encoding_and_decoding(
     records: list[NewRecord], base_offset: int, timestamp_ms: int
 ) -> None:
     batch = with_base_offset(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
-    check_produced(batch)
+    check_produced_batch(batch)
     read = decode_records(batch)
     assert [(r.key, r.value, list(r.headers)) for r in read] == [(r.key, r.value, list(r.headers)) for r in records]
     assert [r.offset for r in read] == list(range(base_offset, base_offset + len(records)))
@@ -51,7 +51,7 @@ def test_another_implementation_reads_our_batches() -> None:
 def test_setting_the_base_offset_changes_no_byte_that_the_crc_covers() -> None:
     placed = with_base_offset(THREE, 1000, leader_epoch=3)
     assert placed[21:] == THREE[21:]
-    head = check_produced(placed)
+    head = check_produced_batch(placed)
     assert (head.base_offset, head.last_offset, head.max_timestamp_ms) == (1000, 1002, NOW_MS)
 
 
@@ -63,7 +63,7 @@ def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
     assert batch.attributes == 0x30
     (record,) = batch.records
     assert record.key == (b"\0\0\0\1" if is_commit else b"\0\0\0\0")
-    assert check_produced(marker).is_control
+    assert check_produced_batch(marker).is_control
     assert decode_records(marker) == []
 
 
@@ -79,9 +79,9 @@ def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
 
 
 def test_the_log_append_time_is_written_into_the_batch() -> None:
-    head = check_produced(THREE)
+    head = check_produced_batch(THREE)
     stamped, stamped_head = with_append_time(THREE, head, NOW_MS + 5)
-    assert check_produced(stamped) == stamped_head
+    assert check_produced_batch(stamped) == stamped_head
     assert {record.timestamp_ms for record in decode_records(stamped)} == {NOW_MS + 5}
     assert [record.key for record in decode_records(stamped)] == [b"k0", b"k1", b"k2"]
 
@@ -117,12 +117,12 @@ def edited(at: int, raw: bytes) -> bytes:
 )  # fmt: skip
 def test_an_invalid_batch_is_refused(batch: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        check_produced(batch)
+        check_produced_batch(batch)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (check_produced, decode_records):
+    for read in (check_produced_batch, decode_records):
         try:
             read(data)
         except WireError:

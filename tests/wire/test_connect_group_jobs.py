@@ -10,14 +10,14 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect_group_jobs import InvalidFieldError, arrays_of, jobs_of, listed_jobs
 from coterie.wire.connect_group_messages.structs import ConnectorsAndTasks
-from coterie.wire.kio_entities import build
+from coterie.wire.kio_entities import build_entity
 
 NAMES = st.text(min_size=1, max_size=4).map(ConnectorName)
 JOBS = st.lists(NAMES | st.builds(ConnectorTaskId, NAMES, st.integers(0, 2**31 - 1))).map(Jobs.of)
 
 
 def struct(connectors: list[str], *tasks: tuple[str, list[int]]) -> Any:
-    return build(
+    return build_entity(
         ConnectorsAndTasks,
         {"connectors": connectors, "tasks": [{"connector_id": one, "task_ids": ids} for one, ids in tasks]},
     )
@@ -32,7 +32,7 @@ def jobs(*names: str) -> Jobs:
 
 @given(JOBS)
 def test_any_set_of_jobs_is_the_same_after_its_way_over_the_wire(some: Jobs) -> None:
-    arrays = build(ConnectorsAndTasks, arrays_of(some))
+    arrays = build_entity(ConnectorsAndTasks, arrays_of(some))
     assert jobs_of(arrays) == some
     listed = listed_jobs([arrays])
     assert (listed.jobs, listed.repeated) == (some, NO_JOBS)

@@ -24,16 +24,16 @@ from coterie.wire.frames import (
     encode_request,
     encode_response,
 )
-from coterie.wire.kio_entities import build
+from coterie.wire.kio_entities import build_entity
 from coterie.wire.message_check import TooManyElementsError, checked_message
 from coterie.wire.schemas import (
     CONNECT_GROUP_APIS,
     UnknownApiError,
     header_version,
     is_nullable,
-    not_none,
     request_schema,
     response_schema,
+    without_none,
 )
 from tests.wire.connect_group_definitions import (
     DEFINITIONS,
@@ -123,7 +123,7 @@ def field_of_definition(definition: Mapping[str, Any], field: Mapping[str, Any])
 
 
 def field_of_class(field: Field[Any]) -> DescribedField:
-    type_ = not_none(field.type)
+    type_ = without_none(field.type)
     is_array = get_origin(type_) is tuple
     element: Any = get_args(type_)[0] if is_array else type_
     nullable = is_nullable(field.type)
@@ -132,7 +132,7 @@ def field_of_class(field: Field[Any]) -> DescribedField:
         (value,) = fields(element)  # type: ignore[arg-type]
         assert not nullable, "the marker would be there twice"
         assert default == element(), "an absent field is null"
-        element, nullable, default = not_none(value.type), is_nullable(value.type), value.default
+        element, nullable, default = without_none(value.type), is_nullable(value.type), value.default
     if element is uuid.UUID:
         nullable, default = False, str(default or uuid.UUID(int=0))  # kio reads the zero uuid as None
     return DescribedField(
@@ -148,9 +148,9 @@ def field_of_class(field: Field[Any]) -> DescribedField:
 
 def struct_of_class(field: Field[Any]) -> Any:
     """The class of a field's struct, or of the structs in its array."""
-    type_ = not_none(field.type)
+    type_ = without_none(field.type)
     element: Any = get_args(type_)[0] if get_origin(type_) is tuple else type_
-    return not_none(fields(element)[0].type) if issubclass(element, NullableStruct) else element
+    return without_none(fields(element)[0].type) if issubclass(element, NullableStruct) else element
 
 
 def differences(definition: Mapping[str, Any], schema: Any) -> Iterator[str]:
@@ -313,7 +313,7 @@ def test_the_vectors_are_those_of_the_definitions() -> None:
 @pytest.mark.parametrize("vector", RECORDED, ids=lambda one: f"{one['message']}, {one['kind']}")
 def test_a_recorded_message_is_encoded_to_its_bytes_and_decoded(vector: Mapping[str, Any]) -> None:
     definition, message = DEFINITIONS[vector["message"]], bytes.fromhex(vector["hex"])
-    entity = build(schema_of(definition), entity_values(definition, vector["fields"]))
+    entity = build_entity(schema_of(definition), entity_values(definition, vector["fields"]))
     assert encoded(definition, entity) == message
     assert decoded(definition, message) == entity
 
@@ -359,7 +359,7 @@ VALUES = {name: values(definition) for name, definition in DEFINITIONS.items()}
 def test_any_message_is_encoded_as_by_the_second_encoder_and_decoded(name: str, data: st.DataObject) -> None:
     definition = DEFINITIONS[name]
     told = data.draw(VALUES[name])
-    entity = build(schema_of(definition), entity_values(definition, told))
+    entity = build_entity(schema_of(definition), entity_values(definition, told))
     message = Encoder(definition).message(told)
     assert encoded(definition, entity) == message
     assert decoded(definition, message) == entity
@@ -402,7 +402,7 @@ HEARTBEAT = """
 
 def test_a_heartbeat_has_these_bytes() -> None:
     frame = bytes.fromhex("".join(line[:34] for line in HEARTBEAT.splitlines()))
-    request = build(
+    request = build_entity(
         request_schema(10000, 0),
         {
             "group_id": "g",
@@ -432,7 +432,7 @@ def test_a_struct_of_127_bytes_in_a_tagged_field_has_a_length_that_counts_its_ma
     for size in range(120, 130):
         told = filled(definition) | {"Claims": {"Wildcard": False, "Connectors": ["c" * size], "Tasks": []}}
         message = Encoder(definition).message(told)
-        assert encoded(definition, build(schema_of(definition), entity_values(definition, told))) == message
+        assert encoded(definition, build_entity(schema_of(definition), entity_values(definition, told))) == message
         assert decoded(definition, message).claims.value.connectors == ("c" * size,)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.wire.connect_opaque import SIZE_MAX_BYTES, decode_worker_name, encode_opaque
+from coterie.wire.connect_opaque import OPAQUE_SIZE_MAX_BYTES, decode_worker_name, encode_opaque
 
 
 @pytest.mark.parametrize("name", ["worker-2", "Zoë's", "127.0.0.1:8083", '"'])
@@ -28,7 +28,7 @@ def test_unknown_keys_are_ignored() -> None:
         b'{"name": ""}',
         b'{"name": "a\\u0007"}',
         b"[" * 3_000,
-        b'{"name": "' + b"a" * SIZE_MAX_BYTES + b'"}',
+        b'{"name": "' + b"a" * OPAQUE_SIZE_MAX_BYTES + b'"}',
     ],
 )
 def test_undecodable_opaque_bytes_contain_no_name(opaque: bytes | None) -> None:

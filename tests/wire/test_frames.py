@@ -12,14 +12,14 @@ from coterie.wire.connect_bytes import decode_metadata
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (
     RequestHeader,
-    decode_header,
     decode_request,
+    decode_request_header,
     decode_response,
     encode_request,
     encode_response,
-    framed,
+    with_length,
 )
-from coterie.wire.kio_entities import build_request, build_response, milliseconds
+from coterie.wire.kio_entities import build_request, build_response, to_milliseconds
 from coterie.wire.schemas import UnknownApiError
 
 RECORDED: Mapping[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
@@ -48,7 +48,7 @@ def test_connects_metadata_in_a_join_is_decoded() -> None:
     frame = next(frame for what, frame in FRAMES if what.startswith("JoinGroup v9 req"))
     _, join = decode_request(frame)
     assert join.protocol_type == "connect"
-    assert milliseconds(join.session_timeout) == 6000
+    assert to_milliseconds(join.session_timeout) == 6000
     assert decode_metadata(join.protocols[0].metadata)[1].url.startswith("http://")
 
 
@@ -78,7 +78,7 @@ def test_the_header_of_an_unknown_api_or_version_can_be_read() -> None:
         frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + bytes.fromhex("0000000f 0001 63")
         with pytest.raises(UnknownApiError, match=f"no API {key} of version {version}"):
             decode_request(frame)
-        header = decode_header(frame)
+        header = decode_request_header(frame)
         assert (header.correlation_id, header.client_id) == (15, "c")
 
 
@@ -104,9 +104,9 @@ def test_the_same_values_are_encoded_in_every_version() -> None:
     for version in range(10):
         _, frame = encode_request(build_request(11, version, values), correlation_id=1, client_id=None)
         _, join = decode_request(frame)
-        assert milliseconds(join.session_timeout) == 6000
+        assert to_milliseconds(join.session_timeout) == 6000
         assert join.protocols[0].metadata == b"x"
 
 
 def test_a_frame_is_preceded_by_its_length() -> None:
-    assert framed(b"abc") == b"\0\0\0\x03abc"
+    assert with_length(b"abc") == b"\0\0\0\x03abc"

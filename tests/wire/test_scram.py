@@ -14,7 +14,7 @@ SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 
 
 def credential(password: str, mechanism: str = "SCRAM-SHA-256") -> Credential:
-    return Credential.of(mechanism, password, salt=SALT, iterations=4096)
+    return Credential.from_password(mechanism, password, salt=SALT, iterations=4096)
 
 
 def test_the_example_of_rfc_7677_gives_the_same_messages() -> None:

@@ -21,7 +21,7 @@ def written(number: int, name: str) -> str:
 
 def read(data: str) -> tuple[int, str]:
     reader = Reader(bytes.fromhex(data))
-    fields = TaggedFieldsReader(reader, last_known=NAME)
+    fields = TaggedFieldsReader(reader, last_known_field=NAME)
     reader.expect_end()
     return fields.value(NUMBER), fields.value(NAME)
 
@@ -66,4 +66,4 @@ def test_malformed_fields_are_refused(data: str, message: str) -> None:
 
 def test_the_content_of_a_field_does_not_continue_in_the_next_field() -> None:
     with pytest.raises(WireError, match="2 bytes are expected at position 4, but 1 are left"):
-        TaggedFieldsReader(Reader(bytes.fromhex("02 02 02 0361 03 01 62")), last_known=NAME).value(NAME)
+        TaggedFieldsReader(Reader(bytes.fromhex("02 02 02 0361 03 01 62")), last_known_field=NAME).value(NAME)

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from coterie.cli.workers.compose import kafka_coordinator, serve_worker
+from coterie.cli.workers.compose import serve_worker
+from coterie.cli.workers.memberships import MembershipSpec, kafka_coordinator
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -27,12 +28,12 @@ from coterie.member.classic.messages import (
     SyncResponse,
     Timer,
 )
-from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.classic.state import Member
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.ids import MemberId
-from coterie.nouns.membership import MembershipEvent, MembershipLost, PlaceHandover
-from coterie.rest.leader import open_client
-from coterie.rest.server import bind
+from coterie.nouns.membership import MembershipEvent, MembershipLost
+from coterie.rest.leader import open_http_client
+from coterie.rest.server import open_listener
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
 
@@ -133,12 +134,11 @@ class Composed:
     def on_started(self, worker: Worker) -> None:
         self.worker = worker
 
-    def membership_of(
-        self, settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
-    ) -> Membership:
+    def membership_of(self, spec: MembershipSpec) -> Membership:
         """The membership that every worker has, with the embedded protocol and the events recorded."""
-        coordinator = CapturingCoordinator(kafka_coordinator(settings, member, client_id), self.captured)
-        return RecordingMembership(step, Member(member, place), coordinator, events=self.events)
+        assert spec.place is None, "no worker of these tests relaunches"
+        coordinator = CapturingCoordinator(kafka_coordinator(spec), self.captured)
+        return RecordingMembership(step, Member(spec.member), coordinator, events=self.events)
 
     @property
     def losses(self) -> list[MembershipEvent]:
@@ -174,10 +174,10 @@ class ComposedFleet:
 
     async def start(self, name: str, runtime: TaskRuntime, properties: Mapping[str, str]) -> Composed:
         """Start a worker; returns at once."""
-        client = open_client()
+        client = open_http_client()
         self._stack.push_async_callback(client.aclose)
         settings = WorkerSettings.from_properties({**self.properties, **properties, "worker.name": name})
-        listener = self._stack.enter_context(bind(*settings.listener))
+        listener = self._stack.enter_context(open_listener(*settings.listener_address))
         composed = Composed(
             name=name, url=f"http://127.0.0.1:{listener.getsockname()[1]}", runtime=runtime, client=client
         )

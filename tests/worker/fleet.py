@@ -55,6 +55,10 @@ class Link:
         self.is_cut = True
         self._drop()
 
+    def mend(self) -> None:
+        """Accept connections again."""
+        self.is_cut = False
+
     def _drop(self) -> None:
         for writer in self._open:
             writer.transport.abort()
@@ -186,11 +190,11 @@ class Fleet:
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 policy=RebalancePolicy(max_delay_ms=self.delay_ms),
             ),
-            config_log=await topics.open(
-                f"{self.group_id}-configs", partitions=1, replication=1, key="config.storage.topic"
+            config_log=await topics.open_log(
+                f"{self.group_id}-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
             ),
-            status_log=await topics.open(
-                f"{self.group_id}-statuses", partitions=2, replication=1, key="status.storage.topic"
+            status_log=await topics.open_log(
+                f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),
             membership=GroupMembership(step, Member(member), coordinator),
             runtime=runtime,

@@ -16,8 +16,8 @@ import httpx
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
-from coterie.nouns.membership import PlaceHandover
-from coterie.rest.server import bind
+from coterie.nouns.membership import Handover
+from coterie.rest.server import open_listener
 from coterie.worker.worker import Worker
 from tests.ports import free_port
 from tests.worker.simulated import SimulatedRuntime, until
@@ -33,7 +33,7 @@ class WorkerProcess:
     url: str = ""
     worker: Worker | None = None
     runtimes: list[SimulatedRuntime] = field(default_factory=list)
-    handovers: list[PlaceHandover | None] = field(default_factory=list)
+    handovers: list[Handover | None] = field(default_factory=list)
     """The handover of each restart."""
     before_relaunch: Callable[[], Awaitable[None]] | None = None
     """Awaited after the worker has ended and before it restarts."""
@@ -90,14 +90,16 @@ class ProcessFleet:
 
     async def start(self, *names: str, properties: Mapping[str, str] | None = None) -> list[WorkerProcess]:
         """Start workers of these names; returns when all are in the group."""
-        begun = []
-        for name in names:
-            process = WorkerProcess(name=name)
-            process.run = asyncio.create_task(self._run(process, {**self._properties, **(properties or {})}))
-            self.workers.append(process)
-            begun.append(process)
+        begun = [self.begin(name, properties) for name in names]
         await until(self.is_stable, within_s=60)
         return begun
+
+    def begin(self, name: str, properties: Mapping[str, str] | None = None) -> WorkerProcess:
+        """Start a worker of this name; returns at once."""
+        process = WorkerProcess(name=name)
+        process.run = asyncio.create_task(self._run(process, {**self._properties, **(properties or {})}))
+        self.workers.append(process)
+        return process
 
     async def _run(self, process: WorkerProcess, properties: Mapping[str, str]) -> int:
         port = free_port()
@@ -111,7 +113,7 @@ class ProcessFleet:
             def runtime_of(_: WorkerSettings, __: str, ___: Path, runtime: TaskRuntime = runtime) -> TaskRuntime:
                 return runtime
 
-            with bind(*settings.listener) as listener:
+            with open_listener(*settings.listener_address) as listener:
                 process.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listener)
                 place = None if handed is None else relaunch.decode(member, handed)
@@ -160,6 +162,8 @@ class ProcessFleet:
         )
 
     async def create(self, name: str, tasks: int) -> None:
+        """Create a connector; returns when all its tasks run, beside all that ran before."""
+        before = len(self.running())
         config = {**CONNECTOR, "tasks.max": str(tasks)}
         answer = await self.client.post(
             f"{self.running_workers[0].url}/connectors", json={"name": name, "config": config}
@@ -167,7 +171,7 @@ class ProcessFleet:
         assert answer.status_code == 201, answer.text
 
         async def all_run() -> bool:
-            return len(self.running()) == tasks and await self.is_stable()
+            return len(self.running()) == before + tasks and await self.is_stable()
 
         await until(all_run, within_s=60)
 

@@ -40,6 +40,7 @@ from coterie.member.classic.connect_translation import to_assigned, to_member_re
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     AssignmentsRequested,
     ComputedAssignments,
@@ -47,7 +48,7 @@ from coterie.nouns.membership import (
     LeaveAndRejoin,
     MembershipEvent,
     MembershipLost,
-    MemberState,
+    MembershipOrder,
     MemberStateChanged,
     Rejoin,
     SendAssignments,
@@ -333,7 +334,7 @@ class SimulatedGroup:
         self.members[leader].emit(AssignmentsRequested(token=token, member_id=leader, members=members))
 
     def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: ComputedAssignments) -> None:
-        generation = RoundToken.of(token).generation
+        generation = RoundToken.checked(token).generation
         if generation != self.generation:
             return
         for id_, assignment in to_worker_assignments(computed, leader=leader, leader_url=leader_url).items():
@@ -384,7 +385,7 @@ class SimulatedMembership:
         sent = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
         return decode_metadata(encode_metadata(self._group.protocol, sent))[1]
 
-    def order(self, order: SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin) -> None:
+    def order(self, order: MembershipOrder) -> None:
         match order:
             case SetWorkerState(config_offset=config_offset, owned=owned):
                 self._subscribe(config_offset, owned)
@@ -395,6 +396,8 @@ class SimulatedMembership:
                 self._group.install(self.id, self._url, token, computed)
             case LeaveAndRejoin(reason=reason):
                 self.lose(reason)
+            case other:
+                raise AssertionError(f"{type(other).__name__} is no order to this member")
 
     def _subscribe(self, config_offset: ConfigOffset, owned: Jobs) -> None:
         self._config_offset, self._owned = config_offset, owned

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.cli.workers import commands
 from coterie.nouns.errors import WorldError
+from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.process_fleet import ProcessFleet, WorkerProcess
@@ -19,10 +20,22 @@ pytestmark = pytest.mark.processes
 TASKS = 6
 
 
+CONNECT_TOO = pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
+"""These tests run with both group protocols."""
+
+
 @pytest.fixture
-async def fleet(embedded_broker: EmbeddedBroker) -> AsyncIterator[ProcessFleet]:
+def group_protocol() -> GroupProtocolName:
+    """The group protocol of tests that say no other."""
+    return GroupProtocolName.CLASSIC
+
+
+@pytest.fixture
+async def fleet(embedded_broker: EmbeddedBroker, group_protocol: GroupProtocolName) -> AsyncIterator[ProcessFleet]:
     async with ProcessFleet(
-        embedded_broker.bootstrap_servers, group=f"lives-{uuid.uuid4().hex[:8]}", properties={}
+        embedded_broker.bootstrap_servers,
+        group=f"lives-{uuid.uuid4().hex[:8]}",
+        properties={"group.protocol": group_protocol.value},
     ) as fleet:
         yield fleet
 
@@ -42,6 +55,7 @@ def stops(process: WorkerProcess) -> int:
     return sum(len(runtime.stops) for runtime in process.runtimes)
 
 
+@CONNECT_TOO
 @pytest.mark.parametrize("role", ["a follower", "the leader"])
 async def test_a_drain_moves_all_jobs_without_a_delay_and_the_worker_exits_with_code_0(
     fleet: ProcessFleet, role: str
@@ -56,7 +70,7 @@ async def test_a_drain_moves_all_jobs_without_a_delay_and_the_worker_exits_with_
     assert moved
 
     # Requested through another worker, which finds the leader and the drained worker through the group only.
-    await asyncio.to_thread(commands.drain, others[0].url, drained.name)
+    await asyncio.to_thread(commands.drain_worker, others[0].url, drained.name)
 
     assert drained.run is not None
     async with asyncio.timeout(60):
@@ -96,8 +110,9 @@ async def test_a_drained_static_worker_leaves_the_group_before_its_session_ends(
         assert len(other.running) == 2
 
 
+@CONNECT_TOO
 async def test_the_drain_of_the_last_worker_waits_with_a_reason_and_can_be_cancelled(
-    fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
+    fleet: ProcessFleet, group_protocol: GroupProtocolName, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (anna,) = await fleet.start("anna")
     await fleet.create("orders", 2)
@@ -114,11 +129,11 @@ async def test_the_drain_of_the_last_worker_waits_with_a_reason_and_can_be_cance
     assert (len(anna.running), stops(anna)) == (2, 0), "it keeps the jobs that no other worker can run"
     await asyncio.to_thread(commands.show_group, anna.url, as_json=False)
     output = " ".join(capsys.readouterr().out.split())
-    assert "(static), led by anna" in output
+    assert f"({'connect' if group_protocol is GroupProtocolName.CONNECT else 'static'}), led by anna" in output
     assert "The drain of anna waits: every worker is draining." in output
     assert "STABLE, draining 1 2 2 running" in output
 
-    await asyncio.to_thread(commands.uncordon, anna.url, "anna")
+    await asyncio.to_thread(commands.cancel_drain, anna.url, "anna")
 
     async def takes_work_again() -> bool:
         shown = await fleet.group()
@@ -162,6 +177,7 @@ async def test_a_drain_waits_with_a_reason_while_the_group_uses_an_older_protoco
         assert await anna.run == 0, "the drain continues when all workers use static"
 
 
+@CONNECT_TOO
 async def test_workers_that_all_drain_keep_their_jobs_until_another_worker_joins(
     fleet: ProcessFleet,
 ) -> None:
@@ -190,6 +206,7 @@ async def test_workers_that_all_drain_keep_their_jobs_until_another_worker_joins
     await until(lambda: len(dora.running) == TASKS, within_s=60)
 
 
+@CONNECT_TOO
 async def test_a_waiting_drain_continues_when_another_worker_joins(fleet: ProcessFleet) -> None:
     (anna,) = await fleet.start("anna")
     await fleet.create("orders", 2)
@@ -214,10 +231,11 @@ async def test_a_drain_is_refused_with_advice_when_the_group_uses_an_older_proto
         assert "uses protocol compatible" in answer.json()["message"]
         assert "connect.protocol=static" in answer.json()["message"]
         with pytest.raises(WorldError, match="uses protocol compatible"):
-            await asyncio.to_thread(commands.drain, anna.url, at)
+            await asyncio.to_thread(commands.drain_worker, anna.url, at)
         assert len(fleet.running_workers) == 2
 
 
+@CONNECT_TOO
 async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fleet: ProcessFleet) -> None:
     processes = await fleet.start("anna", "bert", "cleo")
     await fleet.create("orders", TASKS)

@@ -97,10 +97,12 @@ def usable_state(
     if last_completed_generation < 0 or state.generation < 0:
         return AssignorState()
     if state.generation == last_completed_generation:
-        return _under_present_ids(state, members)
+        return _with_present_member_ids(state, members)
     if state.generation == generation - 1:
-        spoken = {member: held._replace(assigned=NO_JOBS) for member, held in state.members.items()}
-        return _under_present_ids(replace(state, members=spoken), members)
+        members_without_assigned = {
+            member: outcome._replace(assigned=NO_JOBS) for member, outcome in state.members.items()
+        }
+        return _with_present_member_ids(replace(state, members=members_without_assigned), members)
     return AssignorState()
 
 
@@ -115,24 +117,24 @@ def resolve_duplicates(
     Returns two mappings, each with all members of ``owned``: the jobs that the member keeps, and the jobs that the
     member must stop because another member keeps them (often no jobs).
     """
-    times: Counter[Job] = Counter()
+    report_counts: Counter[Job] = Counter()
     for jobs in owned.values():
-        times.update(jobs.connectors)
-        times.update(jobs.tasks)
-    twice = Jobs.of(job for job, count in times.items() if count > 1)
-    load = {member: len(jobs - twice) for member, jobs in owned.items()}
-    goes_on: dict[MemberId, list[Job]] = {member: [] for member in owned}
-    for job in twice:
+        report_counts.update(jobs.connectors)
+        report_counts.update(jobs.tasks)
+    duplicated = Jobs.of(job for job, count in report_counts.items() if count > 1)
+    job_counts = {member: len(jobs - duplicated) for member, jobs in owned.items()}
+    kept_duplicates: dict[MemberId, list[Job]] = {member: [] for member in owned}
+    for job in duplicated:
 
         def preference(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
-            held = state.members.get(member)
-            unknown = held is None or (job not in held.kept and job not in held.assigned)
-            return (not is_eligible(member, job), unknown, load[member], member)
+            previous = state.members.get(member)
+            is_new_to_member = previous is None or (job not in previous.kept and job not in previous.assigned)
+            return (not is_eligible(member, job), is_new_to_member, job_counts[member], member)
 
         keeper = min((member for member, jobs in owned.items() if job in jobs), key=preference)
-        goes_on[keeper].append(job)
-        load[keeper] += 1
-    duplicates = {member: (jobs & twice) - Jobs.of(goes_on[member]) for member, jobs in owned.items()}
+        kept_duplicates[keeper].append(job)
+        job_counts[keeper] += 1
+    duplicates = {member: (jobs & duplicated) - Jobs.of(kept_duplicates[member]) for member, jobs in owned.items()}
     return {member: jobs - duplicates[member] for member, jobs in owned.items()}, duplicates
 
 
@@ -149,42 +151,48 @@ def return_to_static_members(
     """
     if not unowned:
         return {}
-    left = unowned
-    found: dict[MemberId, Jobs] = {}
-    for member in sorted(member for member, view in members.items() if view.instance_id is not None):
-        held = state.members.get(member)
-        had = held.owned_after if held is not None else NO_JOBS
-        had |= union(one.jobs for one in state.deferrals if one.instance_id == members[member].instance_id)
-        again = eligible_jobs(member, had & left)
-        if again:
-            found[member] = again
-            left -= again
-    return found
+    remaining = unowned
+    returned_by_member: dict[MemberId, Jobs] = {}
+    for member in sorted(member for member, spec in members.items() if spec.instance_id is not None):
+        previous = state.members.get(member)
+        former_jobs = previous.owned_after if previous is not None else NO_JOBS
+        former_jobs |= union(
+            deferral.jobs for deferral in state.deferrals if deferral.instance_id == members[member].instance_id
+        )
+        returned = eligible_jobs(member, former_jobs & remaining)
+        if returned:
+            returned_by_member[member] = returned
+            remaining -= returned
+    return returned_by_member
 
 
-def union(parts: Iterable[Jobs]) -> Jobs:
-    """Return all jobs of all ``parts``."""
-    parts = list(parts)
-    if len(parts) < 2:
-        return parts[0] if parts else NO_JOBS
+def union(job_sets: Iterable[Jobs]) -> Jobs:
+    """Return all jobs of all ``job_sets``."""
+    job_sets = list(job_sets)
+    if len(job_sets) < 2:
+        return job_sets[0] if job_sets else NO_JOBS
     return Jobs(
-        frozenset[ConnectorName]().union(*[jobs.connectors for jobs in parts]),
-        frozenset[ConnectorTaskId]().union(*[jobs.tasks for jobs in parts]),
+        frozenset[ConnectorName]().union(*[jobs.connectors for jobs in job_sets]),
+        frozenset[ConnectorTaskId]().union(*[jobs.tasks for jobs in job_sets]),
     )
 
 
-def _under_present_ids(state: AssignorState, members: Mapping[MemberId, MemberSpec]) -> AssignorState:
+def _with_present_member_ids(state: AssignorState, members: Mapping[MemberId, MemberSpec]) -> AssignorState:
     """Return ``state`` with each static member under its id in ``members``: a restart gives it a new member id."""
-    present = {view.instance_id: member for member, view in members.items() if view.instance_id is not None}
-    if not present:
+    present_id_by_instance = {
+        spec.instance_id: member for member, spec in members.items() if spec.instance_id is not None
+    }
+    if not present_id_by_instance:
         return state
-    now = {
-        former: present[held.instance_id]
-        for former, held in state.members.items()
-        if held.instance_id is not None and held.instance_id in present
+    present_id_by_former = {
+        former: present_id_by_instance[outcome.instance_id]
+        for former, outcome in state.members.items()
+        if outcome.instance_id is not None and outcome.instance_id in present_id_by_instance
     }
     return replace(
         state,
-        members={now.get(member, member): held for member, held in state.members.items()},
-        reassignment_candidates=tuple(now.get(member, member) for member in state.reassignment_candidates),
+        members={present_id_by_former.get(member, member): outcome for member, outcome in state.members.items()},
+        reassignment_candidates=tuple(
+            present_id_by_former.get(member, member) for member in state.reassignment_candidates
+        ),
     )

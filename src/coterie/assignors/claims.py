@@ -29,24 +29,26 @@ class Eligibility:
     """The configured jobs that each static worker claims. Draining workers are left out."""
     static_jobs: Jobs
     """All jobs of ``claims_by_worker``. A job that only draining workers claim is not static."""
-    draining: frozenset[MemberId]
+    draining_workers: frozenset[MemberId]
     """The draining workers, with or without claims."""
 
     @classmethod
-    def of(cls, members: Mapping[MemberId, MemberSpec], configured: Jobs) -> "Eligibility":
+    def from_members(cls, members: Mapping[MemberId, MemberSpec], configured: Jobs) -> "Eligibility":
         """Return which of ``members`` may run which of the ``configured`` jobs."""
-        stays = {member: view for member, view in sorted(members.items()) if not view.draining}
-        claimed = {member: view.claims & configured for member, view in stays.items() if view.claims is not None}
+        staying_members = {member: spec for member, spec in sorted(members.items()) if not spec.draining}
+        claims_by_worker = {
+            member: spec.claims & configured for member, spec in staying_members.items() if spec.claims is not None
+        }
         return cls(
-            wildcard_workers=tuple(member for member, view in stays.items() if view.claims is None),
-            claims_by_worker=claimed,
-            static_jobs=union(claimed.values()),
-            draining=frozenset(members.keys() - stays.keys()),
+            wildcard_workers=tuple(member for member, spec in staying_members.items() if spec.claims is None),
+            claims_by_worker=claims_by_worker,
+            static_jobs=union(claims_by_worker.values()),
+            draining_workers=frozenset(members.keys() - staying_members.keys()),
         )
 
     def eligible_jobs(self, member: MemberId, jobs: Jobs) -> Jobs:
         """Return those of ``jobs`` that ``member`` may receive: none if it drains."""
-        if member in self.draining:
+        if member in self.draining_workers:
             return NO_JOBS
         if member in self.claims_by_worker:
             return jobs & self.claims_by_worker[member]
@@ -54,7 +56,7 @@ class Eligibility:
 
     def is_eligible(self, member: MemberId, job: Job) -> bool:
         """Whether ``member`` may receive ``job``; False if it drains."""
-        if member in self.draining:
+        if member in self.draining_workers:
             return False
         return job in self.claims_by_worker[member] if member in self.claims_by_worker else job not in self.static_jobs
 
@@ -72,41 +74,42 @@ class Eligibility:
         A static member releases the jobs that it does not claim, a wildcard member the jobs that static members claim,
         and a draining member the jobs that another member may run. Members without such jobs are left out.
         """
-        if not self.claims_by_worker and not self.draining:
+        if not self.claims_by_worker and not self.draining_workers:
             return {}  # most groups have neither claims nor drains
-        found = {member: self._ineligible_jobs_of(member, jobs) for member, jobs in owned.items()}
-        return {member: jobs for member, jobs in found.items() if jobs}
+        ineligible_by_member = {member: self._ineligible_jobs_of(member, jobs) for member, jobs in owned.items()}
+        return {member: jobs for member, jobs in ineligible_by_member.items() if jobs}
 
     def _ineligible_jobs_of(self, member: MemberId, jobs: Jobs) -> Jobs:
         """Return those of ``jobs``, which ``member`` owns, that it must release."""
-        if member in self.draining:
+        if member in self.draining_workers:
             return self.assignable(jobs)
         if member in self.claims_by_worker:
             return jobs - self.claims_by_worker[member]
         return jobs & self.static_jobs if self.static_jobs else NO_JOBS
 
-    def assign_static_jobs(self, jobs: Jobs, load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
+    def assign_static_jobs(self, jobs: Jobs, job_counts: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
         """Assign each of ``jobs``, which must all be static, to the worker with the fewest jobs that claims it.
 
-        KIP-987 (step 6) allows any worker that claims the job. Among equals the first by id receives the job. ``load``
-        is the number of jobs that each static worker already has. Workers that receive no job are left out.
+        KIP-987 (step 6) allows any worker that claims the job. Among equals the first by id receives the job.
+        ``job_counts`` is the number of jobs that each static worker already has. Workers that receive no job are left
+        out.
         """
-        return _assign_least_loaded(jobs, self.claims_by_worker, load)
+        return _assign_to_least_loaded(jobs, self.claims_by_worker, job_counts)
 
     def assign_back_to_draining(
-        self, jobs: Jobs, members: Mapping[MemberId, MemberSpec], load: Mapping[MemberId, int]
+        self, jobs: Jobs, members: Mapping[MemberId, MemberSpec], job_counts: Mapping[MemberId, int]
     ) -> dict[MemberId, Jobs]:
         """Assign ``jobs``, which only draining members can run, each to the one with the fewest jobs that can run it.
 
         A draining member can run the jobs that it claims, or any job if it has no claims. Jobs that no draining member
-        can run are left out, and so are members that receive no job. ``load`` is the number of jobs that each draining
-        member already has.
+        can run are left out, and so are members that receive no job. ``job_counts`` is the number of jobs that each
+        draining member already has.
         """
         if not jobs:
             return {}
-        claims = {member: members[member].claims for member in sorted(self.draining)}
-        could = {member: jobs if of_one is None else jobs & of_one for member, of_one in claims.items()}
-        return _assign_least_loaded(union(could.values()), could, load)
+        claims = {member: members[member].claims for member in sorted(self.draining_workers)}
+        eligible_by_member = {member: jobs if claimed is None else jobs & claimed for member, claimed in claims.items()}
+        return _assign_to_least_loaded(union(eligible_by_member.values()), eligible_by_member, job_counts)
 
     def unassigned_reason(self, job: Job, members: Mapping[MemberId, MemberSpec]) -> str:
         """Return, as text for operators, the reason why no member may run ``job``. Only for an unassignable job."""
@@ -114,27 +117,33 @@ class Eligibility:
             return "the group has no workers"
         if not self.claims_by_worker:
             return "every worker is draining"
-        views = [(member, members[member]) for member in sorted(self.draining)]
-        leaving = [member for member, view in views if view.claims is not None and job in view.claims]
-        claimant = f"only draining workers claim it ({', '.join(leaving)})" if leaving else "no worker claims it"
-        return f"{claimant}, and every worker that is not draining runs only the jobs that it claims"
+        draining_specs = [(member, members[member]) for member in sorted(self.draining_workers)]
+        draining_claimants = [
+            member for member, spec in draining_specs if spec.claims is not None and job in spec.claims
+        ]
+        claimants_text = (
+            f"only draining workers claim it ({', '.join(draining_claimants)})"
+            if draining_claimants
+            else "no worker claims it"
+        )
+        return f"{claimants_text}, and every worker that is not draining runs only the jobs that it claims"
 
 
-def _assign_least_loaded(
-    jobs: Jobs, eligible_by_member: Mapping[MemberId, Jobs], load: Mapping[MemberId, int]
+def _assign_to_least_loaded(
+    jobs: Jobs, eligible_by_member: Mapping[MemberId, Jobs], job_counts: Mapping[MemberId, int]
 ) -> dict[MemberId, Jobs]:
     """Assign each of ``jobs`` to the eligible member with the fewest jobs; among equals the first by id.
 
-    Every job must be in ``eligible_by_member``. ``load`` is the number of jobs that each member already has.
+    Every job must be in ``eligible_by_member``. ``job_counts`` is the number of jobs that each member already has.
     """
-    takers: dict[Job, list[MemberId]] = {}
-    for member, its in eligible_by_member.items() if jobs else ():
-        for job in its & jobs:
-            takers.setdefault(job, []).append(member)
+    eligible_members_by_job: dict[Job, list[MemberId]] = {}
+    for member, eligible in eligible_by_member.items() if jobs else ():
+        for job in eligible & jobs:
+            eligible_members_by_job.setdefault(job, []).append(member)
     jobs_by_member: dict[MemberId, list[Job]] = {}
-    now = dict(load)
+    current_job_counts = dict(job_counts)
     for job in jobs:
-        taker = min(takers[job], key=lambda member: (now[member], member))
-        jobs_by_member.setdefault(taker, []).append(job)
-        now[taker] += 1
-    return {member: Jobs.of(of_member) for member, of_member in jobs_by_member.items()}
+        receiver = min(eligible_members_by_job[job], key=lambda member: (current_job_counts[member], member))
+        jobs_by_member.setdefault(receiver, []).append(job)
+        current_job_counts[receiver] += 1
+    return {member: Jobs.of(jobs) for member, jobs in jobs_by_member.items()}

@@ -116,8 +116,8 @@ def assign(
     :param received_delay_ms: rest, at ``now_ms``, of the delay that this worker's own last assignment contained.
     """
     usable = usable_state(state, members, generation=generation, last_completed_generation=last_completed_generation)
-    eligibility = Eligibility.of(members, configured)
-    ownership = _ownership(configured, members, usable, eligibility)
+    eligibility = Eligibility.from_members(members, configured)
+    ownership = _compute_ownership(configured, members, usable, eligibility)
     deferrals = current_deferrals(
         usable,
         ownership.unowned,
@@ -126,19 +126,23 @@ def assign(
         max_delay_ms=policy.max_delay_ms,
         received_delay_ms=received_delay_ms,
     )
-    arrived = [
-        m for m in eligibility.wildcard_workers if deferrals and not ownership.by_member[m] and m not in usable.members
+    new_candidates = [
+        member
+        for member in eligibility.wildcard_workers
+        if deferrals and not ownership.by_member[member] and member not in usable.members
     ]
     reassignment_candidates = (
-        update_candidates(usable.reassignment_candidates, arrived, members)
+        update_candidates(usable.reassignment_candidates, new_candidates, members)
         if deferrals
         else usable.reassignment_candidates
     )
-    departed = [one for member, one in usable.members.items() if member not in members]
-    lost = union(one.assigned for one in departed)
-    moved_before = (usable.moved_before | lost | union(one.kept for one in departed)) & configured
-    released_by_draining = usable.released_by_draining - lost
-    diff = _target_diff(
+    departed_outcomes = [outcome for member, outcome in usable.members.items() if member not in members]
+    lost_assigned = union(outcome.assigned for outcome in departed_outcomes)
+    moved_before = (
+        usable.moved_before | lost_assigned | union(outcome.kept for outcome in departed_outcomes)
+    ) & configured
+    released_by_draining = usable.released_by_draining - lost_assigned
+    target_diff = _compute_target_diff(
         ownership,
         eligibility,
         members,
@@ -150,58 +154,76 @@ def assign(
 
     # While jobs wait, no job moves for balance. Jobs that this round returns to a static member do not run yet: if they
     # are too many, the next round revokes the surplus.
-    to_balance = {member: jobs & members[member].owned for member, jobs in diff.balance.items() if not deferrals}
+    balance_revocations = {
+        member: jobs & members[member].owned for member, jobs in target_diff.balance.items() if not deferrals
+    }
     drains, balance = limit_revocations(
-        diff.drains, to_balance, policy=policy, now_ms=now_ms, moves_allowed_at_ms=usable.moves_allowed_at_ms
+        target_diff.drains,
+        balance_revocations,
+        policy=policy,
+        now_ms=now_ms,
+        moves_allowed_at_ms=usable.moves_allowed_at_ms,
     )
-    revoked = _by_member(
+    revoked_by_member = _group_by_member(
         {
             RevocationReason.DELETED: ownership.deleted,
             RevocationReason.DUPLICATE: ownership.duplicates,
-            RevocationReason.CLAIM: diff.claims,
+            RevocationReason.CLAIM: target_diff.claims,
             RevocationReason.DRAIN: drains,
             RevocationReason.BALANCE: balance,
         }
     )
-    added = {
-        **diff.assigned_now,
+    assigned_by_member = {
+        **target_diff.assigned_by_member,
         **{
-            member: jobs | diff.assigned_now.get(member, NO_JOBS)
+            member: jobs | target_diff.assigned_by_member.get(member, NO_JOBS)
             for member, jobs in ownership.returned_to_static.items()
         },
     }
     assignments = {}
     for member in sorted(members):
-        view, why = members[member], revoked.get(member, {})
+        spec, jobs_by_reason = members[member], revoked_by_member.get(member, {})
         assignments[member] = MemberOutcome(
-            kept=view.owned - union(why.values()) if why else view.owned,
-            assigned=added.get(member, NO_JOBS),
-            revoked_by_reason=why,
-            draining=view.draining,
-            instance_id=view.instance_id,
+            kept=spec.owned - union(jobs_by_reason.values()) if jobs_by_reason else spec.owned,
+            assigned=assigned_by_member.get(member, NO_JOBS),
+            revoked_by_reason=jobs_by_reason,
+            draining=spec.draining,
+            instance_id=spec.instance_id,
         )
-    moves_now = count_jobs(drains) + count_jobs(balance)
-    next_moves_ms = now_ms + policy.round_interval_ms if moves_now else usable.moves_allowed_at_ms
-    moves_left = count_jobs(diff.drains) + (0 if deferrals else count_jobs(diff.balance)) - moves_now
+    revoked_move_count = count_jobs(drains) + count_jobs(balance)
+    moves_allowed_at_ms = now_ms + policy.round_interval_ms if revoked_move_count else usable.moves_allowed_at_ms
+    postponed_move_count = (
+        count_jobs(target_diff.drains) + (0 if deferrals else count_jobs(target_diff.balance)) - revoked_move_count
+    )
     # A member that releases jobs joins again and so starts the next round, except for deleted jobs: no round waits for
     # their release.
-    asks_for_moves = moves_left and not any(why.keys() - {RevocationReason.DELETED} for why in revoked.values())
+    needs_timer = postponed_move_count and not any(
+        jobs_by_reason.keys() - {RevocationReason.DELETED} for jobs_by_reason in revoked_by_member.values()
+    )
     return RoundOutcome(
         state=AssignorState(
             generation=generation,
             members=assignments,
             deferrals=deferrals,
             reassignment_candidates=reassignment_candidates if deferrals else (),
-            moved_before=moved_before | (union(jobs for why in revoked.values() for jobs in why.values()) & configured),
+            moved_before=moved_before
+            | (
+                union(jobs for jobs_by_reason in revoked_by_member.values() for jobs in jobs_by_reason.values())
+                & configured
+            ),
             released_by_draining=(released_by_draining & ownership.unowned) | union(drains.values()),
-            moves_allowed_at_ms=next_moves_ms,
+            moves_allowed_at_ms=moves_allowed_at_ms,
         ),
         eligibility=eligibility,
         delay_ms=deferrals[0].deadline_ms - now_ms if deferrals else 0,
-        next_moves_in_ms=max(next_moves_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if asks_for_moves else 0,
-        unassigned=_unassigned(diff, deferrals, eligibility, members, now_ms),
-        moves_to_target=count_jobs(diff.claims) + count_jobs(diff.drains) + count_jobs(diff.balance),
-        moves_lower_bound=count_jobs(diff.claims) + count_jobs(diff.drains) + diff.moves_lower_bound,
+        next_moves_in_ms=max(moves_allowed_at_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if needs_timer else 0,
+        unassigned=_unassigned_reasons(target_diff, deferrals, eligibility, members, now_ms),
+        moves_to_target=count_jobs(target_diff.claims)
+        + count_jobs(target_diff.drains)
+        + count_jobs(target_diff.balance),
+        moves_lower_bound=count_jobs(target_diff.claims)
+        + count_jobs(target_diff.drains)
+        + target_diff.moves_lower_bound,
     )
 
 
@@ -224,28 +246,28 @@ class _Ownership:
     """Jobs that the member runs and that are no longer configured."""
 
 
-def _ownership(
+def _compute_ownership(
     configured: Jobs, members: Mapping[MemberId, MemberSpec], state: AssignorState, eligibility: Eligibility
 ) -> _Ownership:
     """Return the owner of each configured job: from the members' reports, with returned jobs and one owner for each."""
-    owned: Mapping[MemberId, Jobs] = {member: view.owned for member, view in members.items()}
-    running = union(owned.values())
-    unaccounted = configured - running
-    accounted = len(configured) - len(unaccounted)
+    owned: Mapping[MemberId, Jobs] = {member: spec.owned for member, spec in members.items()}
+    running_jobs = union(owned.values())
+    unowned = configured - running_jobs
+    owned_count = len(configured) - len(unowned)
     # Compare numbers first: in most rounds no member runs a deleted job, and no two members run the same job.
     deleted: Revocations = {}
-    if len(running) > accounted:
+    if len(running_jobs) > owned_count:
         deleted = {member: jobs - configured for member, jobs in owned.items() if not jobs <= configured}
         owned = {**owned, **{member: owned[member] & configured for member in deleted}}
-    twice: Revocations = {}
-    if sum(map(len, owned.values())) > accounted:
-        owned, twice = resolve_duplicates(owned, state, eligibility.is_eligible)
-    back = return_to_static_members(state, unaccounted, members, eligibility.eligible_jobs)
+    duplicates: Revocations = {}
+    if sum(map(len, owned.values())) > owned_count:
+        owned, duplicates = resolve_duplicates(owned, state, eligibility.is_eligible)
+    returned_to_static = return_to_static_members(state, unowned, members, eligibility.eligible_jobs)
     return _Ownership(
-        by_member={**owned, **{member: owned[member] | jobs for member, jobs in back.items()}},
-        unowned=unaccounted - union(back.values()),
-        returned_to_static=back,
-        duplicates=twice,
+        by_member={**owned, **{member: owned[member] | jobs for member, jobs in returned_to_static.items()}},
+        unowned=unowned - union(returned_to_static.values()),
+        returned_to_static=returned_to_static,
+        duplicates=duplicates,
         deleted=deleted,
     )
 
@@ -254,7 +276,7 @@ def _ownership(
 class _TargetDiff:
     """The difference between the jobs that the members own now and the target, without a limit of moves."""
 
-    assigned_now: Mapping[MemberId, Jobs]
+    assigned_by_member: Mapping[MemberId, Jobs]
     """Jobs that no member runs and that need not wait, by the member that receives them now."""
     unassignable: Jobs
     """Jobs that no member runs, that need not wait, and that no member may run."""
@@ -268,7 +290,7 @@ class _TargetDiff:
     """M* (:func:`.fewest_moves_bound`) of the jobs that any wildcard worker may run."""
 
 
-def _target_diff(
+def _compute_target_diff(
     ownership: _Ownership,
     eligibility: Eligibility,
     members: Mapping[MemberId, MemberSpec],
@@ -279,48 +301,64 @@ def _target_diff(
     order: Sequence[MemberId],
 ) -> _TargetDiff:
     """Compute the target and compare it with ``ownership``. ``order`` are all wildcard workers, in tie-break order."""
-    strays = eligibility.ineligible_jobs(ownership.by_member)
-    stays = {**ownership.by_member, **{member: ownership.by_member[member] - jobs for member, jobs in strays.items()}}
-    free = ownership.unowned - union(one.jobs for one in deferrals)
-    given = eligibility.assign_static_jobs(
-        free & eligibility.static_jobs, {member: len(stays[member]) for member in eligibility.claims_by_worker}
+    ineligible_by_member = eligibility.ineligible_jobs(ownership.by_member)
+    kept_by_member = {
+        **ownership.by_member,
+        **{member: ownership.by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
+    }
+    assignable_now = ownership.unowned - union(deferral.jobs for deferral in deferrals)
+    static_assigned = eligibility.assign_static_jobs(
+        assignable_now & eligibility.static_jobs,
+        {member: len(kept_by_member[member]) for member in eligibility.claims_by_worker},
     )
-    to_place = (ownership.unowned | union(strays.values())) - eligibility.static_jobs
-    on_wildcards: Mapping[MemberId, Jobs] = {}
+    jobs_to_distribute = (ownership.unowned | union(ineligible_by_member.values())) - eligibility.static_jobs
+    wildcard_assigned: Mapping[MemberId, Jobs] = {}
     balance: Revocations = {}
     if order:
-        on_wildcards, balance = select_jobs(
-            stays, to_assign=to_place, free=free - eligibility.static_jobs, moved_before=moved_before, order=order
+        wildcard_assigned, balance = select_jobs(
+            kept_by_member,
+            to_assign=jobs_to_distribute,
+            assignable_now=assignable_now - eligibility.static_jobs,
+            moved_before=moved_before,
+            order=order,
         )
-    loads = [len(stays[member]) for member in order]
-    unplaceable = eligibility.unassignable(free)
-    left_over = eligibility.assign_back_to_draining(
-        unplaceable & released_by_draining, members, {member: len(stays[member]) for member in eligibility.draining}
+    job_counts = [len(kept_by_member[member]) for member in order]
+    unassignable = eligibility.unassignable(assignable_now)
+    assigned_back = eligibility.assign_back_to_draining(
+        unassignable & released_by_draining,
+        members,
+        {member: len(kept_by_member[member]) for member in eligibility.draining_workers},
     )
     return _TargetDiff(
-        assigned_now={**given, **on_wildcards, **left_over},
-        unassignable=unplaceable - union(left_over.values()),
-        claims={member: jobs for member, jobs in strays.items() if member not in eligibility.draining},
-        drains={member: jobs for member, jobs in strays.items() if member in eligibility.draining},
+        assigned_by_member={**static_assigned, **wildcard_assigned, **assigned_back},
+        unassignable=unassignable - union(assigned_back.values()),
+        claims={
+            member: jobs for member, jobs in ineligible_by_member.items() if member not in eligibility.draining_workers
+        },
+        drains={
+            member: jobs for member, jobs in ineligible_by_member.items() if member in eligibility.draining_workers
+        },
         balance=balance,
-        moves_lower_bound=fewest_moves_bound(loads, sum(loads) + len(to_place)),
+        moves_lower_bound=fewest_moves_bound(job_counts, sum(job_counts) + len(jobs_to_distribute)),
     )
 
 
-def _by_member(made: Mapping[RevocationReason, Revocations]) -> Mapping[MemberId, Mapping[RevocationReason, Jobs]]:
+def _group_by_member(
+    revocations_by_reason: Mapping[RevocationReason, Revocations],
+) -> Mapping[MemberId, Mapping[RevocationReason, Jobs]]:
     """Return, for each member that must release jobs, these jobs grouped by the reason.
 
     Members without such jobs, and reasons without jobs, are left out.
     """
-    found: dict[MemberId, dict[RevocationReason, Jobs]] = {}
-    for why, moves in made.items():
-        for member, jobs in moves.items():
+    jobs_by_reason_by_member: dict[MemberId, dict[RevocationReason, Jobs]] = {}
+    for reason, revocations in revocations_by_reason.items():
+        for member, jobs in revocations.items():
             if jobs:
-                found.setdefault(member, {})[why] = jobs
-    return found
+                jobs_by_reason_by_member.setdefault(member, {})[reason] = jobs
+    return jobs_by_reason_by_member
 
 
-def _unassigned(
+def _unassigned_reasons(
     target_diff: _TargetDiff,
     deferrals: Sequence[Deferral],
     eligibility: Eligibility,
@@ -329,9 +367,9 @@ def _unassigned(
 ) -> Mapping[Job, str]:
     """Return the jobs that stay unassigned after this round, each with the reason as text for operators."""
     unassignable = {job: eligibility.unassigned_reason(job, members) for job in target_diff.unassignable}
-    later = {
-        job: f"its worker has left the group and may return; the job waits {one.deadline_ms - now_ms} ms more"
-        for one in deferrals
-        for job in one.jobs
+    deferred = {
+        job: f"its worker has left the group and may return; the job waits {deferral.deadline_ms - now_ms} ms more"
+        for deferral in deferrals
+        for job in deferral.jobs
     }
-    return {**unassignable, **later}
+    return {**unassignable, **deferred}

@@ -31,50 +31,53 @@ def current_deferrals(
     if max_delay_ms <= 0 or not unowned:
         return ()
     if state.generation < 0:
-        told = Deferral(jobs=unowned, deadline_ms=now_ms + min(received_delay_ms, max_delay_ms))
-        return _unexpired([told], unowned, now_ms, present=frozenset())
-    present = {view.instance_id for view in members.values() if view.instance_id is not None}
-    fresh = [
-        Deferral(jobs=held.owned_after, deadline_ms=now_ms + max_delay_ms, instance_id=held.instance_id)
-        for member, held in sorted(state.members.items())
-        if member not in members and not held.draining
+        received = Deferral(jobs=unowned, deadline_ms=now_ms + min(received_delay_ms, max_delay_ms))
+        return _unexpired_deferrals([received], unowned, now_ms, present_instances=frozenset())
+    present = {spec.instance_id for spec in members.values() if spec.instance_id is not None}
+    new_deferrals = [
+        Deferral(jobs=outcome.owned_after, deadline_ms=now_ms + max_delay_ms, instance_id=outcome.instance_id)
+        for member, outcome in sorted(state.members.items())
+        if member not in members and not outcome.draining
     ]
-    return _unexpired([*state.deferrals, *fresh], unowned, now_ms, present=present)
+    return _unexpired_deferrals([*state.deferrals, *new_deferrals], unowned, now_ms, present_instances=present)
 
 
-def _unexpired(
-    deferrals: Iterable[Deferral], unowned: Jobs, now_ms: int, *, present: Set[InstanceId]
+def _unexpired_deferrals(
+    deferrals: Iterable[Deferral], unowned: Jobs, now_ms: int, *, present_instances: Set[InstanceId]
 ) -> tuple[Deferral, ...]:
     """Return ``deferrals`` with only their ``unowned`` jobs, the earliest deadline first; a job is in one of them only.
 
-    Those without such jobs, those whose deadline has passed, and those of ``present`` static members are left out.
+    Those without such jobs, those whose deadline has passed, and those of ``present_instances`` static members are left
+    out.
     """
-    left = unowned
-    still: list[Deferral] = []
-    for one in sorted(deferrals, key=lambda one: one.deadline_ms):
-        jobs = one.jobs & left
-        left -= jobs
-        if jobs and one.deadline_ms > now_ms and one.instance_id not in present:
-            still.append(replace(one, jobs=jobs))
-    return tuple(still)
+    remaining = unowned
+    unexpired: list[Deferral] = []
+    for deferral in sorted(deferrals, key=lambda deferral: deferral.deadline_ms):
+        jobs = deferral.jobs & remaining
+        remaining -= jobs
+        if jobs and deferral.deadline_ms > now_ms and deferral.instance_id not in present_instances:
+            unexpired.append(replace(deferral, jobs=jobs))
+    return tuple(unexpired)
 
 
 def update_candidates(
-    previous: Sequence[MemberId], arrived: Iterable[MemberId], members: Collection[MemberId]
+    previous_candidates: Sequence[MemberId], new_candidates: Iterable[MemberId], members: Collection[MemberId]
 ) -> tuple[MemberId, ...]:
-    """Return ``previous`` without the members that are not in ``members`` any more, then ``arrived``, each once.
+    """Return ``previous_candidates`` without the members that are not in ``members`` any more, then ``new_candidates``,
+    each once.
 
-    ``arrived`` are the members that joined this round without jobs while jobs of departed members wait.
+    ``new_candidates`` are the members that joined this round without jobs while jobs of departed members wait.
     """
-    here = (member for member in previous if member in members)
-    return tuple(dict.fromkeys((*here, *arrived)))
+    remaining_candidates = (member for member in previous_candidates if member in members)
+    return tuple(dict.fromkeys((*remaining_candidates, *new_candidates)))
 
 
-def tie_break_order(first: Sequence[MemberId], wildcard_workers: Collection[MemberId]) -> Sequence[MemberId]:
+def tie_break_order(first_members: Sequence[MemberId], wildcard_workers: Collection[MemberId]) -> Sequence[MemberId]:
     """Return the order in which equally loaded members receive jobs.
 
-    These are all ``wildcard_workers``: those in ``first`` in the order of ``first``, then the others by id.
+    These are all ``wildcard_workers``: those in ``first_members`` in the order of ``first_members``, then the others by
+    id.
     """
-    takers = set(wildcard_workers)
-    served = dict.fromkeys(member for member in first if member in takers)
-    return (*served, *sorted(member for member in wildcard_workers if member not in served))
+    wildcard_set = set(wildcard_workers)
+    preferred_members = dict.fromkeys(member for member in first_members if member in wildcard_set)
+    return (*preferred_members, *sorted(member for member in wildcard_workers if member not in preferred_members))

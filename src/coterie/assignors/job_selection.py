@@ -4,77 +4,89 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from coterie.assignors.target import NO_CHANGE, Load, LoadChange, balance
+from coterie.assignors.target import NO_CHANGE, Load, LoadChange, compute_balanced_target
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
-_number = attrgetter("task")
+_task_number = attrgetter("task")
 
 
 def select_jobs(
-    owned: Mapping[MemberId, Jobs], *, to_assign: Jobs, free: Jobs, moved_before: Jobs, order: Sequence[MemberId]
+    owned: Mapping[MemberId, Jobs],
+    *,
+    to_assign: Jobs,
+    assignable_now: Jobs,
+    moved_before: Jobs,
+    order: Sequence[MemberId],
 ) -> tuple[dict[MemberId, Jobs], dict[MemberId, Jobs]]:
     """Return the jobs that each member of ``order`` receives now, and the jobs that each must release.
 
     Both mappings leave out the members without such jobs. ``order`` are the members that take part, in the order that
     breaks ties. ``to_assign`` are the jobs that the target distributes and that none of these members owns. Only those
-    that are also in ``free`` can be assigned now. The others wait or still run on a member that must release them, and
-    a later round assigns them.
+    that are also in ``assignable_now`` can be assigned now. The others wait or still run on a member that must release
+    them, and a later round assigns them.
     """
-    free_tasks = _by_connector(free.tasks)
-    all_free = to_assign is free  # then the counts of `free_tasks` can be used again
-    changes = balance(
-        [Load(len(owned[member].connectors), _counted(owned[member].tasks)) for member in order],
-        connectors=len(to_assign.connectors),
-        tasks={name: len(there) for name, there in free_tasks.items()} if all_free else _counted(to_assign.tasks),
+    assignable_tasks = _group_by_connector(assignable_now.tasks)
+    are_all_assignable_now = to_assign is assignable_now  # then the counts of `assignable_tasks` can be used again
+    changes = compute_balanced_target(
+        [Load(len(owned[member].connectors), _count_by_connector(owned[member].tasks)) for member in order],
+        unowned_connectors=len(to_assign.connectors),
+        unowned_tasks={name: len(tasks_of_connector) for name, tasks_of_connector in assignable_tasks.items()}
+        if are_all_assignable_now
+        else _count_by_connector(to_assign.tasks),
     )
-    connectors_left = sorted(free.connectors, reverse=True)
-    tasks_left = {name: sorted(there, key=_number, reverse=True) for name, there in free_tasks.items()}
-    given: dict[MemberId, Jobs] = {}
+    remaining_connectors = sorted(assignable_now.connectors, reverse=True)
+    remaining_tasks_by_connector = {
+        name: sorted(tasks_of_connector, key=_task_number, reverse=True)
+        for name, tasks_of_connector in assignable_tasks.items()
+    }
+    assigned: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
         if change is NO_CHANGE:
             continue
-        connectors = [connectors_left.pop() for _ in range(min(change.connectors, len(connectors_left)))]
+        connectors = [remaining_connectors.pop() for _ in range(min(change.connector_delta, len(remaining_connectors)))]
         tasks: list[ConnectorTaskId] = []
-        for name, gained in change.tasks.items():
-            left = tasks_left.get(name)
-            while left and gained > 0:
-                tasks.append(left.pop())
-                gained -= 1
+        for name, gained_count in change.task_deltas.items():
+            remaining_tasks = remaining_tasks_by_connector.get(name)
+            while remaining_tasks and gained_count > 0:
+                tasks.append(remaining_tasks.pop())
+                gained_count -= 1
         if connectors or tasks:
-            given[member] = Jobs(frozenset(connectors), frozenset(tasks))
-        if owned[member] and (surplus := _surplus(owned[member], change, moved_before)):
+            assigned[member] = Jobs(frozenset(connectors), frozenset(tasks))
+        if owned[member] and (surplus := _select_surplus(owned[member], change, moved_before)):
             released[member] = surplus
-    return given, released
+    return assigned, released
 
 
-def _surplus(owned: Jobs, change: LoadChange, moved_before: Jobs) -> Jobs:
+def _select_surplus(owned: Jobs, change: LoadChange, moved_before: Jobs) -> Jobs:
     """Return the jobs of ``owned`` that the member must release: as many as ``change`` takes away.
 
     First come the jobs that moved before; then the connectors with the last names, and of each connector the tasks
     with the highest numbers.
     """
-    gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
-    if not gives and change.connectors >= 0:
+    release_counts = {connector: -count for connector, count in change.task_deltas.items() if count < 0}
+    if not release_counts and change.connector_delta >= 0:
         return NO_JOBS
     connectors: Sequence[ConnectorName] = ()
-    if change.connectors < 0:
-        ranked = sorted(owned.connectors, key=lambda connector: (connector in moved_before.connectors, connector))
-        connectors = ranked[change.connectors :]
-    there = [task for task in owned.tasks if task.connector in gives]
-    there.sort(key=_number, reverse=True)
+    if change.connector_delta < 0:
+        ranked_connectors = sorted(
+            owned.connectors, key=lambda connector: (connector in moved_before.connectors, connector)
+        )
+        connectors = ranked_connectors[change.connector_delta :]
+    releasable_tasks = [task for task in owned.tasks if task.connector in release_counts]
+    releasable_tasks.sort(key=_task_number, reverse=True)
     if moved_before.tasks:
-        there.sort(key=moved_before.tasks.__contains__, reverse=True)
+        releasable_tasks.sort(key=moved_before.tasks.__contains__, reverse=True)
     tasks: list[ConnectorTaskId] = []
-    for task in there:
-        if gives[task.connector]:
-            gives[task.connector] -= 1
+    for task in releasable_tasks:
+        if release_counts[task.connector]:
+            release_counts[task.connector] -= 1
             tasks.append(task)
     return Jobs(frozenset(connectors), frozenset(tasks))
 
 
-def _counted(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
+def _count_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
     # For a worker with ten tasks, creating a Counter takes as long as counting the tasks.
     counts: dict[ConnectorName, int] = {}
     for task in tasks:
@@ -83,8 +95,8 @@ def _counted(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
     return counts
 
 
-def _by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
-    found: defaultdict[ConnectorName, list[ConnectorTaskId]] = defaultdict(list)
+def _group_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
+    tasks_by_connector: defaultdict[ConnectorName, list[ConnectorTaskId]] = defaultdict(list)
     for task in tasks:
-        found[task.connector].append(task)
-    return found
+        tasks_by_connector[task.connector].append(task)
+    return tasks_by_connector

@@ -47,23 +47,24 @@ def limit_revocations(
     """
     if policy.moves_per_round_max is None:
         return drains, balance
-    at_most = policy.moves_per_round_max if now_ms >= moves_allowed_at_ms else 0
-    drains = _limit(drains, at_most)
-    return drains, _limit(balance, at_most - count_jobs(drains))
+    revocations_max = policy.moves_per_round_max if now_ms >= moves_allowed_at_ms else 0
+    drains = _select_revocations(drains, revocations_max)
+    return drains, _select_revocations(balance, revocations_max - count_jobs(drains))
 
 
-def _limit(revocations: Revocations, at_most: int) -> Revocations:
-    """Return at most ``at_most`` jobs of ``revocations``, each time from the member that must still release most.
+def _select_revocations(revocations: Revocations, revocations_max: int) -> Revocations:
+    """Return at most ``revocations_max`` jobs of ``revocations``, each time from the member that must still release
+    most.
 
     Among equals the first member by id comes first. Members without such jobs are left out.
     """
-    if count_jobs(revocations) <= at_most:
+    if count_jobs(revocations) <= revocations_max:
         return revocations
-    ranked: list[tuple[int, MemberId, Job]] = []
+    ranked_revocations: list[tuple[int, MemberId, Job]] = []
     for member, jobs in sorted(revocations.items()):
-        ranked += [(nth - len(jobs), member, job) for nth, job in enumerate(jobs)]
-    ranked.sort(key=lambda one: one[:2])
+        ranked_revocations += [(position - len(jobs), member, job) for position, job in enumerate(jobs)]
+    ranked_revocations.sort(key=lambda sort_entry: sort_entry[:2])
     jobs_by_member: dict[MemberId, list[Job]] = {}
-    for _, member, job in ranked[:at_most]:
+    for _, member, job in ranked_revocations[:revocations_max]:
         jobs_by_member.setdefault(member, []).append(job)
     return {member: Jobs.of(jobs) for member, jobs in jobs_by_member.items()}

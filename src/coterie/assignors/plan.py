@@ -30,7 +30,7 @@ class GroupSnapshot:
     members: Mapping[MemberId, MemberSpec]
     deferrals: tuple[Deferral, ...] = ()
     policy: RebalancePolicy = field(default_factory=RebalancePolicy)
-    leader: MemberId | None = None
+    leader_id: MemberId | None = None
     """The leader. If the leader leaves, its assignor state is lost. None to plan as if the state were never lost."""
 
 
@@ -96,16 +96,18 @@ def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
         case MemberJoins(member=member, claims=claims):
             return replace(snapshot, members={**members, member: MemberSpec(claims=claims)})
         case MemberLeaves(member=member):
-            return replace(snapshot, members={other: view for other, view in members.items() if other != member})
+            return replace(snapshot, members={other: spec for other, spec in members.items() if other != member})
         case MemberDrains(member=member):
             return replace(snapshot, members={**members, member: replace(members[member], draining=True)})
         case MemberClaims(member=member, jobs=jobs):
             return replace(snapshot, members={**members, member: replace(members[member], claims=jobs)})
         case ConnectorCreated(connector=connector, tasks=tasks):
-            created: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
-            return replace(snapshot, configured=(configured - _jobs_of(connector, configured)) | Jobs.of(created))
+            created_jobs: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
+            return replace(
+                snapshot, configured=(configured - _jobs_of_connector(connector, configured)) | Jobs.of(created_jobs)
+            )
         case ConnectorDeleted(connector=connector):
-            return replace(snapshot, configured=configured - _jobs_of(connector, configured))
+            return replace(snapshot, configured=configured - _jobs_of_connector(connector, configured))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Move:
     """The member that runs the job in the snapshot; None when no member runs it there."""
     to_member: MemberId | None
     """The member that runs the job in the end; None when no member will."""
-    why: RevocationReason | StartReason
+    reason: RevocationReason | StartReason
     """Why the job stops or, if no member runs it or its member leaves the group, why it starts."""
     stop_round: int | None
     """The first round that stops the job, counted from 1; None when no round stops it, because no member runs it or
@@ -147,7 +149,7 @@ class Plan:
 
     moves: tuple[Move, ...]
     """Sorted by job."""
-    rounds: int
+    round_count: int
     """The number of rounds until no job moves or waits; rounds that only wait count too."""
     waiting_ms: int
     """Time from the snapshot until no job moves or waits: the sum of delays and of intervals between rounds."""
@@ -162,67 +164,70 @@ class Plan:
         return sum(move.stop_round is not None for move in self.moves)
 
 
-def plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Plan:
+def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Plan:
     """Compute the plan for ``changes`` that all happen at the time of ``snapshot``, applied in their order."""
-    target = snapshot
+    changed_snapshot = snapshot
     for change in changes:
-        target = apply_change(target, change)
-    members = target.members
-    memory = AssignorState(
+        changed_snapshot = apply_change(changed_snapshot, change)
+    members = changed_snapshot.members
+    state = AssignorState(
         generation=Generation(0),
         members={
-            member: MemberOutcome(kept=view.owned, draining=view.draining, instance_id=view.instance_id)
-            for member, view in snapshot.members.items()
+            member: MemberOutcome(kept=spec.owned, draining=spec.draining, instance_id=spec.instance_id)
+            for member, spec in snapshot.members.items()
         },
         deferrals=snapshot.deferrals,
     )
-    known_delay_ms = 0
-    if snapshot.leader in snapshot.members and snapshot.leader not in members:
+    received_delay_ms = 0
+    if snapshot.leader_id in snapshot.members and snapshot.leader_id not in members:
         # The new leader has only the jobs that the members report, and the delay in its own last assignment.
-        memory = AssignorState()
-        known_delay_ms = min((one.deadline_ms for one in snapshot.deferrals), default=0)
-    ran_by = {job: member for member, view in sorted(snapshot.members.items()) for job in view.owned}
+        state = AssignorState()
+        received_delay_ms = min((member_outcome.deadline_ms for member_outcome in snapshot.deferrals), default=0)
+    owner_by_job = {job: member for member, spec in sorted(snapshot.members.items()) for job in spec.owned}
     progress_by_job: dict[Job, _JobProgress] = {
-        job: _JobProgress(from_member=member, why=StartReason.LOST, unowned_since_ms=0)
-        for job, member in ran_by.items()
-        if member not in members and job in target.configured
+        job: _JobProgress(from_member=member, reason=StartReason.LOST, unowned_since_ms=0)
+        for job, member in owner_by_job.items()
+        if member not in members and job in changed_snapshot.configured
     }
-    deferrals = union(one.jobs for one in snapshot.deferrals) & target.configured
+    deferred_jobs = union(deferral.jobs for deferral in snapshot.deferrals) & changed_snapshot.configured
     progress_by_job |= {
-        job: _JobProgress(from_member=None, why=StartReason.LOST, unowned_since_ms=0) for job in deferrals
+        job: _JobProgress(from_member=None, reason=StartReason.LOST, unowned_since_ms=0) for job in deferred_jobs
     }
     rounds, now_ms = 0, 0
     while members:
         outcome = assign(
-            memory,
-            configured=target.configured,
+            state,
+            configured=changed_snapshot.configured,
             members=members,
             generation=Generation(rounds + 1),
             last_completed_generation=Generation(rounds),
             now_ms=now_ms,
-            policy=target.policy,
-            received_delay_ms=known_delay_ms,
+            policy=changed_snapshot.policy,
+            received_delay_ms=received_delay_ms,
         )
-        dealt = any(one.assigned or one.revoked for one in outcome.assignments.values())
-        if not dealt and not outcome.next_round_in_ms:
+        has_changes = any(
+            member_outcome.assigned or member_outcome.revoked for member_outcome in outcome.assignments.values()
+        )
+        if not has_changes and not outcome.next_round_in_ms:
             unassigned = outcome.unassigned
             break
         rounds += 1
-        _apply_round(progress_by_job, outcome, number=rounds, now_ms=now_ms)
-        memory = outcome.state
+        _note_round(progress_by_job, outcome, round_number=rounds, now_ms=now_ms)
+        state = outcome.state
         members = {
-            member: replace(members[member], owned=one.owned_after) for member, one in outcome.assignments.items()
+            member: replace(members[member], owned=member_outcome.owned_after)
+            for member, member_outcome in outcome.assignments.items()
         }
-        if not any(one.revoked for one in outcome.assignments.values()):
+        if not any(member_outcome.revoked for member_outcome in outcome.assignments.values()):
             now_ms += outcome.next_round_in_ms
     else:
-        unassigned = dict.fromkeys(target.configured, "the group has no workers")
+        unassigned = dict.fromkeys(changed_snapshot.configured, "the group has no workers")
     return Plan(
         moves=tuple(progress_by_job[job].move(job) for job in Jobs.of(progress_by_job)),
-        rounds=rounds,
+        round_count=rounds,
         waiting_ms=now_ms,
         unassigned=unassigned,
-        owned_after={member: view.owned for member, view in sorted(members.items())},
+        owned_after={member: spec.owned for member, spec in sorted(members.items())},
     )
 
 
@@ -231,7 +236,7 @@ class _JobProgress:
     """The effects of the rounds on one job so far."""
 
     from_member: MemberId | None
-    why: RevocationReason | StartReason
+    reason: RevocationReason | StartReason
     unowned_since_ms: int
     """Since when no member runs the job, in ms after the snapshot."""
     to_member: MemberId | None = None
@@ -245,33 +250,40 @@ class _JobProgress:
             job=job,
             from_member=self.from_member,
             to_member=self.to_member,
-            why=self.why,
+            reason=self.reason,
             stop_round=self.stop_round,
             start_round=self.start_round,
             unassigned_ms=self.unassigned_ms,
         )
 
 
-def _apply_round(progress_by_job: dict[Job, _JobProgress], outcome: RoundOutcome, *, number: int, now_ms: int) -> None:
-    """Add the jobs that round ``number`` revokes and assigns, ``now_ms`` after the snapshot, to ``progress_by_job``."""
-    for member, one in outcome.assignments.items():
-        for why, jobs in one.revoked_by_reason.items():
+def _note_round(
+    progress_by_job: dict[Job, _JobProgress], outcome: RoundOutcome, *, round_number: int, now_ms: int
+) -> None:
+    """Add the jobs that round ``round_number`` revokes and assigns, ``now_ms`` after the snapshot, to
+    ``progress_by_job``."""
+    for member, member_outcome in outcome.assignments.items():
+        for reason, jobs in member_outcome.revoked_by_reason.items():
             for job in jobs:
                 progress = progress_by_job.setdefault(
-                    job, _JobProgress(from_member=member, why=why, unowned_since_ms=now_ms)
+                    job, _JobProgress(from_member=member, reason=reason, unowned_since_ms=now_ms)
                 )
-                progress.stop_round, progress.unowned_since_ms = progress.stop_round or number, now_ms
-                if why is RevocationReason.DUPLICATE:
-                    progress.to_member = next(m for m, o in outcome.assignments.items() if job in o.owned_after)
-    for member, one in outcome.assignments.items():
-        for job in one.assigned:
+                progress.stop_round, progress.unowned_since_ms = progress.stop_round or round_number, now_ms
+                if reason is RevocationReason.DUPLICATE:
+                    progress.to_member = next(
+                        candidate
+                        for candidate, other_outcome in outcome.assignments.items()
+                        if job in other_outcome.owned_after
+                    )
+    for member, member_outcome in outcome.assignments.items():
+        for job in member_outcome.assigned:
             progress = progress_by_job.setdefault(
-                job, _JobProgress(from_member=None, why=StartReason.NEW, unowned_since_ms=now_ms)
+                job, _JobProgress(from_member=None, reason=StartReason.NEW, unowned_since_ms=now_ms)
             )
-            progress.to_member, progress.start_round = member, number
+            progress.to_member, progress.start_round = member, round_number
             progress.unassigned_ms += now_ms - progress.unowned_since_ms
 
 
-def _jobs_of(connector: ConnectorName, jobs: Jobs) -> Jobs:
+def _jobs_of_connector(connector: ConnectorName, jobs: Jobs) -> Jobs:
     """Return those of ``jobs`` that are ``connector`` or its tasks."""
     return Jobs(jobs.connectors & {connector}, frozenset(task for task in jobs.tasks if task.connector == connector))

@@ -24,9 +24,14 @@ from typing import TypeAlias
 WorkerExtras: TypeAlias = tuple[bool, bool]
 """Whether a worker has a connector extra, and whether it has a task extra."""
 
-_Kind: TypeAlias = tuple[bool, bool]
+_AboveFloor: TypeAlias = tuple[bool, bool]
 """Whether a worker runs more connectors than the floor, and whether it runs more tasks than the floor."""
-_RANK: Mapping[_Kind, int] = {(True, False): 0, (True, True): 1, (False, False): 2, (False, True): 3}
+_RANK_BY_ABOVE_FLOOR: Mapping[_AboveFloor, int] = {
+    (True, False): 0,
+    (True, True): 1,
+    (False, False): 2,
+    (False, True): 3,
+}
 """The order in which workers get connector extras, by kind. First come workers above the floor of connectors only, then
 workers above both floors (where either extra saves a stop), then workers for which a connector extra saves no stop."""
 
@@ -37,9 +42,9 @@ class Quotas:
 
     connectors_floor: int
     tasks_floor: int
-    tasks_extras: int
+    task_extra_count: int
     """The number of workers that must have a task extra in the end."""
-    surplus: Sequence[int]
+    task_surplus: Sequence[int]
     """For each worker, its tasks above the floor; negative when it runs fewer."""
     has_connector_extra: list[bool]
     """For each worker, whether it has a connector extra."""
@@ -49,7 +54,7 @@ class Quotas:
     allowed_extras: Sequence[frozenset[WorkerExtras]]
     """For each worker, the combinations of extras that cost no additional stop."""
 
-    def allows(self, worker: int, *, connector: bool, task: bool) -> bool:
+    def allows_extras(self, worker: int, *, connector: bool, task: bool) -> bool:
         """Whether ``worker`` may have exactly these extras without an additional stop."""
         return (connector, task) in self.allowed_extras[worker]
 
@@ -57,10 +62,10 @@ class Quotas:
         """The workers that may have a task extra or not, at no additional stop, while their connector extra stays."""
         return [
             worker
-            for worker, (connector, lawful) in enumerate(
+            for worker, (connector, allowed) in enumerate(
                 zip(self.has_connector_extra, self.allowed_extras, strict=True)
             )
-            if (connector, True) in lawful and (connector, False) in lawful
+            if (connector, True) in allowed and (connector, False) in allowed
         ]
 
     def with_tradable_task_extra(self) -> set[int]:
@@ -68,60 +73,74 @@ class Quotas:
 
         These include the workers of :meth:`with_optional_task_extra`.
         """
-        free = {lawful for lawful in set(self.allowed_extras) if len({task for _, task in lawful}) > 1}
-        return {worker for worker, lawful in enumerate(self.allowed_extras) if lawful in free}
+        tradable = {allowed for allowed in set(self.allowed_extras) if len({task for _, task in allowed}) > 1}
+        return {worker for worker, lawful in enumerate(self.allowed_extras) if lawful in tradable}
 
 
-def compute_quotas(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: int, all_tasks: int) -> Quotas:
-    """Compute the quotas of workers that run these numbers of ``connectors`` and ``tasks`` now.
+def compute_quotas(
+    connector_counts: Sequence[int], task_counts: Sequence[int], *, connector_total: int, task_total: int
+) -> Quotas:
+    """Compute the quotas of workers that run ``connector_counts`` connectors and ``task_counts`` tasks now.
 
-    Both are in the order of the workers: among equals, earlier workers get the connector extras. ``all_connectors`` and
-    ``all_tasks`` are the numbers to distribute, with those that no worker runs.
+    Both are in the order of the workers: among equals, earlier workers get the connector extras. ``connector_total``
+    and ``task_total`` are the numbers to distribute, with those that no worker runs.
     """
-    workers = range(len(connectors))
-    connectors_floor, connectors_extras = divmod(all_connectors, len(workers))
-    tasks_floor, tasks_extras = divmod(all_tasks, len(workers))
-    surplus = [running - tasks_floor for running in tasks]
-    kinds = [(held > connectors_floor, over > 0) for held, over in zip(connectors, surplus, strict=True)]
-    lawful_by_kind = _allowed_extras(Counter(kinds), connectors_extras, tasks_extras)
-    with_connector = [False] * len(workers)
-    for worker in sorted(workers, key=[_RANK[kind] for kind in kinds].__getitem__)[:connectors_extras]:
-        with_connector[worker] = True
-    lawful = [lawful_by_kind[kind] for kind in kinds]
+    workers = range(len(connector_counts))
+    connectors_floor, connector_extra_count = divmod(connector_total, len(workers))
+    tasks_floor, task_extra_count = divmod(task_total, len(workers))
+    task_surplus = [task_count - tasks_floor for task_count in task_counts]
+    kinds = [
+        (connector_count > connectors_floor, task_surplus_of_worker > 0)
+        for connector_count, task_surplus_of_worker in zip(connector_counts, task_surplus, strict=True)
+    ]
+    allowed_by_kind = _allowed_extras(Counter(kinds), connector_extra_count, task_extra_count)
+    has_connector_extra = [False] * len(workers)
+    for worker in sorted(workers, key=[_RANK_BY_ABOVE_FLOOR[kind] for kind in kinds].__getitem__)[
+        :connector_extra_count
+    ]:
+        has_connector_extra[worker] = True
+    allowed_extras = [allowed_by_kind[kind] for kind in kinds]
     return Quotas(
         connectors_floor=connectors_floor,
         tasks_floor=tasks_floor,
-        tasks_extras=tasks_extras,
-        surplus=surplus,
-        has_connector_extra=with_connector,
-        has_task_extra=[(has, False) not in lawful[worker] for worker, has in enumerate(with_connector)],
-        allowed_extras=lawful,
+        task_extra_count=task_extra_count,
+        task_surplus=task_surplus,
+        has_connector_extra=has_connector_extra,
+        has_task_extra=[
+            (has_extra, False) not in allowed_extras[worker] for worker, has_extra in enumerate(has_connector_extra)
+        ],
+        allowed_extras=allowed_extras,
     )
 
 
 def _allowed_extras(
-    kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int
-) -> dict[_Kind, frozenset[WorkerExtras]]:
+    worker_count_by_kind: Counter[_AboveFloor], connector_extra_count: int, task_extra_count: int
+) -> dict[_AboveFloor, frozenset[WorkerExtras]]:
     """Return, for each kind, the combinations of extras that occur in a distribution with the fewest stops.
 
-    ``kinds`` has the number of workers of each kind.
+    ``worker_count_by_kind`` has the number of workers of each kind.
     """
-    if connectors_extras + tasks_extras <= kinds.total():
-        states = [(False, False), (True, False), (False, True)]
+    if connector_extra_count + task_extra_count <= worker_count_by_kind.total():
+        extras_states = [(False, False), (True, False), (False, True)]
     else:
-        states = [(True, False), (False, True), (True, True)]
+        extras_states = [(True, False), (False, True), (True, True)]
 
-    def gain(kind: _Kind, state: WorkerExtras, potentials: tuple[int, int]) -> int:
-        return (kind[0] - potentials[0]) * state[0] + (kind[1] - potentials[1]) * state[1]
+    def gain(kind: _AboveFloor, extras: WorkerExtras, potentials: tuple[int, int]) -> int:
+        return (kind[0] - potentials[0]) * extras[0] + (kind[1] - potentials[1]) * extras[1]
 
     def total(potentials: tuple[int, int]) -> int:
-        gains = sum(count * max(gain(kind, state, potentials) for state in states) for kind, count in kinds.items())
-        return gains + potentials[0] * connectors_extras + potentials[1] * tasks_extras
+        gains = sum(
+            count * max(gain(kind, state, potentials) for state in extras_states)
+            for kind, count in worker_count_by_kind.items()
+        )
+        return gains + potentials[0] * connector_extra_count + potentials[1] * task_extra_count
 
     # An extra saves 0 or 1 stops, so potentials outside this range are never needed.
     potentials = min(product(range(-2, 3), range(-2, 3)), key=total)
-    lawful = {}
-    for kind in kinds:
-        most = max(gain(kind, state, potentials) for state in states)
-        lawful[kind] = frozenset(state for state in states if gain(kind, state, potentials) == most)
-    return lawful
+    allowed_by_kind = {}
+    for kind in worker_count_by_kind:
+        greatest_gain = max(gain(kind, state, potentials) for state in extras_states)
+        allowed_by_kind[kind] = frozenset(
+            state for state in extras_states if gain(kind, state, potentials) == greatest_gain
+        )
+    return allowed_by_kind

@@ -36,7 +36,7 @@ from typing import TypeAlias
 from coterie.assignors.quotas import Quotas
 from coterie.nouns.jobs import ConnectorName
 
-HeldTasks: TypeAlias = Sequence[Mapping[ConnectorName, int]]
+TaskCounts: TypeAlias = Sequence[Mapping[ConnectorName, int]]
 """For each worker: the number of tasks that it runs before any task moves, by connector."""
 Deltas: TypeAlias = Sequence[dict[ConnectorName, int]]
 """For each worker, by connector: the number of tasks received (above zero) or released (below zero), never zero."""
@@ -45,102 +45,122 @@ MINUS_INFINITY = -(1 << 60)
 """Below the price of every release."""
 
 
-def redistribute(held: HeldTasks, free: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
     """Return the changes that bring every worker to its quota of tasks.
 
     This sets in ``quotas.has_task_extra`` which workers have a task extra.
 
-    :param held: for each worker, the number of tasks that it runs, by connector.
-    :param free: the number of tasks that no worker runs, by connector.
+    :param task_counts: for each worker, the number of tasks that it runs, by connector.
+    :param unowned_tasks: the number of tasks that no worker runs, by connector.
     """
-    deltas: Deltas = [{} for _ in held]
-    surplus = quotas.surplus
-    givers = [worker for worker, over in enumerate(surplus) if over > 0]
-    takers = [worker for worker, over in enumerate(surplus) if over <= 0]
+    deltas: Deltas = [{} for _ in task_counts]
+    task_surplus = quotas.task_surplus
+    givers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker > 0]
+    takers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker <= 0]
     # All open workers are givers, or all are takers: an extra saves a stop for a giver, but not for a taker.
-    open_ = quotas.with_optional_task_extra()
-    extras = quotas.tasks_extras - sum(quotas.has_task_extra)
-    to_place = dict(free)
-    may_keep = {worker for worker in open_ if surplus[worker] > 0}
-    for worker in may_keep:
+    workers_with_optional_extra = quotas.with_optional_task_extra()
+    extras = quotas.task_extra_count - sum(quotas.has_task_extra)
+    tasks_to_assign = dict(unowned_tasks)
+    givers_with_optional_extra = {worker for worker in workers_with_optional_extra if task_surplus[worker] > 0}
+    for worker in givers_with_optional_extra:
         quotas.has_task_extra[worker] = True
-    due = {worker: surplus[worker] - quotas.has_task_extra[worker] for worker in givers}
-    more = max(0, len(may_keep) - extras)
-    if more or any(due.values()):
-        levels = _Levels(sorted(set().union(*(held[worker] for worker in givers))), [held[w] for w in takers])
-        for name, count in free.items():
-            levels.fill(name, count)
-        for worker in _release(held, deltas, levels, due, may_keep, more, to_place):
+    tasks_to_release = {worker: task_surplus[worker] - quotas.has_task_extra[worker] for worker in givers}
+    additional_releases = max(0, len(givers_with_optional_extra) - extras)
+    if additional_releases or any(tasks_to_release.values()):
+        levels = _Levels(
+            sorted(set().union(*(task_counts[worker] for worker in givers))), [task_counts[taker] for taker in takers]
+        )
+        for name, count in unowned_tasks.items():
+            levels.add_tasks(name, count)
+        for worker in _release_tasks(
+            task_counts,
+            deltas,
+            levels,
+            tasks_to_release,
+            givers_with_optional_extra,
+            additional_releases,
+            tasks_to_assign,
+        ):
             quotas.has_task_extra[worker] = False
-    may_take = frozenset(worker for worker in open_ if surplus[worker] <= 0)
-    room = {worker: quotas.has_task_extra[worker] - surplus[worker] for worker in takers}
-    receiving = _Receiving(held, deltas, quotas.has_task_extra, room, may_take, extras)
-    for name in sorted(to_place, key=lambda name: (-to_place[name], name)):
-        receiving.take(name, to_place[name])
+    takers_with_optional_extra = frozenset(
+        worker for worker in workers_with_optional_extra if task_surplus[worker] <= 0
+    )
+    room = {worker: quotas.has_task_extra[worker] - task_surplus[worker] for worker in takers}
+    receivers = _TaskReceivers(task_counts, deltas, quotas.has_task_extra, room, takers_with_optional_extra, extras)
+    for name in sorted(tasks_to_assign, key=lambda name: (-tasks_to_assign[name], name)):
+        receivers.assign_tasks(name, tasks_to_assign[name])
     return deltas
 
 
 # -- giving -----------------------------------------------------------------------------------------------------------
 
 
-def _release(
-    held: HeldTasks,
+def _release_tasks(
+    task_counts: TaskCounts,
     deltas: Deltas,
     levels: "_Levels",
-    due: dict[int, int],
-    may_give: set[int],
-    more: int,
-    to_place: dict[ConnectorName, int],
+    tasks_to_release: dict[int, int],
+    givers_with_optional_extra: set[int],
+    additional_releases: int,
+    tasks_to_assign: dict[ConnectorName, int],
 ) -> Sequence[int]:
     """Release tasks one by one, each time the task whose release improves the spread most.
 
-    Each worker in ``due`` releases the number of tasks given there. In addition, ``more`` of the workers in
-    ``may_give`` release one task each. Among equals the connectors take turns, the last name first, and the last worker
-    of a connector first. The releases are written to ``deltas``, added to ``to_place`` and ``levels``, and counted down
-    in ``due``; the workers that release an additional task are removed from ``may_give``.
+    Each worker in ``tasks_to_release`` releases the number of tasks given there. In addition, ``additional_releases``
+    of the workers in ``givers_with_optional_extra`` release one task each. Among equals the connectors take turns, the
+    last name first, and the last worker of a connector first. The releases are written to ``deltas``, added to
+    ``tasks_to_assign`` and ``levels``, and counted down in ``tasks_to_release``; the workers that release an additional
+    task are removed from ``givers_with_optional_extra``.
 
     Returns the workers that released an additional task.
     """
-    level = levels.level
-    offers: dict[ConnectorName, list[tuple[int, int]]] = {name: [] for name in level}
+    level_by_connector = levels.level_by_connector
+    releasable_by_connector: dict[ConnectorName, list[tuple[int, int]]] = {name: [] for name in level_by_connector}
     """For each connector, sorted pairs (its tasks on a worker, the worker); the last pair releases first."""
-    for worker in due:
-        for name, count in held[worker].items():
-            offers[name].append((count, worker))
+    for worker in tasks_to_release:
+        for name, count in task_counts[worker].items():
+            releasable_by_connector[name].append((count, worker))
     # (price, number of tasks released, position that breaks ties, connector). The price is the change of the sum of
     # squares when one task moves, halved, minus one.
-    queue = [(MINUS_INFINITY, 0, place, name) for place, name in enumerate(reversed(level))]
-    gave_more: list[int] = []
-    left = sum(due.values()) + more
-    for line in offers.values():
-        line.sort()
-    while left:
-        price, given, place, name = queue[0]
-        line = offers[name]
-        while line and not due[line[-1][1]] and (line[-1][1] not in may_give or len(gave_more) == more):
-            line.pop()
-        if not line:
+    queue = [
+        (MINUS_INFINITY, 0, tie_break_position, name)
+        for tie_break_position, name in enumerate(reversed(level_by_connector))
+    ]
+    additional_givers: list[int] = []
+    remaining_releases = sum(tasks_to_release.values()) + additional_releases
+    for releasable in releasable_by_connector.values():
+        releasable.sort()
+    while remaining_releases:
+        price, released_count, place, name = queue[0]
+        releasable = releasable_by_connector[name]
+        while (
+            releasable
+            and not tasks_to_release[releasable[-1][1]]
+            and (releasable[-1][1] not in givers_with_optional_extra or len(additional_givers) == additional_releases)
+        ):
+            releasable.pop()
+        if not releasable:
             heapq.heappop(queue)
             continue
-        count, worker = line[-1]
-        now = level[name] - count
-        if now != price:  # the price rose: the giver has fewer tasks now, or the takers have more
-            heapq.heapreplace(queue, (now, given, place, name))
+        count, worker = releasable[-1]
+        current_price = level_by_connector[name] - count
+        if current_price != price:  # the price rose: the giver has fewer tasks now, or the takers have more
+            heapq.heapreplace(queue, (current_price, released_count, place, name))
             continue
         deltas[worker][name] = deltas[worker].get(name, 0) - 1
-        to_place[name] = to_place.get(name, 0) + 1
-        levels.fill(name, 1)
-        left -= 1
-        if due[worker]:
-            due[worker] -= 1
+        tasks_to_assign[name] = tasks_to_assign.get(name, 0) + 1
+        levels.add_tasks(name, 1)
+        remaining_releases -= 1
+        if tasks_to_release[worker]:
+            tasks_to_release[worker] -= 1
         else:
-            may_give.remove(worker)
-            gave_more.append(worker)
-        line.pop()
+            givers_with_optional_extra.remove(worker)
+            additional_givers.append(worker)
+        releasable.pop()
         if count > 1:
-            insort(line, (count - 1, worker))
-        heapq.heapreplace(queue, (price, given + 1, place, name))
-    return gave_more
+            insort(releasable, (count - 1, worker))
+        heapq.heapreplace(queue, (price, released_count + 1, place, name))
+    return additional_givers
 
 
 class _Levels:
@@ -149,43 +169,44 @@ class _Levels:
     The next task of the connector goes to a taker with this number.
     """
 
-    def __init__(self, names: Iterable[ConnectorName], takers: HeldTasks) -> None:
-        self.level = dict.fromkeys(names, 0)
-        self._at = dict.fromkeys(self.level, len(takers))
+    def __init__(self, names: Iterable[ConnectorName], task_counts_of_takers: TaskCounts) -> None:
+        self.level_by_connector = dict.fromkeys(names, 0)
+        self._takers_at_level = dict.fromkeys(self.level_by_connector, len(task_counts_of_takers))
         """The number of takers at the connector's level."""
-        self._above: dict[ConnectorName, dict[int, int]] = {name: {} for name in self.level}
+        self._takers_above_level: dict[ConnectorName, dict[int, int]] = {name: {} for name in self.level_by_connector}
         """The number of takers at each number of the connector's tasks above its level."""
-        for tasks in takers:
+        for tasks in task_counts_of_takers:
             for name, count in tasks.items():
-                if name in self.level:
-                    above = self._above[name]
-                    above[count] = above.get(count, 0) + 1
-                    self._at[name] -= 1
-        for name in self.level:
-            self.fill(name, 0)
+                if name in self.level_by_connector:
+                    takers_above_level = self._takers_above_level[name]
+                    takers_above_level[count] = takers_above_level.get(count, 0) + 1
+                    self._takers_at_level[name] -= 1
+        for name in self.level_by_connector:
+            self.add_tasks(name, 0)
 
-    def fill(self, name: ConnectorName, tasks: int) -> None:
-        """Add this many ``tasks`` of connector ``name``, each to a taker at the level. Other connectors are ignored."""
-        if name not in self.level:
+    def add_tasks(self, name: ConnectorName, task_count: int) -> None:
+        """Add ``task_count`` tasks of connector ``name``, each to a taker at the level. Other connectors are
+        ignored."""
+        if name not in self.level_by_connector:
             return
-        above = self._above[name]
+        above = self._takers_above_level[name]
         while True:
-            step = min(tasks, self._at[name])
-            tasks -= step
-            self._at[name] -= step
-            if step:
-                following = self.level[name] + 1
-                above[following] = above.get(following, 0) + step
-            if self._at[name]:
+            filled = min(task_count, self._takers_at_level[name])
+            task_count -= filled
+            self._takers_at_level[name] -= filled
+            if filled:
+                next_level = self.level_by_connector[name] + 1
+                above[next_level] = above.get(next_level, 0) + filled
+            if self._takers_at_level[name]:
                 return
-            self.level[name] += 1
-            self._at[name] = above.pop(self.level[name], 0)
+            self.level_by_connector[name] += 1
+            self._takers_at_level[name] = above.pop(self.level_by_connector[name], 0)
 
 
 # -- taking -----------------------------------------------------------------------------------------------------------
 
 
-class _Receiving:
+class _TaskReceivers:
     """Assigns tasks to workers below their quota.
 
     A task goes to a worker with the fewest tasks of the connector; among these, to a worker with most room.
@@ -193,38 +214,42 @@ class _Receiving:
 
     def __init__(
         self,
-        held: HeldTasks,
+        task_counts: TaskCounts,
         deltas: Deltas,
         has_task_extra: list[bool],
         room: Mapping[int, int],
-        open_: frozenset[int],
-        extras: int,
+        workers_with_optional_extra: frozenset[int],
+        remaining_extras: int,
     ) -> None:
         """Set up the takers with their ``room``, the number of tasks that each can receive without a further extra.
 
-        ``extras`` of the workers in ``open_`` can receive one task above their room, as their task extra. Assigned
-        tasks are added to ``deltas``, and extras to ``has_task_extra``.
+        ``remaining_extras`` of the workers in ``workers_with_optional_extra`` can receive one task above their room, as
+        their task extra. Assigned tasks are added to ``deltas``, and extras to ``has_task_extra``.
         """
-        self._held = held
+        self._task_counts = task_counts
         self._deltas = deltas
         self._has_task_extra = has_task_extra
-        self._open = open_
-        self._extras = extras
+        self._workers_with_optional_extra = workers_with_optional_extra
+        self._remaining_extras = remaining_extras
         self._receivers_by_room: dict[int, list[int]] = {}
         """The workers with each room, in the order in which they receive tasks. Those with room 0 can receive a task
         extra."""
-        for worker, left in room.items():
-            if left or (extras and worker in open_):
-                self._receivers_by_room.setdefault(left, []).append(worker)
+        for worker, room_of_worker in room.items():
+            if room_of_worker or (remaining_extras and worker in workers_with_optional_extra):
+                self._receivers_by_room.setdefault(room_of_worker, []).append(worker)
 
-    def take(self, name: ConnectorName, count: int) -> None:
+    def assign_tasks(self, name: ConnectorName, count: int) -> None:
         """Assign ``count`` tasks of connector ``name``."""
-        level, given = self._level_out(name, count)
-        count -= given
+        level, leveled_count = self._level_out(name, count)
+        count -= leveled_count
         while count:
-            count -= self._take_at(level, name, count)
+            count -= self._assign_at_level(level, name, count)
             if count:
-                level = min(self._count(worker, name) for line in self._receivers_by_room.values() for worker in line)
+                level = min(
+                    self._current_task_count(worker, name)
+                    for workers in self._receivers_by_room.values()
+                    for worker in workers
+                )
 
     def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
         """Bring all workers to the same number of tasks of ``name`` at once, if there are two tasks for each worker.
@@ -233,73 +258,88 @@ class _Receiving:
         """
         if count < 2 * sum(map(len, self._receivers_by_room.values())):
             return 0, 0
-        room = {worker: room for room, line in sorted(self._receivers_by_room.items(), reverse=True) for worker in line}
-        has = {worker: self._count(worker, name) for worker in room}
-        level = min((sum(has.values()) + count) // len(has), *(has[worker] + room[worker] for worker in room))
-        if level <= max(has.values()):
+        room = {
+            worker: room
+            for room, workers in sorted(self._receivers_by_room.items(), reverse=True)
+            for worker in workers
+        }
+        current_counts = {worker: self._current_task_count(worker, name) for worker in room}
+        level = min(
+            (sum(current_counts.values()) + count) // len(current_counts),
+            *(current_counts[worker] + room[worker] for worker in room),
+        )
+        if level <= max(current_counts.values()):
             return 0, 0
         self._receivers_by_room.clear()
-        for worker, before in has.items():
-            more = level - before
-            self._deltas[worker][name] = self._deltas[worker].get(name, 0) + more
-            left = room[worker] - more
-            if left or (self._extras and worker in self._open):
-                self._receivers_by_room.setdefault(left, []).append(worker)
-        return level, len(has) * level - sum(has.values())
+        for worker, count_before in current_counts.items():
+            gained = level - count_before
+            self._deltas[worker][name] = self._deltas[worker].get(name, 0) + gained
+            room_left = room[worker] - gained
+            if room_left or (self._remaining_extras and worker in self._workers_with_optional_extra):
+                self._receivers_by_room.setdefault(room_left, []).append(worker)
+        return level, len(current_counts) * level - sum(current_counts.values())
 
-    def _take_at(self, level: int, name: ConnectorName, count: int) -> int:
+    def _assign_at_level(self, level: int, name: ConnectorName, count: int) -> int:
         """Assign one task of ``name`` each to at most ``count`` workers that have at most ``level`` tasks of it.
 
         Workers with most room come first. Returns the number of tasks assigned.
         """
-        left = count
-        moved_up: dict[int, list[int]] = {}
+        remaining = count
+        receivers_by_new_room: dict[int, list[int]] = {}
         for room in sorted(self._receivers_by_room, reverse=True):
-            taken, passed = self._serve(
-                self._receivers_by_room.pop(room), level, name, left if room else min(left, self._extras)
+            receivers, not_receiving = self._assign_one_each(
+                self._receivers_by_room.pop(room),
+                level,
+                name,
+                remaining if room else min(remaining, self._remaining_extras),
             )
-            if passed:
-                self._receivers_by_room[room] = passed
-            left -= len(taken)
+            if not_receiving:
+                self._receivers_by_room[room] = not_receiving
+            remaining -= len(receivers)
             if room > 1:
-                moved_up[room - 1] = taken
+                receivers_by_new_room[room - 1] = receivers
             elif room:
-                moved_up[0] = [worker for worker in taken if worker in self._open]
+                receivers_by_new_room[0] = [
+                    worker for worker in receivers if worker in self._workers_with_optional_extra
+                ]
             else:
-                self._extras -= len(taken)
-                for worker in taken:
+                self._remaining_extras -= len(receivers)
+                for worker in receivers:
                     self._has_task_extra[worker] = True
-            if not left:
+            if not remaining:
                 break
-        for room, workers in moved_up.items():
+        for room, workers in receivers_by_new_room.items():
             if workers:
                 self._receivers_by_room.setdefault(room, []).extend(workers)
-        if not self._extras:
+        if not self._remaining_extras:
             self._receivers_by_room.pop(0, None)
-        return count - left
+        return count - remaining
 
-    def _serve(self, line: Sequence[int], level: int, name: ConnectorName, most: int) -> tuple[list[int], list[int]]:
-        """Assign one task of ``name`` each to the first ``most`` workers in ``line`` that have at most ``level`` of it.
+    def _assign_one_each(
+        self, workers: Sequence[int], level: int, name: ConnectorName, receivers_max: int
+    ) -> tuple[list[int], list[int]]:
+        """Assign one task of ``name`` each to the first ``receivers_max`` workers in ``workers`` that have at most
+        ``level`` of it.
 
-        Returns these workers, then all other workers of ``line``.
+        Returns these workers, then all other workers of ``workers``.
         """
-        taken: list[int] = []
-        passed: list[int] = []
-        held, deltas = self._held, self._deltas
-        deferrals = iter(line)
-        for worker in deferrals:
+        receivers: list[int] = []
+        not_receiving: list[int] = []
+        task_counts, deltas = self._task_counts, self._deltas
+        remaining_workers = iter(workers)
+        for worker in remaining_workers:
             delta = deltas[worker]
             gained = delta.get(name, 0)
-            if held[worker].get(name, 0) + gained > level:
-                passed.append(worker)
+            if task_counts[worker].get(name, 0) + gained > level:
+                not_receiving.append(worker)
                 continue
             delta[name] = gained + 1
-            taken.append(worker)
-            if len(taken) == most:
+            receivers.append(worker)
+            if len(receivers) == receivers_max:
                 break
-        passed.extend(deferrals)
-        return taken, passed
+        not_receiving.extend(remaining_workers)
+        return receivers, not_receiving
 
-    def _count(self, worker: int, name: ConnectorName) -> int:
+    def _current_task_count(self, worker: int, name: ConnectorName) -> int:
         """The number of tasks of ``name`` that ``worker`` has now, with those that it has received."""
-        return self._held[worker].get(name, 0) + self._deltas[worker].get(name, 0)
+        return self._task_counts[worker].get(name, 0) + self._deltas[worker].get(name, 0)

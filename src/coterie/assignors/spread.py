@@ -45,7 +45,7 @@ from itertools import count, pairwise
 from typing import TypeAlias
 
 from coterie.assignors.quotas import Quotas
-from coterie.assignors.redistribution import Deltas, HeldTasks
+from coterie.assignors.redistribution import Deltas, TaskCounts
 from coterie.nouns.jobs import ConnectorName
 
 TASK_EXTRAS_NODE = -1
@@ -54,23 +54,23 @@ CONNECTOR_EXTRAS_NODE = -2
 INFINITE_LEVEL = 1 << 60
 """The level of a connector of which no worker may receive a task: above all other levels."""
 
-_Node: TypeAlias = ConnectorName | int
+_FlowNode: TypeAlias = ConnectorName | int
 """A connector, a worker, or one of the two nodes of the extras."""
 
 
-def even_out(held: HeldTasks, deltas: Deltas, quotas: Quotas) -> None:
+def even_out(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
     """Change ``deltas``, and the extras in ``quotas``, to a best spread that stops no more tasks or connectors."""
-    distribution = _Distribution(held, deltas, quotas)
+    distribution = _Distribution(task_counts, deltas, quotas)
     crowded_cells = list(distribution.reducible_cells())
     if not crowded_cells:
         return
-    level = distribution.minimum_counts()
+    minimum_counts = distribution.minimum_counts()
     # Keep only the cells whose condition fails; in most cells it holds. It then continues to hold and is not checked
     # again.
-    crowded_cells = sorted(cell for cell in crowded_cells if -cell[0] > level[cell[1]] + 1)
-    potentials = _Potentials(distribution, level)
+    crowded_cells = sorted(cell for cell in crowded_cells if -cell[0] > minimum_counts[cell[1]] + 1)
+    potentials = _Potentials(distribution, minimum_counts)
     for _, name, worker in crowded_cells:
-        while distribution.may_lose(worker, name) and (gain := -potentials.slack_of_losing(worker, name)) > 0:
+        while distribution.may_release(worker, name) and (gain := -potentials.slack_of_releasing(worker, name)) > 0:
             path = potentials.short_path(name, worker) or potentials.cheapest_path(name, worker, gain)
             if path:
                 distribution.apply_cycle(path)
@@ -79,14 +79,14 @@ def even_out(held: HeldTasks, deltas: Deltas, quotas: Quotas) -> None:
 class _Distribution:
     """The tasks of each worker with the present ``deltas``, and which of them may still move."""
 
-    def __init__(self, held: HeldTasks, deltas: Deltas, quotas: Quotas) -> None:
-        self.held = held
+    def __init__(self, task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
+        self.task_counts = task_counts
         self.deltas = deltas
-        self._shares = quotas
-        changing = quotas.with_tradable_task_extra()
-        self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in changing]
+        self._quotas = quotas
+        workers_with_tradable_extra = quotas.with_tradable_task_extra()
+        self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in workers_with_tradable_extra]
         """The workers whose tasks or extras may change."""
-        self.givers = {worker for worker in self.workers if quotas.surplus[worker] > 0}
+        self.givers = {worker for worker in self.workers if quotas.task_surplus[worker] > 0}
 
     def reducible_cells(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
@@ -94,34 +94,38 @@ class _Distribution:
         When sorted, the cells with most tasks come first.
         """
         for worker in self.workers:
-            tasks, delta = self.held[worker], self.deltas[worker]
+            task_counts, delta = self.task_counts[worker], self.deltas[worker]
             if worker in self.givers:
-                for name, before in tasks.items():
-                    if before > 1 and (now := before + delta.get(name, 0)) > 1:
-                        yield -now, name, worker
+                for name, count_before in task_counts.items():
+                    if count_before > 1 and (current_count := count_before + delta.get(name, 0)) > 1:
+                        yield -current_count, name, worker
             else:
                 for name, gained in delta.items():
-                    if (now := tasks.get(name, 0) + gained) > 1:
-                        yield -now, name, worker
+                    if (current_count := task_counts.get(name, 0) + gained) > 1:
+                        yield -current_count, name, worker
 
-    def has(self, worker: int, name: ConnectorName) -> int:
+    def task_count(self, worker: int, name: ConnectorName) -> int:
         """The number of tasks of connector ``name`` on ``worker`` with the present ``deltas``."""
-        return self.held[worker].get(name, 0) + self.deltas[worker].get(name, 0)
+        return self.task_counts[worker].get(name, 0) + self.deltas[worker].get(name, 0)
 
-    def may_take(self, worker: int, name: ConnectorName) -> bool:
+    def may_receive(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may receive a task of ``name``: a giver only takes back what it released."""
         return worker not in self.givers or name in self.deltas[worker]
 
-    def may_lose(self, worker: int, name: ConnectorName) -> bool:
+    def may_release(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may release a task of ``name``: a taker only releases what it received."""
-        return self.has(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
+        return self.task_count(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
-    def removable(self, worker: int) -> list[tuple[ConnectorName, int]]:
+    def releasable_counts(self, worker: int) -> list[tuple[ConnectorName, int]]:
         """Return (connector, its tasks on ``worker``) for each connector of which ``worker`` may release a task."""
-        tasks, delta = self.held[worker], self.deltas[worker]
+        task_counts, delta = self.task_counts[worker], self.deltas[worker]
         if worker in self.givers:
-            return [(name, now) for name, before in tasks.items() if (now := before + delta.get(name, 0))]
-        return [(name, tasks.get(name, 0) + gained) for name, gained in delta.items()]
+            return [
+                (name, current_count)
+                for name, count_before in task_counts.items()
+                if (current_count := count_before + delta.get(name, 0))
+            ]
+        return [(name, task_counts.get(name, 0) + gained) for name, gained in delta.items()]
 
     def minimum_counts(self) -> dict[ConnectorName, int]:
         """Return, for each connector, the fewest of its tasks on a worker that may receive one more of them.
@@ -129,89 +133,100 @@ class _Distribution:
         :data:`INFINITE_LEVEL` if no worker may.
         """
         takers = [worker for worker in self.workers if worker not in self.givers]
-        holding: Counter[ConnectorName] = Counter()
+        taker_count_by_connector: Counter[ConnectorName] = Counter()
         for worker in takers:
-            holding.update(self.held[worker].keys() | self.deltas[worker].keys())
-        names = set(holding).union(*(self.held[worker] for worker in self.givers))
-        lowest = dict.fromkeys(names, 0)
+            taker_count_by_connector.update(self.task_counts[worker].keys() | self.deltas[worker].keys())
+        names = set(taker_count_by_connector).union(*(self.task_counts[worker] for worker in self.givers))
+        minimum_by_connector = dict.fromkeys(names, 0)
         for name in names:
-            if holding[name] == len(takers):  # otherwise a taker has no task of this connector, so the lowest is 0
-                could_take = [worker for worker in self.workers if self.may_take(worker, name)]
-                lowest[name] = min((self.has(worker, name) for worker in could_take), default=INFINITE_LEVEL)
-        return lowest
+            if taker_count_by_connector[name] == len(
+                takers
+            ):  # otherwise a taker has no task of this connector, so the lowest is 0
+                possible_receivers = [worker for worker in self.workers if self.may_receive(worker, name)]
+                minimum_by_connector[name] = min(
+                    (self.task_count(worker, name) for worker in possible_receivers), default=INFINITE_LEVEL
+                )
+        return minimum_by_connector
 
     # -- arcs of the extras -------------------------------------------------------------------------------------------
 
-    def takes_extra_from(self, worker: int) -> Iterator[int]:
+    def extra_sources_of(self, worker: int) -> Iterator[int]:
         """Yield the nodes from which ``worker`` can get a task extra.
 
         It keeps its connector extra if the node is that of the task extras, and gives its connector extra up if the
         node is that of the connector extras.
         """
-        shares = self._shares
-        connector = shares.has_connector_extra[worker]
-        if shares.has_task_extra[worker]:
+        quotas = self._quotas
+        has_connector_extra = quotas.has_connector_extra[worker]
+        if quotas.has_task_extra[worker]:
             return
-        if shares.allows(worker, connector=connector, task=True):
+        if quotas.allows_extras(worker, connector=has_connector_extra, task=True):
             yield TASK_EXTRAS_NODE
-        if connector and shares.allows(worker, connector=False, task=True):
+        if has_connector_extra and quotas.allows_extras(worker, connector=False, task=True):
             yield CONNECTOR_EXTRAS_NODE
 
-    def give_extra_to(self, holder: int) -> Iterator[int]:
-        """Yield the workers that can give up a task extra to the node ``holder``.
+    def extra_givers_to(self, extras_node: int) -> Iterator[int]:
+        """Yield the workers that can give up a task extra to the node ``extras_node``.
 
-        If ``holder`` is the node of the connector extras, the worker gets a connector extra for its task extra.
+        If ``extras_node`` is the node of the connector extras, the worker gets a connector extra for its task extra.
         """
-        shares = self._shares
+        quotas = self._quotas
         for worker in self.workers:
-            connector = shares.has_connector_extra[worker]
-            if not shares.has_task_extra[worker] or (holder == CONNECTOR_EXTRAS_NODE and connector):
+            has_connector_extra = quotas.has_connector_extra[worker]
+            if not quotas.has_task_extra[worker] or (extras_node == CONNECTOR_EXTRAS_NODE and has_connector_extra):
                 continue
-            if shares.allows(worker, connector=connector or holder == CONNECTOR_EXTRAS_NODE, task=False):
+            if quotas.allows_extras(
+                worker, connector=has_connector_extra or extras_node == CONNECTOR_EXTRAS_NODE, task=False
+            ):
                 yield worker
 
-    def connector_extra_trader(self, holder: int) -> int | None:
+    def connector_extra_trader(self, extras_node: int) -> int | None:
         """Return the first worker whose connector extra can change while its task extra stays; None if there is none.
 
-        If ``holder`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives its
-        connector extra up.
+        If ``extras_node`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives
+        its connector extra up.
         """
-        shares = self._shares
-        gets = holder == CONNECTOR_EXTRAS_NODE
-        for worker, connector in enumerate(shares.has_connector_extra):
-            if connector != gets and shares.allows(worker, connector=gets, task=shares.has_task_extra[worker]):
+        quotas = self._quotas
+        gains_extra = extras_node == CONNECTOR_EXTRAS_NODE
+        for worker, has_connector_extra in enumerate(quotas.has_connector_extra):
+            if has_connector_extra != gains_extra and quotas.allows_extras(
+                worker, connector=gains_extra, task=quotas.has_task_extra[worker]
+            ):
                 return worker
         return None
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def apply_cycle(self, cycle: Sequence[_Node]) -> None:
+    def apply_cycle(self, cycle: Sequence[_FlowNode]) -> None:
         """Change the tasks and extras along ``cycle``; its last node (a worker) releases a task of its first node (a
         connector), each worker passes a task or an extra on, and the last node has its number of tasks again."""
-        shares = self._shares
+        quotas = self._quotas
         # Computed before anything changes: within one cycle, no worker changes its connector extra twice.
-        between = {holder: self.connector_extra_trader(holder) for holder in (TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE)}
-        for origin, to in pairwise((cycle[-1], *cycle)):
-            if isinstance(to, str):
+        trader_by_node = {
+            extras_node: self.connector_extra_trader(extras_node)
+            for extras_node in (TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE)
+        }
+        for origin, target in pairwise((cycle[-1], *cycle)):
+            if isinstance(target, str):
                 assert isinstance(origin, int)
-                self._shift(origin, to, -1)
+                self._change_delta(origin, target, -1)
             elif isinstance(origin, str):
-                self._shift(to, origin, +1)
+                self._change_delta(target, origin, +1)
             elif origin >= 0:
-                shares.has_task_extra[origin] = True
-                shares.has_connector_extra[origin] &= to != CONNECTOR_EXTRAS_NODE
-            elif to >= 0:
-                shares.has_task_extra[to] = False
-                shares.has_connector_extra[to] |= origin == CONNECTOR_EXTRAS_NODE
+                quotas.has_task_extra[origin] = True
+                quotas.has_connector_extra[origin] &= target != CONNECTOR_EXTRAS_NODE
+            elif target >= 0:
+                quotas.has_task_extra[target] = False
+                quotas.has_connector_extra[target] |= origin == CONNECTOR_EXTRAS_NODE
             else:
-                trader = between[origin]
+                trader = trader_by_node[origin]
                 assert trader is not None
-                shares.has_connector_extra[trader] = origin == CONNECTOR_EXTRAS_NODE
+                quotas.has_connector_extra[trader] = origin == CONNECTOR_EXTRAS_NODE
 
-    def _shift(self, worker: int, name: ConnectorName, by: int) -> None:
-        """Change the number of tasks of ``name`` that ``worker`` receives by ``by``."""
+    def _change_delta(self, worker: int, name: ConnectorName, change: int) -> None:
+        """Change the number of tasks of ``name`` that ``worker`` receives by ``change``."""
         delta = self.deltas[worker]
-        delta[name] = delta.get(name, 0) + by
+        delta[name] = delta.get(name, 0) + change
         if not delta[name]:
             del delta[name]
 
@@ -223,144 +238,173 @@ class _Potentials:
     an arc is the difference between the two sides of its condition; below zero, the condition fails.
     """
 
-    def __init__(self, distribution: _Distribution, level: dict[ConnectorName, int]) -> None:
+    def __init__(self, distribution: _Distribution, level_by_connector: dict[ConnectorName, int]) -> None:
         self._distribution = distribution
-        self._level = level
-        self._offset = dict.fromkeys([*distribution.workers, TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE], 0)
-        self._lines: dict[int, deque[ConnectorName]] = {}
+        self._level_by_connector = level_by_connector
+        self._offset_by_node = dict.fromkeys([*distribution.workers, TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE], 0)
+        self._candidates_by_worker: dict[int, deque[ConnectorName]] = {}
 
-    def slack_of_losing(self, worker: int, name: ConnectorName) -> int:
+    def slack_of_releasing(self, worker: int, name: ConnectorName) -> int:
         """Return level + offset + 1 minus the tasks of ``name`` on ``worker``: below zero when these are too many."""
-        return self._level[name] + self._offset[worker] - (self._distribution.has(worker, name) - 1)
+        return (
+            self._level_by_connector[name]
+            + self._offset_by_node[worker]
+            - (self._distribution.task_count(worker, name) - 1)
+        )
 
-    def _slack_of_taking(self, worker: int, name: ConnectorName) -> int:
+    def _slack_of_receiving(self, worker: int, name: ConnectorName) -> int:
         """Return the tasks of ``name`` on ``worker`` minus level + offset: below zero when these are too few."""
-        return self._distribution.has(worker, name) - self._level[name] - self._offset[worker]
+        return (
+            self._distribution.task_count(worker, name) - self._level_by_connector[name] - self._offset_by_node[worker]
+        )
 
-    def _takes(self, worker: int, name: ConnectorName) -> bool:
+    def _may_receive_without_slack(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may receive a task of ``name`` and this arc has the slack 0."""
-        return self._distribution.may_take(worker, name) and not self._slack_of_taking(worker, name)
+        return self._distribution.may_receive(worker, name) and not self._slack_of_receiving(worker, name)
 
-    def short_path(self, start: ConnectorName, end: int) -> Sequence[_Node]:
+    def short_path(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:
         """Return a path for a task of ``start`` that leaves ``end``: through one other worker, each arc with slack 0.
 
         The path is empty if there is none. No path is cheaper, and for most tasks such a path is found quickly.
         """
         for worker in reversed(self._distribution.workers):
-            if self._takes(worker, start) and (name := self._swappable_connector(worker, end)) is not None:
+            if (
+                self._may_receive_without_slack(worker, start)
+                and (name := self._swappable_connector(worker, end)) is not None
+            ):
                 return start, worker, name, end
         return ()
 
-    def _swappable_connector(self, worker: int, to: int) -> ConnectorName | None:
-        """Return a connector of which ``worker`` may release a task that ``to`` may receive, both arcs with slack 0.
+    def _swappable_connector(self, worker: int, receiver: int) -> ConnectorName | None:
+        """Return a connector of which ``worker`` may release a task that ``receiver`` may receive, both arcs with slack
+        0.
 
         None if there is no such connector among those of which ``worker`` could release a task at its first call; these
         are cached. `cheapest_path` finds the connectors that ``worker`` received since. Each call for ``worker``
         continues where the previous call found a connector, so that it does not check the exhausted connectors again.
         """
         distribution = self._distribution
-        if worker not in self._lines:
-            self._lines[worker] = deque(sorted(name for name, _ in distribution.removable(worker)))
-        line = self._lines[worker]
-        for _ in range(len(line)):
-            name = line[-1]
-            if distribution.may_lose(worker, name) and not self.slack_of_losing(worker, name) and self._takes(to, name):
+        if worker not in self._candidates_by_worker:
+            self._candidates_by_worker[worker] = deque(
+                sorted(name for name, _ in distribution.releasable_counts(worker))
+            )
+        candidates = self._candidates_by_worker[worker]
+        for _ in range(len(candidates)):
+            name = candidates[-1]
+            if (
+                distribution.may_release(worker, name)
+                and not self.slack_of_releasing(worker, name)
+                and self._may_receive_without_slack(receiver, name)
+            ):
                 return name
-            line.rotate()
+            candidates.rotate()
         return None
 
-    def cheapest_path(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
-        """Return the cheapest path for a task of ``start`` that leaves ``end``; empty unless it costs below ``limit``.
+    def cheapest_path(self, start: ConnectorName, end: int, cost_limit: int) -> Sequence[_FlowNode]:
+        """Return the cheapest path for a task of ``start`` that leaves ``end``; empty unless it costs below
+        ``cost_limit``.
 
         This is Dijkstra's search with slacks as lengths; arcs with a slack below zero are left out. Then the levels of
         the reached connectors rise, and the offsets of the reached workers and extras fall, by the difference between
-        the path's length (without a path, ``limit``) and the node's distance. Now all arcs of the path have the slack
-        0. If there is no path, the condition for releasing the task of ``start`` holds.
+        the path's length (without a path, ``cost_limit``) and the node's distance. Now all arcs of the path have the
+        slack 0. If there is no path, the condition for releasing the task of ``start`` holds.
         """
         distribution = self._distribution
-        distance: dict[_Node, int] = {start: 0}
-        came_from: dict[_Node, _Node] = {}
-        settled: set[_Node] = set()
-        order = count()
-        queue: list[tuple[int, int, _Node]] = [(0, next(order), start)]
-        far: Sequence[int] = distribution.workers
-        reached = limit
+        distance_by_node: dict[_FlowNode, int] = {start: 0}
+        previous_node: dict[_FlowNode, _FlowNode] = {}
+        settled: set[_FlowNode] = set()
+        push_order = count()
+        queue: list[tuple[int, int, _FlowNode]] = [(0, next(push_order), start)]
+        workers_not_reached: Sequence[int] = distribution.workers
+        path_cost = cost_limit
         while queue:
-            here, _, node = heapq.heappop(queue)
+            node_distance, _, node = heapq.heappop(queue)
             if node in settled:
                 continue
             if node == end:
-                reached = here
+                path_cost = node_distance
                 break
             settled.add(node)
-            if isinstance(node, str) and self._takes(end, node):
-                came_from[end], reached = node, here
+            if isinstance(node, str) and self._may_receive_without_slack(end, node):
+                previous_node[end], path_cost = node, node_distance
                 break
-            arcs: Iterable[tuple[int, _Node]]
+            arcs: Iterable[tuple[int, _FlowNode]]
             if isinstance(node, str):
-                arcs, far = self._from_connector(node, far, limit - here)
+                arcs, workers_not_reached = self._arcs_from_connector(
+                    node, workers_not_reached, cost_limit - node_distance
+                )
             else:
-                arcs = self._from_number(node)
-            for slack, to in arcs:
-                there = here + slack
-                if there < distance.get(to, limit):
-                    distance[to] = there
-                    came_from[to] = node
+                arcs = self._arcs_from_worker_or_extras(node)
+            for slack, target in arcs:
+                target_distance = node_distance + slack
+                if target_distance < distance_by_node.get(target, cost_limit):
+                    distance_by_node[target] = target_distance
+                    previous_node[target] = node
                     # At equal distance the end comes first, then the latest node: depth first, the search ends soon.
-                    heapq.heappush(queue, (there, -INFINITE_LEVEL if to == end else -next(order), to))
-        for node, there in distance.items() if reached else ():
-            rise = max(0, reached - there)
+                    heapq.heappush(
+                        queue, (target_distance, -INFINITE_LEVEL if target == end else -next(push_order), target)
+                    )
+        for node, target_distance in distance_by_node.items() if path_cost else ():
+            rise = max(0, path_cost - target_distance)
             if isinstance(node, str):
-                self._level[node] += rise
+                self._level_by_connector[node] += rise
             else:
-                self._offset[node] -= rise
-        if reached == limit:
+                self._offset_by_node[node] -= rise
+        if path_cost == cost_limit:
             return ()
-        path: list[_Node] = [end]
+        path: list[_FlowNode] = [end]
         while path[-1] != start:
-            path.append(came_from[path[-1]])
+            path.append(previous_node[path[-1]])
         return path[::-1]
 
-    def _from_connector(
-        self, name: ConnectorName, far: Sequence[int], limit: int
+    def _arcs_from_connector(
+        self, name: ConnectorName, workers_not_reached: Sequence[int], slack_limit: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
-        """The arcs (slack, worker) to workers of ``far`` that may receive a task of ``name``; and the next ``far``.
+        """The arcs (slack, worker) to workers of ``workers_not_reached`` that may receive a task of ``name``; and the
+        next ``workers_not_reached``.
 
-        Only arcs with a slack below ``limit`` are returned. The next ``far`` are the workers not yet reached with
-        slack 0: to the others, no later arc is shorter.
+        Only arcs with a slack below ``slack_limit`` are returned. The next ``workers_not_reached`` are the workers not
+        yet reached with slack 0: to the others, no later arc is shorter.
         """
-        # `may_take` and `_slack_of_taking` are inlined because this loop runs over all workers very often.
-        held, deltas, givers = self._distribution.held, self._distribution.deltas, self._distribution.givers
-        level, offset = self._level[name], self._offset
+        # `may_receive` and `_slack_of_receiving` are inlined because this loop runs over all workers very often.
+        task_counts, deltas, givers = (
+            self._distribution.task_counts,
+            self._distribution.deltas,
+            self._distribution.givers,
+        )
+        level, offset = self._level_by_connector[name], self._offset_by_node
         arcs = []
-        still_far = []
-        for worker in far:
+        still_not_reached = []
+        for worker in workers_not_reached:
             delta = deltas[worker]
             slack = INFINITE_LEVEL
             if name in delta or worker not in givers:
-                slack = held[worker].get(name, 0) + delta.get(name, 0) - level - offset[worker]
+                slack = task_counts[worker].get(name, 0) + delta.get(name, 0) - level - offset[worker]
             if slack:
-                still_far.append(worker)
-            if slack < limit:
+                still_not_reached.append(worker)
+            if slack < slack_limit:
                 arcs.append((slack, worker))
-        return arcs, still_far
+        return arcs, still_not_reached
 
-    def _from_number(self, node: int) -> Iterator[tuple[int, _Node]]:
+    def _arcs_from_worker_or_extras(self, node: int) -> Iterator[tuple[int, _FlowNode]]:
         """Yield the arcs (slack, next node) from a worker or from a node of the extras.
 
         From a worker they lead to the connectors of which it may release a task and to the extras that it can get.
         """
-        distribution, offset = self._distribution, self._offset
+        distribution, offset = self._distribution, self._offset_by_node
         if node >= 0:
-            above = offset[node] + 1
-            level = self._level
-            arcs = [(level[name] + above - now, name) for name, now in distribution.removable(node)]
+            offset_plus_one = offset[node] + 1
+            level = self._level_by_connector
+            arcs = [
+                (level[name] + offset_plus_one - current_count, name)
+                for name, current_count in distribution.releasable_counts(node)
+            ]
             yield from sorted(arc for arc in arcs if arc[0] >= 0)
-            for holder in distribution.takes_extra_from(node):
-                yield offset[node] - offset[holder], holder
+            for extras_node in distribution.extra_sources_of(node):
+                yield offset[node] - offset[extras_node], extras_node
         else:
-            for worker in distribution.give_extra_to(node):
+            for worker in distribution.extra_givers_to(node):
                 yield offset[node] - offset[worker], worker
             if distribution.connector_extra_trader(node) is not None:
-                other = CONNECTOR_EXTRAS_NODE if node == TASK_EXTRAS_NODE else TASK_EXTRAS_NODE
-                yield offset[node] - offset[other], other
+                other_extras_node = CONNECTOR_EXTRAS_NODE if node == TASK_EXTRAS_NODE else TASK_EXTRAS_NODE
+                yield offset[node] - offset[other_extras_node], other_extras_node

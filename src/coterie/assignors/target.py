@@ -33,13 +33,13 @@ class Load(NamedTuple):
     long to create.
     """
 
-    connectors: int = 0
-    tasks: Mapping[ConnectorName, int] = MappingProxyType({})
+    connector_count: int = 0
+    task_counts: Mapping[ConnectorName, int] = MappingProxyType({})
 
     @property
-    def all_tasks(self) -> int:
+    def task_count(self) -> int:
         """The number of tasks of all connectors."""
-        return sum(self.tasks.values())
+        return sum(self.task_counts.values())
 
 
 class LoadChange(NamedTuple):
@@ -48,75 +48,82 @@ class LoadChange(NamedTuple):
     Connectors of which the worker receives and releases no task are left out.
     """
 
-    connectors: int = 0
-    tasks: Mapping[ConnectorName, int] = MappingProxyType({})
+    connector_delta: int = 0
+    task_deltas: Mapping[ConnectorName, int] = MappingProxyType({})
 
 
 NO_CHANGE = LoadChange()
 """The worker receives and releases nothing."""
 
 
-def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorName, int]) -> Sequence[LoadChange]:
+def compute_balanced_target(
+    loads: Sequence[Load], *, unowned_connectors: int, unowned_tasks: Mapping[ConnectorName, int]
+) -> Sequence[LoadChange]:
     """Return the change that brings each worker to the balanced target, in the order of ``loads``.
 
-    This order also breaks ties. ``connectors`` and ``tasks`` (by connector) are the numbers of connectors and tasks
-    that no worker runs. A worker without a change has :data:`NO_CHANGE` itself.
+    This order also breaks ties. ``unowned_connectors`` and ``unowned_tasks`` (by connector) are the numbers of
+    connectors and tasks that no worker runs. A worker without a change has :data:`NO_CHANGE` itself.
     """
     if not loads:
         return ()
-    held = [load.tasks for load in loads]
-    running = [load.all_tasks for load in loads]
-    hosting = [load.connectors for load in loads]
+    task_counts_by_worker = [load.task_counts for load in loads]
+    task_count_by_worker = [load.task_count for load in loads]
+    connector_count_by_worker = [load.connector_count for load in loads]
     quotas = compute_quotas(
-        hosting, running, all_connectors=connectors + sum(hosting), all_tasks=sum(tasks.values()) + sum(running)
+        connector_count_by_worker,
+        task_count_by_worker,
+        connector_total=unowned_connectors + sum(connector_count_by_worker),
+        task_total=sum(unowned_tasks.values()) + sum(task_count_by_worker),
     )
-    if any(running):
-        deltas = redistribute(held, tasks, quotas)
-        even_out(held, deltas, quotas)
+    if any(task_count_by_worker):
+        deltas = redistribute(task_counts_by_worker, unowned_tasks, quotas)
+        even_out(task_counts_by_worker, deltas, quotas)
     else:
-        deltas = _assign_round_robin(tasks, quotas)
-    more = [
-        quotas.connectors_floor + extra - host for host, extra in zip(hosting, quotas.has_connector_extra, strict=True)
+        deltas = _assign_round_robin(unowned_tasks, quotas)
+    connector_deltas = [
+        quotas.connectors_floor + extra - connector_count
+        for connector_count, extra in zip(connector_count_by_worker, quotas.has_connector_extra, strict=True)
     ]
     return [
-        LoadChange(count, delta) if count or delta else NO_CHANGE for count, delta in zip(more, deltas, strict=True)
+        LoadChange(connector_delta, task_deltas) if connector_delta or task_deltas else NO_CHANGE
+        for connector_delta, task_deltas in zip(connector_deltas, deltas, strict=True)
     ]
 
 
-def _assign_round_robin(tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
-    """Distribute ``tasks`` (numbers by connector) round-robin. Only for workers that run no task: this is then the best
-    spread.
+def _assign_round_robin(unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+    """Distribute ``unowned_tasks``, numbers by connector, round-robin. Only for workers that run no task: this is then
+    the best spread.
 
     Sets in ``quotas`` which workers have a task extra, that is, run one task more than the floor. These workers come
     first. Each connector begins at the worker after the worker that received the previous connector's last task.
     """
-    extras = quotas.tasks_extras - sum(quotas.has_task_extra)
-    for worker in quotas.with_optional_task_extra()[:extras]:
+    optional_extras = quotas.task_extra_count - sum(quotas.has_task_extra)
+    for worker in quotas.with_optional_task_extra()[:optional_extras]:
         quotas.has_task_extra[worker] = True
     deltas: Deltas = [{} for _ in quotas.has_task_extra]
-    turn = [
+    deltas_in_turn = [
         deltas[worker] for worker in sorted(range(len(deltas)), key=lambda worker: not quotas.has_task_extra[worker])
     ]
-    for name in sorted(tasks):
-        rounds, more = divmod(tasks[name], len(turn))
-        first, others = turn[:more], turn[more:]
-        for delta in first:
-            delta[name] = rounds + 1
-        for delta in others if rounds else ():
-            delta[name] = rounds
-        turn = others + first
+    for name in sorted(unowned_tasks):
+        tasks_each, remainder = divmod(unowned_tasks[name], len(deltas_in_turn))
+        with_one_more, without_one_more = deltas_in_turn[:remainder], deltas_in_turn[remainder:]
+        for delta in with_one_more:
+            delta[name] = tasks_each + 1
+        for delta in without_one_more if tasks_each else ():
+            delta[name] = tasks_each
+        deltas_in_turn = without_one_more + with_one_more
     return deltas
 
 
-def fewest_moves_bound(loads: Iterable[int], jobs: int) -> int:
-    """Return M*, a lower bound on the running jobs that must move to any balanced assignment of ``jobs`` jobs.
+def fewest_moves_bound(loads: Iterable[int], job_count: int) -> int:
+    """Return M*, a lower bound on the running jobs that must move to any balanced assignment of ``job_count`` jobs.
 
     ``loads`` is the number of these jobs that each worker runs. The bound is not always reachable, because connectors
     and tasks must also be balanced separately: workers with 2 and 0 connectors and with 0 and 2 tasks are balanced in
     all, but not in each.
     """
-    held = list(loads)
-    if not held:
+    job_counts = list(loads)
+    if not job_counts:
         return 0
-    floor, extras = divmod(jobs, len(held))
-    return sum(max(0, load - floor) for load in held) - min(extras, sum(load > floor for load in held))
+    floor, extras = divmod(job_count, len(job_counts))
+    return sum(max(0, load - floor) for load in job_counts) - min(extras, sum(load > floor for load in job_counts))

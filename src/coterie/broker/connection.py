@@ -13,16 +13,25 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.table import APIS, supported_versions
+from coterie.broker.apis.table import served_apis, supported_versions
 from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
 from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
 from coterie.broker.security.principals import ANONYMOUS, principal_of_certificate
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
+from coterie.broker.settings import BrokerSettings
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_header, decode_request, encode_response, framed
+from coterie.wire.frames import (
+    LENGTH_SIZE,
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    encode_response,
+    with_length,
+)
 from coterie.wire.kio_entities import Values, build_response
 from coterie.wire.message_check import TooManyElementsError
 from coterie.wire.schemas import API_VERSIONS
@@ -44,6 +53,8 @@ class _DecodedRequest(NamedTuple):
     """kio's request entity."""
     has_many_elements: bool = False
     """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements."""
+    number: int = 0
+    """The number of the request on its connection (`MemberConnection.add_request`)."""
 
 
 class Connection:
@@ -52,6 +63,8 @@ class Connection:
 
     def __init__(self, broker: BrokerContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._broker = broker
+        self._apis = served_apis(broker.settings)
+        self._member_connection = MemberConnection(broker.connect_groups)
         self._reader = reader
         self._writer = writer
         self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
@@ -179,12 +192,14 @@ class Connection:
             except AuthenticationFailedError:
                 # The exchange of raw tokens has no error response, as in Kafka.
                 return None
-        header = decode_header(frame)
-        api = APIS.get(header.api_key)
+        header = decode_request_header(frame)
+        api = self._apis.get(header.api_key)
         is_served = api is not None and header.api_version in api.versions
         if not exchange.check_expected(header, is_served=is_served):
-            return _illegal_state_response(header) if is_served else _unsupported_version_response(header)
-        answer = await self._respond(await self._decode(frame), request_budget, exchange)
+            if is_served:
+                return _illegal_state_response(header)
+            return _unsupported_version_response(header, self._broker.settings)
+        answer = await self._respond(await self._decode(frame, 0), request_budget, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
@@ -213,14 +228,17 @@ class Connection:
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write(answers, request_budgets))
             parked: set[asyncio.Task[bytes | None]] = set()
+            has_ended = False
             try:
                 # At the limit of requests in flight, the socket is not read until one request has its response.
                 while await self._in_flight_slots.acquire():
                     frame = await self._read_frame(self._broker.settings.frame_size_max)
                     if frame is None:
+                        has_ended = True
                         break
+                    number = self._member_connection.add_request()
                     await self._wait_for_capacity(principal_budget, len(frame))
-                    asked = await self._decode(frame)
+                    asked = await self._decode(frame, number)
                     share = self._new_request_budget(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
@@ -252,6 +270,10 @@ class Connection:
                 # count: every request gets one iteration of the event loop, in which a Produce is queued for the log,
                 # and no task is cancelled before it has begun to await its handler's coroutine.
                 await asyncio.sleep(0)
+            # The peer has closed its side (FIN); any other end of the connection raises an exception. If each request
+            # has its response, or a held one, the end is that of the client, and not one of a request.
+            if has_ended and self._in_flight == self._member_connection.held_count():
+                self._member_connection.close()
             for answer in (*parked, writing):
                 answer.cancel()
 
@@ -370,7 +392,7 @@ class Connection:
         :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``: its
             unread bytes occupy the principal's budget, which responses on other connections need.
         """
-        self._writer.write(framed(frame))
+        self._writer.write(with_length(frame))
         transport, timeout_ms = self._writer.transport, self._broker.settings.stalled_read_timeout_ms
         while left := transport.get_write_buffer_size():
             try:
@@ -385,20 +407,21 @@ class Connection:
 
     # -- handling -----------------------------------------------------------------------------------------------------
 
-    async def _decode(self, frame: bytes) -> _DecodedRequest:
-        """The request in ``frame``; one with many elements is decoded on a thread.
+    async def _decode(self, frame: bytes, number: int) -> _DecodedRequest:
+        """The request in ``frame``, with this number; one with many elements is decoded on a thread.
 
         :raises WireError: when the frame is malformed.
         """
         try:
-            header = decode_header(frame)
-            api = APIS.get(header.api_key)
+            header = decode_request_header(frame)
+            api = self._apis.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 return _DecodedRequest(header, None)
-            return _DecodedRequest(header, api, decode_request(frame, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)[1])
+            _, body = decode_request(frame, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
+            return _DecodedRequest(header, api, body, number=number)
         except TooManyElementsError:
             _, body = await self._broker.codec_thread.run(decode_request, frame)
-            return _DecodedRequest(header, api, body, has_many_elements=True)
+            return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
 
     async def _respond(
         self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
@@ -417,11 +440,14 @@ class Connection:
         """
         header, api = decoded.header, decoded.api
         if api is None:
-            return _unsupported_version_response(header)
+            return _unsupported_version_response(header, self._broker.settings)
         request = ApiRequest(
             header=header,
             body=decoded.body,
             peer_host=self.peer_host,
+            connection=self._member_connection,
+            number=decoded.number,
+            has_many_elements=decoded.has_many_elements,
             reserve_response_bytes=request_budget.reserve_response_bytes,
             principal=self._principal,
             sasl_exchange=exchange,
@@ -477,14 +503,14 @@ def _illegal_state_response(header: RequestHeader) -> bytes:
     return encode_response(header, build_response(header.api_key, header.api_version, refused))
 
 
-def _unsupported_version_response(header: RequestHeader) -> bytes:
+def _unsupported_version_response(header: RequestHeader, settings: BrokerSettings) -> bytes:
     """The encoded response to an ApiVersions request of an unsupported version: of version 0, with the supported
     versions (KIP-511).
 
     :raises WireError: for every other API. The peer could decode no response, so the connection is closed, as in Kafka.
     """
     if header.api_key == API_VERSIONS:
-        values: Mapping[str, object] = supported_versions(ErrorCode.unsupported_version)
+        values: Mapping[str, object] = supported_versions(ErrorCode.unsupported_version, settings)
         return encode_response(header, build_response(API_VERSIONS, 0, values))
     raise WireError(
         f"the peer sent a request of API {header.api_key} in version {header.api_version},"

@@ -1,11 +1,13 @@
 """What each API handler receives: the broker's context (its settings, log, groups, transactions and security), and one
 request."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.broker.groups.classic import ClassicGroups
+from coterie.broker.groups.connect import ConnectGroups
+from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.loop_yield import SerialThread
 from coterie.broker.security.broker_security import BrokerSecurity
 from coterie.broker.security.principals import ANONYMOUS, Principal
@@ -13,7 +15,7 @@ from coterie.broker.security.sasl import SaslExchange
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, Topic
 from coterie.broker.transactions.coordinator import Transactions
-from coterie.nouns.ids import InstanceId
+from coterie.nouns.ids import GroupId, InstanceId
 from coterie.wire.frames import RequestHeader
 
 NODE_ID = 1
@@ -32,10 +34,33 @@ class BrokerContext:
     """``host`` and ``port`` are the address that clients connect to, as responses contain it."""
     log: BrokerLog
     groups: ClassicGroups
+    connect_groups: ConnectGroups | None
+    """None if the broker does not serve connect groups."""
     transactions: Transactions
     security: BrokerSecurity
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
+
+    def connect_groups_with(self, group_id: str) -> ConnectGroups | None:
+        """The connect groups if ``group_id`` is one of them; None for the id of a classic group, or of no group."""
+        groups = self.connect_groups
+        return groups if groups is not None and groups.owns_id(GroupId(group_id)) else None
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        """The configs that are set on the group: Kafka's, which the broker only stores, and those of connect groups,
+        which the group's coordinator keeps."""
+        kept = self.log.group_configs.get(group_id, {})
+        if self.connect_groups is None:
+            return kept
+        return {**kept, **(self.connect_groups.read(GroupId(group_id), lambda group: group.configs) or {})}
+
+    def configured_groups(self) -> list[str]:
+        """The ids of the groups on which configs are set, sorted."""
+        groups = set(self.log.group_configs)
+        if self.connect_groups is not None:
+            found = self.connect_groups.read_all(lambda group: group.group_id if group.configs else None)
+            groups |= {group_id for group_id in found if group_id is not None}
+        return sorted(groups)
 
     @property
     def address(self) -> dict[str, Any]:
@@ -52,6 +77,12 @@ class ApiRequest:
     """kio's request entity of the header's API and version."""
     peer_host: str
     """The IP address from which the client is connected."""
+    connection: MemberConnection
+    """The connection of the request, as the coordinator of connect groups sees it."""
+    number: int
+    """The number of the request on its connection."""
+    has_many_elements: bool
+    """Whether the body has so many array elements that no further request is read before the response."""
     reserve_response_bytes: Callable[[int], Awaitable[None]]
     """Waits until a response of this many bytes fits into the byte budgets of the connection and its principal, then
     takes the bytes."""

@@ -9,11 +9,14 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
 from coterie.broker.context import BrokerContext
-from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicGroups, ClassicMachine
+from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicMachine
+from coterie.broker.groups.connect import CONNECT_TOPIC, ConnectGroups, ConnectMachine
+from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
@@ -24,9 +27,13 @@ from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import FREE_BYTES_MIN
 from coterie.broker.transactions.coordinator import Transactions
 from coterie.nouns.errors import WorldError
+from coterie.nouns.target_assignments import Assign
 
 logger = logging.getLogger(__name__)
 
+_REFUSAL_TURNS = 10
+"""The number of iterations of the event loop in which the refusals of held heartbeats are sent at the broker's end. A
+response needs a few of them from its machine to its socket."""
 _READ_AHEAD_SIZE = 1024 * 1024
 """asyncio's limit of bytes received from one peer that its connection has not read yet. When they are more than twice
 this limit, the socket is not read."""
@@ -35,38 +42,52 @@ this limit, the socket is not read."""
 class Broker:
     """A running broker. Created by :func:`running_broker`."""
 
-    def __init__(self, context: BrokerContext, gaps: HeartbeatGaps) -> None:
+    def __init__(self, context: BrokerContext, gaps: HeartbeatGaps, connect_stats: ConnectGroupStats | None) -> None:
+        """``connect_stats`` is None if the broker does not serve connect groups."""
         self.context = context
         """The context that API handlers receive. It may only be used on the broker's event loop."""
         self._gaps = gaps
+        self._connect_stats = connect_stats
         self.host = context.host
         self.port = context.port
 
     def stats(self) -> Mapping[str, object]:
         """The statistics of the group coordinator: ``{"groups": {group id: {member id: {"heartbeats": number,
-        "largest_gap_ms": milliseconds}}}}`` (:class:`HeartbeatGaps`)."""
-        return {"groups": self._gaps.stats()}
+        "largest_gap_ms": milliseconds}}}}`` (:class:`HeartbeatGaps`); and, if the broker serves connect groups, under
+        ``"connect"`` those of :class:`ConnectGroupStats`. It may only be called on the broker's event loop."""
+        stats: dict[str, object] = {"groups": self._gaps.stats()}
+        connect_groups = self.context.connect_groups
+        if connect_groups is not None and self._connect_stats is not None:
+            states = connect_groups.read_all(lambda group: group.state() if group.metadata is not None else None)
+            stats["connect"] = self._connect_stats.stats(Counter(str(one) for one in states if one is not None))
+        return stats
 
 
-async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
+async def serve(
+    settings: BrokerSettings, *, ready: Callable[[str, int], None], assignors: Mapping[str, Assign] | None = None
+) -> None:
     """Run a broker until this call is cancelled. ``ready`` is called once, with host and port, when the broker accepts
-    connections.
+    connections. ``assignors`` as in :func:`running_broker`.
 
     :raises WorldError: as :func:`running_broker`.
     """
-    async with running_broker(settings) as broker:
+    async with running_broker(settings, assignors=assignors) as broker:
         ready(broker.host, broker.port)
         await asyncio.get_running_loop().create_future()
 
 
 @asynccontextmanager
-async def running_broker(settings: BrokerSettings) -> AsyncIterator[Broker]:
+async def running_broker(
+    settings: BrokerSettings, *, assignors: Mapping[str, Assign] | None = None
+) -> AsyncIterator[Broker]:
     """Run a broker while the block runs. The broker accepts connections when the block begins. When the block ends, all
-    connections are closed, and the statistics are written if the settings have a path for them.
+    connections are closed, and the statistics are written if the settings have a path for them. ``assignors`` compute
+    target assignments of connect groups in the broker, by name.
 
-    :raises WorldError: when a security file or the data directory cannot be used, another broker uses the directory, or
-        the broker cannot listen on its address.
+    :raises WorldError: when a security file or the data directory cannot be used, another broker uses the directory,
+        the broker cannot listen on its address, or the settings name an assignor that is not in ``assignors``.
     """
+    used_assignors = _used_assignors(settings, assignors or {})
     security = BrokerSecurity(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
@@ -76,7 +97,22 @@ async def running_broker(settings: BrokerSettings) -> AsyncIterator[Broker]:
             group_log = await GroupLog.open(log, CLASSIC_TOPIC)
             groups = Groups(machine, group_log, settings.group_limits.groups_max, tasks, now_ms)
             await groups.load()
-            _log_data_directory(settings, log, groups)
+            connect_groups: ConnectGroups | None = None
+            connect_stats: ConnectGroupStats | None = None
+            if settings.serves_connect_groups:
+                group_settings = replace(settings.connect_groups, server_assignors=tuple(sorted(used_assignors)))
+                connect_machine = ConnectMachine(group_settings, used_assignors, gaps)
+                connect_stats = connect_machine.stats
+                connect_groups = Groups(
+                    connect_machine,
+                    await GroupLog.open(log, CONNECT_TOPIC),
+                    settings.group_limits.groups_max,
+                    tasks,
+                    now_ms,
+                )
+                await connect_groups.load()
+            group_count = len(groups.ids()) + (0 if connect_groups is None else len(connect_groups.ids()))
+            _log_data_directory(settings, log, group_count)
             transactions = await Transactions.open(log, settings.transactions, now_ms=now_ms)
             keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
             background = [
@@ -94,16 +130,22 @@ async def running_broker(settings: BrokerSettings) -> AsyncIterator[Broker]:
                     port=port,
                     log=log,
                     groups=groups,
+                    connect_groups=connect_groups,
                     transactions=transactions,
                     security=security,
                 )
                 await server.start_serving()
-            broker = Broker(connections.context, gaps)
+            broker = Broker(connections.context, gaps, connect_stats)
             try:
                 yield broker
             finally:
+                if connect_groups is not None:
+                    connect_groups.refuse_all()
+                    await _send_refusals()
                 connections.close()
                 groups.close()
+                if connect_groups is not None:
+                    connect_groups.close()
                 for task in background:
                     task.cancel()
                 await _stop_listening(server)
@@ -175,16 +217,28 @@ class _Connections:
         connection.abort()
 
 
-def _log_data_directory(settings: BrokerSettings, log: BrokerLog, groups: ClassicGroups) -> None:
+def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -> Mapping[str, Assign]:
+    """Those of ``assignors`` that the settings let compute.
+
+    :raises WorldError: when the settings name an assignor that is not in ``assignors``.
+    """
+    names = assignors.keys() if settings.connect_assignors is None else settings.connect_assignors
+    if unknown := sorted(set(names) - assignors.keys()):
+        known = ", ".join(sorted(assignors)) or "none"
+        raise WorldError(f"group.connect.assignors: there is no assignor {unknown[0]}; there are: {known}")
+    return {name: assignors[name] for name in names}
+
+
+def _log_data_directory(settings: BrokerSettings, log: BrokerLog, group_count: int) -> None:
     """Log the numbers of topics, records and groups in the data directory, so that an operator notices a wrong
     ``--data`` at once; and a warning if its disk is nearly full."""
-    topics = [topic for topic in log.topics.values() if topic.name != CLASSIC_TOPIC.name]
+    topics = [topic for topic in log.topics.values() if topic.name not in (CLASSIC_TOPIC.name, CONNECT_TOPIC.name)]
     # Offsets, because counting records would take long: compaction has removed some, and some are transaction markers.
     records = sum(part.end_offset - part.start_offset for topic in topics for part in topic.partitions)
     logger.info(
         "The data directory is %s: %s",
         settings.data_path.absolute(),
-        "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {len(groups.ids())} groups",
+        "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {group_count} groups",
     )
     free_bytes = shutil.disk_usage(settings.data_path).free
     if free_bytes < FREE_BYTES_MIN:
@@ -201,6 +255,13 @@ async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.
     return await asyncio.start_server(
         connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
     )
+
+
+async def _send_refusals() -> None:
+    """Let the connections send the responses that are ready. A worker whose heartbeat is held so learns of the end at
+    once, and not only by its closed connection."""
+    for _ in range(_REFUSAL_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _stop_listening(server: asyncio.Server) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.config import defaults
 from coterie.groups.classic.state import Limits
+from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.transaction_messages import TransactionLimits
 
 
@@ -27,6 +28,26 @@ class SecurityProtocol(StrEnum):
     def has_sasl(self) -> bool:
         """Whether clients must log in with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class GroupProtocol(StrEnum):
+    """The protocols of groups that a broker can serve, as in ``group.coordinator.rebalance.protocols``."""
+
+    CLASSIC = "classic"
+    CONNECT = "connect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectGroupBounds:
+    """``group.connect.min.*`` and ``group.connect.max.*``: the least and the greatest values that a connect group's own
+    configs may have."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    heartbeat_interval_min_ms: int = 100
+    heartbeat_interval_max_ms: int = 15_000
+    assignment_interval_min_ms: int = 0
+    assignment_interval_max_ms: int = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +140,27 @@ class BrokerSettings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     group_limits: Limits = field(default_factory=Limits)
     """Limits of groups: initial rebalance delay, session timeouts, sizes, numbers and retention of offsets."""
+    group_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol)
+    """``group.coordinator.rebalance.protocols``: the protocols of the groups that the broker serves. Classic groups are
+    always served. Without CONNECT the broker has no API of connect groups, and leaves their records as they are."""
+    connect_groups: ConnectGroupSettings = field(default_factory=ConnectGroupSettings)
+    """``group.connect.*``: the settings of connect groups, unless a group has its own configs. Their
+    ``server_assignors`` are set by the broker (``connect_assignors``)."""
+    connect_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
+    """The bounds of the configs of one connect group."""
+    connect_assignors: tuple[str, ...] | None = None
+    """``group.connect.assignors``: the names of the assignors that may compute in the broker; None: all that the broker
+    was given."""
     transactions: TransactionLimits = field(default_factory=TransactionLimits)
     """Timeouts of transactions, and when the state of idle producers and transactional ids expires."""
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     stats_path: Path | None = None
     """The file to which the result of :meth:`Broker.stats` is written as JSON at shutdown; None: it is not written."""
+
+    @property
+    def serves_connect_groups(self) -> bool:
+        """Whether the broker serves connect groups."""
+        return GroupProtocol.CONNECT in self.group_protocols
 
     @property
     def log_path(self) -> Path:

@@ -10,11 +10,11 @@ import typer
 from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
-from coterie.cli.folders import folder
-from coterie.cli.options import DEFAULT_URL, Url
+from coterie.cli.folders import parse_folder
+from coterie.cli.options import DEFAULT_URL, UrlOption
 from coterie.cli.plan.command import plan
-from coterie.cli.signals import interrupt_on_signals
-from coterie.cli.stderr import complain, log_to_stderr
+from coterie.cli.signals import interrupt_on_termination_signals
+from coterie.cli.stderr import log_to_stderr, print_errors
 from coterie.config.defaults import MAVEN_CENTRAL
 from coterie.nouns.errors import ConfigError, CoterieError
 
@@ -47,14 +47,14 @@ app.add_typer(connectors_app, name="connectors")
 app.add_typer(jars_app, name="jars")
 app.command()(plan)
 
-Data = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
+DataFolder = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
+ConnectorNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 JarsFolder = Annotated[
     Path | None,
     typer.Option(
         "--in",
         metavar="FOLDER",
-        parser=folder,
+        parser=parse_folder,
         help="The workers' folder of jars; by default coterie/jars in the user's cache folder.",
         show_default=False,
     ),
@@ -71,18 +71,18 @@ def main() -> None:
         app()
     except ConfigError as error:
         for sentences in error.errors.values():
-            complain(*sentences)
+            print_errors(*sentences)
         sys.exit(1)
     except CoterieError as error:
-        complain(str(error))
+        print_errors(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(is_requested: bool) -> None:
     """Print the version and exit, if the option was given."""
-    if wanted:
+    if is_requested:
         typer.echo(f"coterie {__version__}")
         raise typer.Exit
 
@@ -102,7 +102,7 @@ def coterie(
 @app.command()
 def up(
     workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="How many workers to start.")] = 3,
-    data: Data = Path("coterie-data"),
+    data: DataFolder = Path("coterie-data"),
     broker_port: Annotated[int, typer.Option("--broker-port", min=1, max=65535, help="Port of the broker.")] = 9092,
     rest_port: Annotated[
         int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker i serves on this + i.")
@@ -113,10 +113,10 @@ def up(
     A broker that ends unexpectedly is restarted on the same port and data. A worker is not restarted: its group
     continues without it.
     """
-    interrupt_on_signals()
+    interrupt_on_termination_signals()
     from coterie.cli import up as up_
 
-    sys.exit(up_.run(workers=workers, data=data, broker_port=broker_port, rest_port=rest_port))
+    sys.exit(up_.run_cluster(workers=workers, data=data, broker_port=broker_port, rest_port=rest_port))
 
 
 @app.command()
@@ -138,10 +138,10 @@ def demo(
     The demo takes about three minutes, longer on a busy machine, and leaves no process running. Exit code 0
     means that every output row was compared with the input and is correct.
     """
-    interrupt_on_signals()
+    interrupt_on_termination_signals()
     from coterie.cli.demo import script
 
-    sys.exit(script.run(data=data, broker_port=broker_port, rest_port=rest_port))
+    sys.exit(script.run_demo_in_folder(data=data, broker_port=broker_port, rest_port=rest_port))
 
 
 # -- one process ------------------------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ def worker(
         raise typer.BadParameter("Missing option '--config' / '-c': the settings file of the worker to run")
     from coterie.cli.workers import settings_file
 
-    settings, warnings = settings_file.read(config)
+    settings, warnings = settings_file.read_settings(config)
     log_to_stderr(settings.log_level)
     for warning in warnings:
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli.workers import compose
 
     def check_settings_again() -> None:
-        compose.check_listener(settings_file.read(config)[0], running=settings)
+        compose.check_listener(settings_file.read_settings(config)[0], running=settings)
 
     sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
 
@@ -193,7 +193,7 @@ def worker(
 
 @app.command()
 def group(
-    url: Url = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the response of GET /coterie/group, for programs.")
     ] = False,
@@ -210,7 +210,7 @@ def drain_worker(
         str,
         typer.Argument(metavar="ID", help="The worker's name, host:port or group.instance.id.", show_default=False),
     ],
-    url: Url = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     uncordon: Annotated[
         bool, typer.Option("--uncordon", help="Cancel a drain: the worker stays and accepts jobs again.")
     ] = False,
@@ -223,9 +223,9 @@ def drain_worker(
     from coterie.cli.workers import commands
 
     if uncordon:
-        commands.uncordon(url, worker)
+        commands.cancel_drain(url, worker)
     else:
-        commands.drain(url, worker)
+        commands.drain_worker(url, worker)
 
 
 @workers_app.command("restart")
@@ -237,7 +237,7 @@ def restart_workers(
         ),
     ] = None,
     rolling: Annotated[bool, typer.Option("--rolling", help="One after the other, the leader last.")] = False,
-    url: Url = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     timeout: Annotated[
         int,
         typer.Option(
@@ -259,18 +259,18 @@ def restart_workers(
         raise typer.BadParameter(
             "Use --rolling to restart one worker after the other; restarting all workers at once is not supported"
         )
-    commands.restart_rolling(url, timeout_s=timeout, only=only or ())
+    commands.restart_rolling(url, timeout_s=timeout, only_workers=only or ())
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------
 
 
 @connectors_app.command("list")
-def list_connectors(url: Url = DEFAULT_URL) -> None:
+def list_connectors(url: UrlOption = DEFAULT_URL) -> None:
     """Show every connector, its state and the states of its tasks."""
     from coterie.cli import connectors
 
-    connectors.show_all(url)
+    connectors.show_connectors(url)
 
 
 @connectors_app.command("create")
@@ -284,44 +284,44 @@ def create_connector(
             allow_dash=True,
         ),
     ],
-    url: Url = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
 ) -> None:
     """Create a connector; its tasks start when the rebalance has ended."""
     from coterie.cli import connectors
 
-    connectors.create(url, file)
+    connectors.create_connector(url, file)
 
 
 @connectors_app.command("status")
-def show_status(name: Name, url: Url = DEFAULT_URL) -> None:
+def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Show one connector: its state and worker, its tasks, and the traces of failures."""
     from coterie.cli import connectors
 
-    connectors.show_status(url, name)
+    connectors.show_connector_status(url, name)
 
 
 @connectors_app.command("pause")
-def pause_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+def pause_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Pause a connector: its tasks stop processing and stay assigned to their workers."""
     from coterie.cli import connectors
 
-    connectors.pause(url, name)
+    connectors.pause_connector(url, name)
 
 
 @connectors_app.command("resume")
-def resume_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+def resume_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Resume a paused or stopped connector, from its last committed position."""
     from coterie.cli import connectors
 
-    connectors.resume(url, name)
+    connectors.resume_connector(url, name)
 
 
 @connectors_app.command("delete")
-def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+def delete_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Stop and delete a connector. Its output is kept."""
     from coterie.cli import connectors
 
-    connectors.delete(url, name)
+    connectors.delete_connector(url, name)
 
 
 # -- jars -------------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def fetch_jars(
         typer.Option(
             "--to",
             metavar="FOLDER",
-            parser=folder,
+            parser=parse_folder,
             help="By default coterie/jars in the user's cache folder. For another folder, set jars.dir of the workers.",
             show_default=False,
         ),
@@ -353,7 +353,7 @@ def fetch_jars(
     """
     from coterie.cli import jars
 
-    jars.fetch_missing(names or (), to, mirror)
+    jars.fetch_missing_jars(names or (), to, mirror)
 
 
 @jars_app.command("list")
@@ -361,7 +361,7 @@ def list_jars(in_: JarsFolder = None) -> None:
     """Show the Maven coordinates of each package's jars, and which of them are missing."""
     from coterie.cli import jars
 
-    jars.show(in_)
+    jars.print_jars(in_)
 
 
 @jars_app.command("archive")
@@ -373,4 +373,4 @@ def archive_classes(in_: JarsFolder = None) -> None:
     """
     from coterie.cli import jars
 
-    jars.archive(in_)
+    jars.archive_classes(in_)

@@ -16,10 +16,10 @@ from coterie.nouns.errors import WorldError
 # A trace or a name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
 _UNASSIGNED = "UNASSIGNED"
-_STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
+_STYLE_BY_STATE = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 
-def show_all(url: str) -> None:
+def show_connectors(url: str) -> None:
     """Print all connectors with their states, workers and numbers of tasks.
 
     :raises WorldError: see :func:`.send_request`.
@@ -31,24 +31,24 @@ def show_all(url: str) -> None:
         _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
         return
     table = Table("connector", "type", "state", "worker", "tasks", box=None, header_style="bold")
-    for name, shown in sorted(connectors.items()):
+    for name, expanded in sorted(connectors.items()):
         status = statuses.get(name, {}).get("status", {"connector": {"state": _UNASSIGNED}, "tasks": []})
         table.add_row(
             escape(name),
-            shown["info"].get("type", ""),
-            _colored(status["connector"]["state"]),
+            expanded["info"].get("type", ""),
+            _colored_state(status["connector"]["state"]),
             status["connector"]["worker_id"] if status["connector"]["state"] != _UNASSIGNED else "-",
-            _counted([task["state"] for task in status["tasks"]]),
+            _state_counts_text([task["state"] for task in status["tasks"]]),
         )
     _console.print(table)
 
 
-def create(url: str, file: Path) -> None:
+def create_connector(url: str, file: Path) -> None:
     """Send the JSON in ``file`` (``-`` is standard input) as ``POST /connectors``, and print what was created.
 
     :raises WorldError: when ``file`` cannot be read or is not JSON in UTF-8, or the request fails.
     """
-    shown = "Standard input" if str(file) == "-" else str(file)
+    source_name = "Standard input" if str(file) == "-" else str(file)
     try:
         # UTF-8 in every locale, because JSON is UTF-8 (RFC 8259).
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
@@ -56,81 +56,82 @@ def create(url: str, file: Path) -> None:
         raise WorldError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WorldError(
-            f"{shown} is not UTF-8: {error.reason} at byte {error.start}; convert it to UTF-8, for example with iconv"
+            f"{source_name} is not UTF-8: {error.reason} at byte {error.start}; convert it to UTF-8, for example "
+            "with iconv"
         ) from error
     try:
         body = json.loads(text)
     except ValueError as error:
-        raise WorldError(f"{shown} is not valid JSON: {error}") from error
-    created = send_request(url, "POST", "/connectors", body=body).json()
-    name = escape(created["name"])
+        raise WorldError(f"{source_name} is not valid JSON: {error}") from error
+    created_connector = send_request(url, "POST", "/connectors", body=body).json()
+    name = escape(created_connector["name"])
     _console.print(f"Created {name}; check it in some seconds with `coterie connectors status {name} --url {url}`.")
 
 
-def show_status(url: str, name: str) -> None:
+def show_connector_status(url: str, name: str) -> None:
     """Print the state and trace of connector ``name`` and of each of its tasks.
 
     :raises WorldError: see :func:`.send_request`.
     """
-    status = send_request(url, "GET", _path(name, "/status")).json()
+    status = send_request(url, "GET", _connector_path(name, "/status")).json()
     connector = status["connector"]
-    _console.print(f"{escape(status['name'])}: {_where(connector)}")
+    _console.print(f"{escape(status['name'])}: {_state_and_worker(connector)}")
     if connector.get("trace"):
         _console.print(connector["trace"], markup=False)
     for task in sorted(status["tasks"], key=lambda task: int(task["id"])):
-        _console.print(f"  task {task['id']}: {_where(task)}")
+        _console.print(f"  task {task['id']}: {_state_and_worker(task)}")
         if task.get("trace"):
             _console.print(task["trace"], markup=False)
 
 
-def pause(url: str, name: str) -> None:
+def pause_connector(url: str, name: str) -> None:
     """Request that connector ``name`` is paused; does not wait until its tasks are paused.
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "PUT", _path(name, "/pause"))
+    send_request(url, "PUT", _connector_path(name, "/pause"))
     _console.print(f"{escape(name)} is being paused.")
 
 
-def resume(url: str, name: str) -> None:
+def resume_connector(url: str, name: str) -> None:
     """Request that connector ``name`` is resumed; does not wait until its tasks run.
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "PUT", _path(name, "/resume"))
+    send_request(url, "PUT", _connector_path(name, "/resume"))
     _console.print(f"{escape(name)} is being resumed.")
 
 
-def delete(url: str, name: str) -> None:
+def delete_connector(url: str, name: str) -> None:
     """Delete connector ``name``.
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "DELETE", _path(name))
+    send_request(url, "DELETE", _connector_path(name))
     _console.print(f"{escape(name)} is deleted; its output is kept.")
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _path(name: str, rest: str = "") -> str:
-    """The path of connector ``name`` in the REST API, followed by ``rest``."""
-    return f"/connectors/{quote(name, safe='')}{rest}"
+def _connector_path(name: str, path_suffix: str = "") -> str:
+    """The path of connector ``name`` in the REST API, followed by ``path_suffix``."""
+    return f"/connectors/{quote(name, safe='')}{path_suffix}"
 
 
-def _where(status: dict[str, Any]) -> str:
+def _state_and_worker(status: dict[str, Any]) -> str:
     """The state in ``status``, and the worker. For UNASSIGNED, the worker is left out: ``worker_id`` is then the
     leader, which wrote the status."""
-    on = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"
-    return _colored(status["state"]) + on
+    worker_text = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"
+    return _colored_state(status["state"]) + worker_text
 
 
-def _colored(state: str) -> str:
+def _colored_state(state: str) -> str:
     """``state`` with rich's markup of its color."""
-    style = _STYLES.get(state)
+    style = _STYLE_BY_STATE.get(state)
     return f"[{style}]{state}[/{style}]" if style else state
 
 
-def _counted(states: list[str]) -> str:
+def _state_counts_text(states: list[str]) -> str:
     """How often each of ``states`` occurs, such as "1 FAILED, 2 RUNNING", with colors; "none yet" without states."""
-    return ", ".join(f"{states.count(state)} {_colored(state)}" for state in sorted(set(states))) or "none yet"
+    return ", ".join(f"{states.count(state)} {_colored_state(state)}" for state in sorted(set(states))) or "none yet"

@@ -18,12 +18,13 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
 
 HOST = "127.0.0.1"
-GROUP = GroupId("coterie")
+GROUP_ID = GroupId("coterie")
 _START_FAILURE_WITHIN_S = 3.0
 """A broker that ends within this time after its start counts as failed to start."""
-_QUICK_DEATHS_MAX = 3
-"""After so many ends of the broker in succession, all but the first right after a start, it is not restarted."""
-_BROKER_READY_S = 30.0
+_CONSECUTIVE_BROKER_ENDS_MAX = 3
+"""The broker is not restarted after it has ended so many times in succession, each time but the first right after a
+start."""
+_BROKER_READY_TIMEOUT_S = 30.0
 """How long the broker may take from its first start until it accepts connections."""
 _WORKER_GRACE_S = 12.0
 """How long the workers may take from SIGTERM to their end; then they are killed."""
@@ -35,13 +36,13 @@ _BROKER_GRACE_S = 5.0
 class FleetSettings:
     """The data folder and ports of a fleet, and the worker settings that differ between fleets."""
 
-    data: Path
+    data_folder: Path
     broker_port: int
     rest_port: int
     worker_settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
     """The workers' settings in addition to those that every fleet has. The default shortens Connect's delay of five
     minutes, which is for workers that are restarted automatically: a fleet does not restart workers."""
-    initial_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
+    initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the group waits for more workers before its first round."""
 
     def rest_url(self, number: int) -> str:
@@ -52,72 +53,75 @@ class FleetSettings:
 class Fleet:
     """The broker and the numbered workers. :meth:`check_children` restarts a broker that has ended, but no worker."""
 
-    def __init__(self, settings: FleetSettings, children: Children, say: Callable[[str], None]) -> None:
-        """``say`` prints a line for the operator."""
+    def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
+        """``print_line`` prints its argument as a line for the operator."""
         self.settings = settings
         self.workers: dict[int, Child] = {}
         self.ended_workers: list[str] = []
         """Names of workers that ended without :meth:`remove_killed_worker` or :meth:`close`, in order."""
         self._children = children
-        self._say = say
+        self._print_line = print_line
         self._broker: Child | None = None
-        self._quick_deaths = 0
+        self._consecutive_broker_ends = 0
         # One client that does not check certificates: reading the system's certificates costs 0.1 s of CPU each time,
         # and workers serve plain HTTP.
-        self._client = httpx.Client(timeout=2, trust_env=False, verify=False)
+        self._http_client = httpx.Client(timeout=2, trust_env=False, verify=False)
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
-    def check_ports(self, workers: int) -> None:
-        """Check that the ports of the broker and of this many ``workers`` are free.
+    def check_ports(self, worker_count: int) -> None:
+        """Check that the ports of the broker and of ``worker_count`` workers are free.
 
         :raises WorldError: when a port is in use, is needed twice, or is above 65535; names the option to change.
         """
-        wanted = [(self.settings.broker_port, "the broker", "--broker-port")]
-        wanted += [(self.settings.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
-        users: dict[int, str] = {}
-        for port, who, option in wanted:
-            if (other := users.setdefault(port, who)) != who:
+        needed_ports = [(self.settings.broker_port, "the broker", "--broker-port")]
+        needed_ports += [
+            (self.settings.rest_port + number, f"worker-{number}'s REST", "--rest-port")
+            for number in range(worker_count)
+        ]
+        user_by_port: dict[int, str] = {}
+        for port, port_user, option in needed_ports:
+            if (other_user := user_by_port.setdefault(port, port_user)) != port_user:
                 raise WorldError(
-                    f"{who} needs port {port}, which is the port of {other}: choose another with {option}."
+                    f"{port_user} needs port {port}, which is the port of {other_user}: choose another with {option}."
                 )
             if port > 65535:
-                raise WorldError(f"{port} is not a port that {who} can use: choose a lower one with {option}.")
-            if not is_free(port):
-                raise WorldError(f"Port {port}, which {who} needs, is in use: choose another with {option}.")
+                raise WorldError(f"{port} is not a port that {port_user} can use: choose a lower one with {option}.")
+            if not is_port_free(port):
+                raise WorldError(f"Port {port}, which {port_user} needs, is in use: choose another with {option}.")
 
-    def check_data(self) -> None:
+    def check_data_folder_is_unused(self) -> None:
         """Check that no other broker uses the data folder. Without this check, this broker's failed start would be
         written to the logs of the other cluster.
 
         :raises WorldError: when another broker uses the data folder.
         :raises OSError: when the broker's lock file cannot be opened.
         """
-        lock = self.settings.data / "broker" / "lock"
-        if not lock.exists():
+        lock_path = self.settings.data_folder / "broker" / "lock"
+        if not lock_path.exists():
             return
-        with lock.open("rb") as file:
+        with lock_path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                data = self.settings.data
+                data_folder = self.settings.data_folder
                 raise WorldError(
-                    f"Another cluster uses the data folder {data}: stop it, or choose another with --data."
+                    f"Another cluster uses the data folder {data_folder}: stop it, or choose another with --data."
                 ) from error
 
     def start_broker(self) -> None:
         """Start the broker; returns when the broker accepts connections.
 
-        :raises WorldError: when the broker accepts no connections within ``_BROKER_READY_S``, or repeatedly ends right
-            after its start; the message contains the end of the broker's log.
+        :raises WorldError: when the broker accepts no connections within ``_BROKER_READY_TIMEOUT_S``, or repeatedly
+            ends right after its start; the message contains the end of the broker's log.
         """
-        self._broker = self._run_broker()
-        deadline = time.monotonic() + _BROKER_READY_S
+        self._broker = self._start_broker_process()
+        deadline = time.monotonic() + _BROKER_READY_TIMEOUT_S
         while not _accepts_connections(self.settings.broker_port):
             self.check_children()
             if time.monotonic() > deadline:
                 raise WorldError(
-                    f"The broker did not open its port within {_BROKER_READY_S:.0f} s.{self._broker_log_tail()}"
+                    f"The broker did not open its port within {_BROKER_READY_TIMEOUT_S:.0f} s.{self._broker_log_tail()}"
                 )
             time.sleep(0.05)
 
@@ -127,10 +131,14 @@ class Fleet:
         Does not wait until the worker is ready.
         """
         name = f"worker-{number}"
-        file = self._file(name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in self._properties(number, name).items()))
-        self.workers[number] = self._run(name, "worker", "-c", str(file))
+        settings_file = self._settings_file(name)
+        settings_file.parent.mkdir(parents=True, exist_ok=True)
+        settings_file.write_text(
+            "".join(
+                f"{key}={_escaped_property(value)}\n" for key, value in self._worker_properties(number, name).items()
+            )
+        )
+        self.workers[number] = self._start_process(name, "worker", "-c", str(settings_file))
         return self.workers[number]
 
     def is_ready(self, number: int) -> bool:
@@ -143,16 +151,18 @@ class Fleet:
         A worker that does not respond counts as one whose process is starting, unless the process has ended.
         """
         try:
-            answer = self._client.get(f"{self.settings.rest_url(number)}/health")
-            if answer.is_success:
+            response = self._http_client.get(f"{self.settings.rest_url(number)}/health")
+            if response.is_success:
                 return ""
-            message = str(answer.json()["message"])
+            message = str(response.json()["message"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             child = self.workers.get(number)
             if child is None:
                 return "its process has ended"
-            code = child.exit_code
-            return "its process is starting" if code is None else f"its process has ended ({_exit_cause(code)})"
+            exit_code = child.exit_code
+            return (
+                "its process is starting" if exit_code is None else f"its process has ended ({_exit_cause(exit_code)})"
+            )
         return "Spark is starting" if "task runtime" in message else message
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
@@ -164,18 +174,22 @@ class Fleet:
 
         :raises WorldError: when the broker repeatedly ended right after its start; it is not restarted then.
         """
-        if self._broker is not None and (code := self._broker.exit_code) is not None:
-            self._say(f"The broker ended unexpectedly ({_exit_cause(code)}); restarting it on the same port and data.")
-            self._quick_deaths = self._quick_deaths + 1 if self._broker.age_s < _START_FAILURE_WITHIN_S else 1
-            if self._quick_deaths >= _QUICK_DEATHS_MAX:
+        if self._broker is not None and (exit_code := self._broker.exit_code) is not None:
+            self._print_line(
+                f"The broker ended unexpectedly ({_exit_cause(exit_code)}); restarting it on the same port and data."
+            )
+            self._consecutive_broker_ends = (
+                self._consecutive_broker_ends + 1 if self._broker.age_s < _START_FAILURE_WITHIN_S else 1
+            )
+            if self._consecutive_broker_ends >= _CONSECUTIVE_BROKER_ENDS_MAX:
                 raise WorldError(f"The broker repeatedly ended right after its start.{self._broker_log_tail()}")
-            self._broker = self._run_broker()
-        ended = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
-        for number in ended:
+            self._broker = self._start_broker_process()
+        ended_children = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
+        for number in ended_children:
             del self.workers[number]
-        for child in ended.values():
+        for child in ended_children.values():
             self.ended_workers.append(child.name)
-            self._report_end(child)
+            self._report_worker_end(child)
 
     def has_members(self) -> bool:
         """Whether the group has a member. Also True while the broker does not respond.
@@ -184,7 +198,8 @@ class Fleet:
         """
         try:
             return (
-                asyncio.run(count_members(Address(HOST, self.settings.broker_port), GROUP, client_id="coterie-up")) > 0
+                asyncio.run(count_members(Address(HOST, self.settings.broker_port), GROUP_ID, client_id="coterie-up"))
+                > 0
             )
         except WorldError:
             return True
@@ -198,80 +213,87 @@ class Fleet:
 
         Processes that do not end in time are killed.
         """
-        self._children.end(list(self.workers.values()), grace_s=_WORKER_GRACE_S)
+        self._children.end_gracefully(list(self.workers.values()), grace_s=_WORKER_GRACE_S)
         self.workers.clear()
         if self._broker is not None:
-            self._children.end([self._broker], grace_s=_BROKER_GRACE_S)
+            self._children.end_gracefully([self._broker], grace_s=_BROKER_GRACE_S)
             self._broker = None
-        self._client.close()
+        self._http_client.close()
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _report_end(self, child: Child) -> None:
+    def _report_worker_end(self, child: Child) -> None:
         """Print how a worker ended and, after an unexpected end, the command that starts it again and its log."""
-        code = child.exit_code
-        assert code is not None, "the child has ended"
-        if code == 0:
-            self._say(f"{child.name} has ended with exit code 0.")
+        exit_code = child.exit_code
+        assert exit_code is not None, "the child has ended"
+        if exit_code == 0:
+            self._print_line(f"{child.name} has ended with exit code 0.")
             return
         # The log of a killed worker contains no reason.
-        why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
+        log_text = (
+            f"Its log is {child.log_path}." if exit_code < 0 else f"The end of {child.log_path}:\n{child.log_tail()}"
+        )
         advice = ""
         if self.workers:
             advice = (
-                f" Its jobs wait {self._delay_s:g} s for its return (not if it led the group), then other workers run"
-                f" them. To restart it: coterie worker -c {self._file(child.name)}"
+                f" Its jobs wait {self._rebalance_delay_s:g} s for its return (not if it led the group), then "
+                "other workers run"
+                f" them. To restart it: coterie worker -c {self._settings_file(child.name)}"
             )
-        self._say(f"{child.name} ended unexpectedly ({_exit_cause(code)}).{advice}\n{why}")
+        self._print_line(f"{child.name} ended unexpectedly ({_exit_cause(exit_code)}).{advice}\n{log_text}")
 
-    def _run_broker(self) -> Child:
+    def _start_broker_process(self) -> Child:
         """Start the broker's process; does not wait until the broker is ready."""
-        listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data / "broker")
-        delay_ms = str(self.settings.initial_delay_ms)
-        return self._run("broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms)
+        listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data_folder / "broker")
+        delay_ms = str(self.settings.initial_rebalance_delay_ms)
+        return self._start_process(
+            "broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms
+        )
 
-    def _run(self, name: str, *arguments: str) -> Child:
+    def _start_process(self, name: str, *arguments: str) -> Child:
         """Start ``coterie`` with ``arguments`` as the child ``name``."""
         # The temporary files that a killed child leaves are in the data folder, too.
-        temporary = self.settings.data / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
-        return self._children.start(name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary)})
+        temporary_folder = self.settings.data_folder / "tmp"
+        temporary_folder.mkdir(parents=True, exist_ok=True)
+        return self._children.start_python(
+            name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary_folder)}
+        )
 
     @property
-    def _delay_s(self) -> float:
+    def _rebalance_delay_s(self) -> float:
         """The workers' scheduled rebalance delay."""
         return int(self.settings.worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
-    def _file(self, name: str) -> Path:
+    def _settings_file(self, name: str) -> Path:
         """The path of the settings file of the worker ``name``."""
-        return self.settings.data / "workers" / f"{name}.properties"
+        return self.settings.data_folder / "workers" / f"{name}.properties"
 
     def _broker_log_tail(self) -> str:
         """The end of the broker's log, as the end of an error message."""
         assert self._broker is not None
-        return f" The end of {self._broker.log}:\n{self._broker.tail()}"
+        return f" The end of {self._broker.log_path}:\n{self._broker.log_tail()}"
 
-    def _properties(self, number: int, name: str) -> dict[str, str]:
+    def _worker_properties(self, number: int, name: str) -> dict[str, str]:
         """The settings of worker ``number``, named ``name``."""
         return {
             "bootstrap.servers": f"{HOST}:{self.settings.broker_port}",
-            "group.id": GROUP,
+            "group.id": GROUP_ID,
             "worker.name": name,
             "client.id": name,
             "listeners": self.settings.rest_url(number),
-            "config.storage.topic": f"{GROUP}-configs",
+            "config.storage.topic": f"{GROUP_ID}-configs",
             "config.storage.replication.factor": "1",
-            "offset.storage.topic": f"{GROUP}-offsets",
+            "offset.storage.topic": f"{GROUP_ID}-offsets",
             "offset.storage.replication.factor": "1",
-            "status.storage.topic": f"{GROUP}-status",
+            "status.storage.topic": f"{GROUP_ID}-status",
             "status.storage.replication.factor": "1",
-            "log.jvm.file": str(self.settings.data / "logs" / f"{name}.jvm.log"),
-            "checkpoint.location": str(self.settings.data / "checkpoints"),
+            "log.jvm.file": str(self.settings.data_folder / "logs" / f"{name}.jvm.log"),
+            "checkpoint.location": str(self.settings.data_folder / "checkpoints"),
             **self.settings.worker_settings,
         }
 
 
-def is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     """Whether a server could listen on ``port`` of 127.0.0.1 now."""
     try:
         socket.create_server((HOST, port)).close()
@@ -289,11 +311,11 @@ def _accepts_connections(port: int) -> bool:
     return True
 
 
-def _exit_cause(code: int) -> str:
-    """``code``, an exit code or a negative signal number, as text."""
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _exit_cause(exit_code: int) -> str:
+    """``exit_code``, an exit code or a negative signal number, as text."""
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
-def _escaped(value: str) -> str:
+def _escaped_property(value: str) -> str:
     """``value`` as written in a properties file."""
     return value.replace("\\", "\\\\")

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 
-def folder(text: str) -> Path:
+def parse_folder(text: str) -> Path:
     """Return the path of the folder named ``text``; the folder need not exist.
 
     :raises typer.BadParameter: when ``text`` is empty or blank, for example from an unset shell variable: an empty path

@@ -2,7 +2,7 @@
 
 import gc
 
-_THRESHOLDS = (20_000, 10, 10)
+_GC_THRESHOLDS = (20_000, 10, 10)
 """The arguments of ``gc.set_threshold``."""
 
 
@@ -13,4 +13,4 @@ def raise_gc_thresholds() -> None:
     the collector checks all these objects again and again while others are created. Each run takes a third of a second
     or longer, and meanwhile the process sends no heartbeat.
     """
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*_GC_THRESHOLDS)

@@ -14,17 +14,17 @@ import sys
 
 def main() -> None:
     """Read lines until the standard input ends, then kill the remaining groups. Ignore SIGINT, SIGTERM and SIGHUP."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    groups: set[int] = set()
+    for ignored_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored_signal, signal.SIG_IGN)
+    process_groups: set[int] = set()
     for line in sys.stdin:
         if line.startswith("+"):
-            groups.add(int(line[1:]))
+            process_groups.add(int(line[1:]))
         else:
-            groups.discard(int(line[1:]))
-    for group in groups:
+            process_groups.discard(int(line[1:]))
+    for process_group in process_groups:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+            os.killpg(process_group, signal.SIGKILL)
 
 
 if __name__ == "__main__":

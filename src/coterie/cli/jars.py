@@ -10,117 +10,122 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from coterie.config.worker import check_repository_url
-from coterie.spark.jar_fetch import fetch, has_pinned_digest
-from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_version_of, packages, session_settings
+from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jars import FoundJars, Jar, JarPackage, default_jar_folder, is_version_of, jar_packages, jar_settings
 
 
-def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
-    """Fetch those jars of the packages ``names`` that are missing or damaged in the folder ``to``; print the result.
+def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None, mirror: str) -> None:
+    """Fetch those jars of the packages ``package_names`` that are missing or damaged in the folder ``target_folder``;
+    print the result.
 
-    Without ``names`` these are the jars of all packages. ``to`` None is the default folder. ``mirror`` is the URL of a
-    Maven repository.
+    Without ``package_names`` these are the jars of all packages. ``target_folder`` None is the default folder.
+    ``mirror`` is the URL of a Maven repository.
 
     :raises typer.BadParameter: when ``mirror`` is not a URL of a repository, or a name is not that of a package.
-    :raises WorldError: when there is no default folder, or as described at :func:`coterie.spark.jar_fetch.fetch`.
+    :raises WorldError: when there is no default folder, or as described at :func:`coterie.spark.jar_fetch.fetch_jars`.
     """
     try:
         check_repository_url(mirror)
     except ValueError as error:
         raise typer.BadParameter(f"--mirror {error}") from None
-    folder = to or default_folder(os.environ)
-    jars = [jar for package in _named(names) for jar in package.jars]
-    lacking = [jar for jar in jars if not has_pinned_digest(jar, folder)]
-    if lacking:
-        size_bytes = sum(jar.size_bytes for jar in lacking)
-        typer.echo(f"Fetching {len(lacking)} jars, {size_bytes / 1e6:.1f} MB, into {folder}", err=True)
+    folder = target_folder or default_jar_folder(os.environ)
+    jars = [jar for package in _packages_named(package_names) for jar in package.jars]
+    missing_jars = [jar for jar in jars if not has_pinned_digest(jar, folder)]
+    if missing_jars:
+        size_bytes = sum(jar.size_bytes for jar in missing_jars)
+        typer.echo(f"Fetching {len(missing_jars)} jars, {size_bytes / 1e6:.1f} MB, into {folder}", err=True)
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress_columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*progress_columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("", total=size_bytes)
 
-            def show_progress(jar: Jar, count: int) -> None:
-                progress.update(bar, description=jar.file_name, advance=count)
+            def show_progress(jar: Jar, byte_count: int) -> None:
+                progress.update(bar, description=jar.file_name, advance=byte_count)
 
-            fetch(lacking, folder, mirror=mirror, on_bytes=show_progress)
+            fetch_jars(missing_jars, folder, repository_url=mirror, on_bytes=show_progress)
     typer.echo(
-        f"{len(jars)} jars are in {folder} ({len(lacking)} of them new); workers that start from now on use them"
+        f"{len(jars)} jars are in {folder} ({len(missing_jars)} of them new); workers that start from now on use them"
     )
 
 
-def show(folder: Path | None) -> None:
+def print_jars(folder: Path | None) -> None:
     """Print each pinned jar's state in ``folder`` (None: the default folder) and its coordinates; then the other jars.
 
     A folder that does not exist counts as empty.
 
     :raises WorldError: when the folder cannot be read, or there is no default folder.
     """
-    folder = folder or default_folder(os.environ)
-    found = FoundJars.in_folder(folder)
+    folder = folder or default_jar_folder(os.environ)
+    found_jars = FoundJars.in_folder(folder)
     typer.echo(f"The jars in {folder}:")
-    for package in packages().values():
-        typer.echo(f"{package.name}: {package.serves}")
+    for package in jar_packages().values():
+        typer.echo(f"{package.name}: {package.needed_for}")
         for jar in package.jars:
-            typer.echo(f"    {_state(jar, folder, found):<8} {jar.coordinates}")
-    pinned = [jar for package in packages().values() for jar in package.jars]
-    for path in found.used:
-        if not any(is_version_of(jar, path) for jar in pinned):
+            typer.echo(f"    {_jar_state_text(jar, folder, found_jars):<8} {jar.coordinates}")
+    pinned_jars = [jar for package in jar_packages().values() for jar in package.jars]
+    for path in found_jars.used:
+        if not any(is_version_of(jar, path) for jar in pinned_jars):
             typer.echo(f"{path.name} is an additional jar in the folder; workers use it")
-    for path in found.unused:
+    for path in found_jars.unused:
         typer.echo(f"{path.name} is not used: the folder also has the version that Coterie was tested with")
-    lacking = [name for name, package in packages().items() if not found.has(package)]
-    if lacking:
-        typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(lacking)}")
+    missing_packages = [name for name, package in jar_packages().items() if not found_jars.has_package(package)]
+    if missing_packages:
+        typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(missing_packages)}")
 
 
-def archive(folder: Path | None) -> None:
+def archive_classes(folder: Path | None) -> None:
     """Write the archive of classes for workers that use the jars in ``folder``, unless the archive exists.
 
     ``folder`` None is the default folder of jars.
 
     :raises WorldError: when there is no default folder or no suitable Java, the folder cannot be read, or as described
-        at :func:`coterie.spark.warmup.write_archive`.
+        at :func:`coterie.spark.warmup.write_class_archive`.
     """
     from coterie.spark.class_archive import archive_path
     from coterie.spark.java import find_java_home
-    from coterie.spark.session import settings_for
+    from coterie.spark.session import make_spark_settings
     from coterie.spark.settings import SparkConfig
-    from coterie.spark.warmup import write_archive
+    from coterie.spark.warmup import write_class_archive
 
-    jars = session_settings(folder or default_folder(os.environ), {})
-    with tempfile.TemporaryDirectory(prefix="coterie-archive-") as name:
-        scratch = Path(name)
-        path = archive_path(find_java_home(scratch, os.environ), settings_for(jars, scratch), os.environ)
+    jars = jar_settings(folder or default_jar_folder(os.environ), {})
+    with tempfile.TemporaryDirectory(prefix="coterie-archive-") as scratch_folder_name:
+        scratch_folder = Path(scratch_folder_name)
+        settings = make_spark_settings(jars, scratch_folder)
+        path = archive_path(find_java_home(scratch_folder, os.environ), settings, os.environ)
         if path.exists():
             typer.echo(f"{path} exists already; workers use it")
             return
         typer.echo("Starting Spark once to write an archive of its classes; this takes about a minute ...", err=True)
-        write_archive(
+        write_class_archive(
             SparkConfig(
-                checkpoint_location=scratch / "checkpoints", scratch=scratch, log_file=scratch / "log", settings=jars
+                checkpoint_location=scratch_folder / "checkpoints",
+                scratch_folder=scratch_folder,
+                jvm_log_file=scratch_folder / "log",
+                user_settings=jars,
             )
         )
     size_bytes = path.stat().st_size
     typer.echo(f"{path} is written ({size_bytes / 1e6:.0f} MB); workers that start from now on use it")
 
 
-def _state(jar: Jar, folder: Path, found: FoundJars) -> str:
-    """The state of ``jar`` in ``folder`` as text: there, damaged, missing, or another version is used instead."""
+def _jar_state_text(jar: Jar, folder: Path, found_jars: FoundJars) -> str:
+    """The state of ``jar`` in ``folder`` as text: present, damaged, missing, or another version is used instead."""
     match has_pinned_digest(jar, folder):
         case True:
-            return "there"
+            return "present"
         case False:
             return "damaged (its SHA-256 is not the pinned one)"
         case None:
-            others = [path.name for path in found.used if is_version_of(jar, path)]
-            return f"{', '.join(others)} instead of" if others else "missing"
+            other_versions = [path.name for path in found_jars.used if is_version_of(jar, path)]
+            return f"{', '.join(other_versions)} instead of" if other_versions else "missing"
 
 
-def _named(names: Sequence[str]) -> list[Package]:
-    """Return the packages called ``names``; all packages if there are no names.
+def _packages_named(package_names: Sequence[str]) -> list[JarPackage]:
+    """Return the packages with these names; all packages if ``package_names`` is empty.
 
     :raises typer.BadParameter: when a name is not the name of a package.
     """
-    for name in names:
-        if name not in packages():
-            raise typer.BadParameter(f"there is no package {name}; the packages are {', '.join(packages())}")
-    return [package for name, package in packages().items() if not names or name in names]
+    for name in package_names:
+        if name not in jar_packages():
+            raise typer.BadParameter(f"there is no package {name}; the packages are {', '.join(jar_packages())}")
+    return [package for name, package in jar_packages().items() if not package_names or name in package_names]

@@ -4,5 +4,5 @@ from typing import Annotated
 
 import typer
 
-Url = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
+UrlOption = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
 DEFAULT_URL = "http://127.0.0.1:8083"

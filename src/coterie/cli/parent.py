@@ -9,11 +9,11 @@ import os
 import signal
 import threading
 
-PIPE_VARIABLE = "COTERIE_PARENT_PIPE"
+PIPE_DESCRIPTOR_VARIABLE = "COTERIE_PARENT_PIPE"
 """The environment variable with the descriptor of the pipe that a child watches."""
 
 
-_pipe: list[str] = []
+_watched_pipe_descriptor: list[str] = []
 """The descriptor of the pipe that this process watches, as the only element; empty if there is no pipe."""
 
 
@@ -22,25 +22,27 @@ def exit_with_parent() -> None:
 
     Call this before anything slow is imported.
     """
-    descriptor = os.environ.pop(PIPE_VARIABLE, None)
+    descriptor = os.environ.pop(PIPE_DESCRIPTOR_VARIABLE, None)
     if descriptor is not None:
-        _pipe.append(descriptor)
-        threading.Thread(target=_watch, args=(int(descriptor),), name="parent", daemon=True).start()
+        _watched_pipe_descriptor.append(descriptor)
+        threading.Thread(
+            target=_kill_group_when_pipe_closes, args=(int(descriptor),), name="parent", daemon=True
+        ).start()
 
 
-def inherited_environment() -> dict[str, str]:
+def environment_for_exec() -> dict[str, str]:
     """The environment variables with which this process must replace itself (``exec``), so that the new process watches
     the parent's pipe too. Empty if this process watches no pipe.
 
     This makes the pipe's descriptor inheritable.
     """
-    if not _pipe:
+    if not _watched_pipe_descriptor:
         return {}
-    os.set_inheritable(int(_pipe[0]), True)
-    return {PIPE_VARIABLE: _pipe[0]}
+    os.set_inheritable(int(_watched_pipe_descriptor[0]), True)
+    return {PIPE_DESCRIPTOR_VARIABLE: _watched_pipe_descriptor[0]}
 
 
-def _watch(descriptor: int) -> None:
+def _kill_group_when_pipe_closes(descriptor: int) -> None:
     """Wait until the pipe closes, then kill this process's group with SIGKILL; does not return."""
     os.set_inheritable(descriptor, False)
     while os.read(descriptor, 1):

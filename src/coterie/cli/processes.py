@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from coterie.cli import guard
-from coterie.cli.parent import PIPE_VARIABLE
+from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 
 _TAIL_LINES = 15
 """The number of lines that :meth:`Child.tail` returns at most."""
@@ -27,13 +27,13 @@ class Child:
     """One child process, the leader of its own process group, with a log file for its output."""
 
     def __init__(
-        self, name: str, process: "subprocess.Popen[bytes]", log: Path, *, before_reaping: Callable[[int], None]
+        self, name: str, process: "subprocess.Popen[bytes]", log_path: Path, *, before_reaping: Callable[[int], None]
     ) -> None:
         """``before_reaping`` is called with the group's number after the group was killed and before the process is
         reaped. No other group can have this number yet."""
         self.name = name
-        self.log = log
-        self._started_at = time.monotonic()
+        self.log_path = log_path
+        self._started_at_s = time.monotonic()
         self._process = process
         self._before_reaping = before_reaping
 
@@ -51,10 +51,10 @@ class Child:
         if self._process.returncode is not None:
             return self._process.returncode
         # WNOWAIT: check without reaping, so that the rest of the group can still receive a signal.
-        seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if seen is None:
+        ended_process = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended_process is None:
             return None
-        return self._end_group()
+        return self._kill_group_and_reap()
 
     @property
     def is_running(self) -> bool:
@@ -64,7 +64,7 @@ class Child:
     @property
     def age_s(self) -> float:
         """Seconds since the process was started, also after its end."""
-        return time.monotonic() - self._started_at
+        return time.monotonic() - self._started_at_s
 
     def terminate(self) -> None:
         """Send SIGTERM to the process itself, which ends the others of its group."""
@@ -87,7 +87,7 @@ class Child:
         Other processes of the group may end a moment later.
         """
         if self.is_running:
-            self._end_group()
+            self._kill_group_and_reap()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the process has ended, for ``timeout_s`` at most; returns whether it has ended."""
@@ -98,31 +98,31 @@ class Child:
             time.sleep(0.02)
         return True
 
-    def tail(self) -> str:
+    def log_tail(self) -> str:
         """The last lines of the log; empty if there is no log."""
-        if not self.log.exists():
+        if not self.log_path.exists():
             return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
-    def _end_group(self) -> int:
+    def _kill_group_and_reap(self) -> int:
         """Kill the whole group, reap the process, and return its exit code."""
         self._signal_group(signal.SIGKILL)
         self._before_reaping(self.pid)
         return self._process.wait()
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def _signal_group(self, signal_number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal_number)
 
 
 class Children:
     """All children of this process, and the guard; as a context manager this ends the children on exit."""
 
-    def __init__(self, logs: Path) -> None:
-        """``logs`` is the folder of the children's log files."""
-        self._logs = logs
-        self._all: list[Child] = []
-        self._read_end, self._write_end = os.pipe()
+    def __init__(self, log_folder: Path) -> None:
+        """``log_folder`` is the folder of the children's log files."""
+        self._log_folder = log_folder
+        self._children: list[Child] = []
+        self._pipe_read_end, self._pipe_write_end = os.pipe()
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(guard.__file__))],
             stdin=subprocess.PIPE,
@@ -139,29 +139,36 @@ class Children:
     ) -> None:
         self.close()
 
-    def start(self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Child:
+    def start_python(
+        self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> Child:
         """Start ``python`` with ``arguments`` as a child; its output is appended to ``<logs>/<name>.log``.
 
         ``environment`` is added to the variables of this process.
         """
-        self._logs.mkdir(parents=True, exist_ok=True)
-        log = self._logs / f"{name}.log"
-        with log.open("ab") as output:
+        self._log_folder.mkdir(parents=True, exist_ok=True)
+        log_path = self._log_folder / f"{name}.log"
+        with log_path.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {}), PIPE_VARIABLE: str(self._read_end), "PYTHONUNBUFFERED": "1"},
-                pass_fds=(self._read_end,),
+                env={
+                    **os.environ,
+                    **(environment or {}),
+                    PIPE_DESCRIPTOR_VARIABLE: str(self._pipe_read_end),
+                    "PYTHONUNBUFFERED": "1",
+                },
+                pass_fds=(self._pipe_read_end,),
                 process_group=0,
             )
-        child = Child(name, process, log, before_reaping=lambda group: self._tell_guard(f"-{group}"))
-        self._all.append(child)
-        self._tell_guard(f"+{child.pid}")
+        child = Child(name, process, log_path, before_reaping=lambda group: self._send_to_guard(f"-{group}"))
+        self._children.append(child)
+        self._send_to_guard(f"+{child.pid}")
         return child
 
-    def end(self, children: Sequence[Child], *, grace_s: float) -> None:
+    def end_gracefully(self, children: Sequence[Child], *, grace_s: float) -> None:
         """Send SIGTERM to each of ``children``, and SIGKILL to the groups of those that run ``grace_s`` later.
 
         Returns when all have ended.
@@ -173,8 +180,8 @@ class Children:
             time.sleep(0.02)
         for child in children:
             child.kill()
-            if child in self._all:
-                self._all.remove(child)
+            if child in self._children:
+                self._children.remove(child)
 
     def close(self) -> None:
         """Kill the remaining children at once, and end the guard.
@@ -182,9 +189,9 @@ class Children:
         A second Ctrl-C does not prevent this: the pipe closes in any case, which ends the children.
         """
         try:
-            self.end(list(self._all), grace_s=0.0)
+            self.end_gracefully(list(self._children), grace_s=0.0)
         finally:
-            for descriptor in (self._read_end, self._write_end):
+            for descriptor in (self._pipe_read_end, self._pipe_write_end):
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
             if self._guard.stdin is not None:
@@ -192,7 +199,7 @@ class Children:
                     self._guard.stdin.close()
             self._guard.wait()
 
-    def _tell_guard(self, line: str) -> None:
+    def _send_to_guard(self, line: str) -> None:
         """Send ``line``, ``+<group>`` or ``-<group>``, to the guard; do nothing if the guard has ended."""
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):

@@ -6,7 +6,7 @@ from coterie.nouns.errors import WorldError
 from coterie.rest import error_body
 
 
-def open_client() -> httpx.Client:
+def open_http_client() -> httpx.Client:
     """Open a client for requests to any worker; the caller closes the client."""
     # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
     return httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False)
@@ -18,7 +18,7 @@ def send_request(url: str, method: str, path: str, *, body: object = None) -> ht
     :raises WorldError: when no worker responds or ``url`` is not valid, or with the message of an error response.
     """
     try:
-        with open_client() as client:
+        with open_http_client() as client:
             response = client.request(method, url.rstrip("/") + path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(unreachable_message(url, error)) from error

@@ -5,17 +5,17 @@ import logging
 import typer
 
 
-def complain(*sentences: str) -> None:
-    """Print each of ``sentences`` to standard error, on a line that begins with "coterie: "."""
-    for sentence in sentences:
-        typer.echo(f"coterie: {sentence}", err=True)
+def print_errors(*messages: str) -> None:
+    """Print each of ``messages`` to standard error, on a line that begins with "coterie: "."""
+    for message in messages:
+        typer.echo(f"coterie: {message}", err=True)
 
 
 def log_to_stderr(level: str) -> None:
     """Send log messages of ``level`` and above to standard error, without known noise of libraries."""
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    for chatty in ("httpx", "httpcore", "py4j", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for logger_name in ("httpx", "httpcore", "py4j", "uvicorn"):
+        logging.getLogger(logger_name).setLevel(logging.WARNING)
     # A peer may close its side right after the TLS handshake. asyncio's streams set their TLS flag only after that turn
     # of the loop, and so warn of their own return value. The connection is closed correctly all the same.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())

@@ -10,20 +10,21 @@ from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 
 
-def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
+def run_cluster(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
     """Run a broker and ``workers`` workers until Ctrl-C; then end them and return the exit code 0.
 
     :raises WorldError: when a port or the data folder cannot be used, the broker does not start, or all workers have
         ended and the group has no other member.
     """
-    settings = FleetSettings(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
+    settings = FleetSettings(data_folder=data.absolute(), broker_port=broker_port, rest_port=rest_port)
     try:
-        with Children(settings.data / "logs") as children:
-            fleet = Fleet(settings, children, say=typer.echo)
+        with Children(settings.data_folder / "logs") as children:
+            fleet = Fleet(settings, children, print_line=typer.echo)
             fleet.check_ports(workers)
-            fleet.check_data()
+            fleet.check_data_folder_is_unused()
             typer.echo(
-                f"Starting the broker and {workers} workers; data in {settings.data}, logs in {settings.data / 'logs'}"
+                f"Starting the broker and {workers} workers; data in {settings.data_folder}, logs in "
+                f"{settings.data_folder / 'logs'}"
             )
             fleet.start_broker()
             typer.echo(f"The broker is up at 127.0.0.1:{broker_port}")
@@ -31,14 +32,16 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
                 for number in range(workers):
                     fleet.start_worker(number)
                 _run_until_group_is_empty(fleet)
-                raise WorldError("No worker is left.")
+                raise WorldError(
+                    f"All workers of the group have ended; their logs are in {settings.data_folder / 'logs'}."
+                )
             finally:
                 typer.echo("Stopping: the workers finish their batches, then the broker ends")
                 fleet.close()
     except KeyboardInterrupt:
         return 0
     except OSError as error:
-        raise WorldError(f"The data folder {settings.data} cannot be used: {error.strerror}.") from error
+        raise WorldError(f"The data folder {settings.data_folder} cannot be used: {error.strerror}.") from error
 
 
 def _run_until_group_is_empty(fleet: Fleet) -> None:
@@ -46,14 +49,14 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
 
     :raises WorldError: when the broker repeatedly ends right after its start.
     """
-    starting = set(fleet.workers)
+    starting_numbers = set(fleet.workers)
     while fleet.workers:
         fleet.check_children()
-        for number in sorted(starting & fleet.workers.keys()):
+        for number in sorted(starting_numbers & fleet.workers.keys()):
             if fleet.is_ready(number):
-                starting.discard(number)
+                starting_numbers.discard(number)
                 typer.echo(f"worker-{number} is up at {fleet.settings.rest_url(number)}")
-                if not starting:
+                if not starting_numbers:
                     typer.echo("All workers are up. Ctrl-C stops everything.")
         time.sleep(0.2)
     if fleet.has_members():

@@ -8,6 +8,9 @@ the setting.
 # -- a worker (`config.worker`) ----------------------------------------------------------------------------------------
 
 SESSION_TIMEOUT_MS = 10_000
+CONNECTION_GRACE_MS = 2_000
+ASSIGNOR = "cooperative"
+"""The name of Coterie's own assignor of connect groups."""
 HEARTBEAT_INTERVAL_MS = 3_000
 REBALANCE_HEARTBEAT_INTERVAL_MS = 200
 REBALANCE_TIMEOUT_MS = 60_000

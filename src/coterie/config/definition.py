@@ -52,7 +52,7 @@ class Secret:
         return "[hidden]"
 
 
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret
+ConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret
 """The parsed value of a key, by the key's type: a LIST is a tuple, a PASSWORD a :class:`Secret`; STRING and CLASS stay
 text."""
 
@@ -60,7 +60,7 @@ Validator = Callable[[str], str | None]
 """Checks a value that is present, of the right type and trimmed. Returns one sentence when the value is invalid, else
 None."""
 
-_BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+_INTEGER_BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
 """The number of bits of the whole-number types."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 """A whole number of at most 40 digits: more than any valid number has, and far below 4,300 digits, Python's limit for
@@ -70,15 +70,15 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
     """One key of a config, with the fields of Connect's ConfigDef. A key without a ``default`` is required unless it is
-    ``optional``. The fields from ``group`` to ``dependents`` are for forms; a key that is in no form has the defaults
-    of these fields."""
+    ``is_optional``. The fields from ``group`` to ``dependents`` are for forms; a key that is in no form has the
+    defaults of these fields."""
 
     name: str
     type: Type
     documentation: str
     default: str | None = None
     """The text of the default; None: there is none."""
-    optional: bool = False
+    is_optional: bool = False
     importance: Importance = Importance.MEDIUM
     validator: Validator | None = None
     """The check of a value of the right type; None: every such value is valid."""
@@ -90,7 +90,7 @@ class ConfigKey:
     display_name: str = ""
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
-    """The keys whose values may be valid or invalid depending on this key's value."""
+    """The keys whose validity may change when this key's value changes."""
     normalizer: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
     its own canonical text."""
@@ -99,9 +99,9 @@ class ConfigKey:
     password, as a URL may."""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Whether a config must contain the key."""
-        return self.default is None and not self.optional
+        return self.default is None and not self.is_optional
 
     @property
     def recommended_values(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class ConfigKey:
         text alone, without a request to any server. An invalid value is only trimmed, except that the items of a LIST
         are always normalized."""
         if self.type is Type.LIST:
-            return ",".join(as_list(value))
+            return ",".join(split_list(value))
         if self.normalizer is None or self.error(value) is not None:
             return value.strip()
         return self.normalizer(value.strip())
@@ -122,11 +122,11 @@ class ConfigKey:
         """An error message when ``value`` is not valid for this key, else None. ``value`` None means that the config
         does not contain the key and that it has no default."""
         if value is None:
-            missing = f'Missing required configuration "{self.name}" which has no default value.'
-            return missing if self.required else None
-        sentence = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
-        shown = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
-        return None if sentence is None else f"Invalid value {shown} for configuration {self.name}: {sentence}"
+            missing_error = f'Missing required configuration "{self.name}" which has no default value.'
+            return missing_error if self.is_required else None
+        reason = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
+        shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
+        return None if reason is None else f"Invalid value {shown_value} for configuration {self.name}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,63 +150,64 @@ class ConfigDef:
         raise KeyError(name)
 
     def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """The errors of ``config`` by key, for the keys of this definition; valid keys are missing. Keys of ``config``
+        """The error messages about ``config``, by key. A key without errors is not in the result. Keys of ``config``
         that are not in this definition are ignored."""
-        found = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
-        return {name: [sentence] for name, sentence in found.items() if sentence is not None}
+        error_by_name = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
+        return {name: [message] for name, message in error_by_name.items() if message is not None}
 
-    def value(self, config: Mapping[str, str], name: str) -> str | None:
-        """The text of key ``name`` in ``config``, or the key's default, which may be None.
+    def value_text(self, config: Mapping[str, str], name: str) -> str | None:
+        """The text of key ``name`` in ``config``, unparsed and unchecked, or the key's default. None when the config
+        does not contain the key and the key has no default.
 
         :raises KeyError: when no key has this name.
         """
         return config.get(name, self[name].default)
 
-    def find(self, config: Mapping[str, str], name: str, type_: type[T]) -> T | None:
-        """The value of key ``name`` in ``config``, or the key's default, as a ``type_``; None for an optional key that
-        is not set.
+    def optional_value(self, config: Mapping[str, str], name: str, type_: type[T]) -> T | None:
+        """The parsed value of key ``name`` in ``config``, or of the key's default, as a ``type_``; None when an
+        optional key is not set.
 
         :raises ConfigError: when the value is not valid, or a required value is missing.
         :raises KeyError: when no key has this name.
         """
-        key, text = self[name], self.value(config, name)
-        if (sentence := key.error(text)) is not None:
-            raise ConfigError({name: [sentence]})
+        key, text = self[name], self.value_text(config, name)
+        if (message := key.error(text)) is not None:
+            raise ConfigError({name: [message]})
         if text is None:
             return None
         value = parse_value(key.type, text)
         assert isinstance(value, type_), f"{name} is of type {key.type}"
         return value
 
-    def read(self, config: Mapping[str, str], name: str, type_: type[T]) -> T:
-        """The value of key ``name``, like :meth:`find`, for a key that always has a value because it is required or has
-        a default.
+    def required_value(self, config: Mapping[str, str], name: str, type_: type[T]) -> T:
+        """The parsed value of key ``name`` like :meth:`optional_value`, for a key that always has a value because it is
+        required or has a default.
 
         :raises ConfigError: when the value is not valid or missing.
         :raises KeyError: when no key has this name.
         """
-        value = self.find(config, name, type_)
+        value = self.optional_value(config, name, type_)
         assert value is not None, f"{name} is optional"
         return value
 
 
 def type_error(type_: Type, value: str) -> str | None:
-    """One sentence when ``value`` is not of ``type_``, else None."""
+    """One sentence when the text ``value`` cannot be parsed as ``type_``, else None."""
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
-            bound = 1 << (_BITS[type_] - 1)
+            bound = 1 << (_INTEGER_BITS[type_] - 1)
             # int() alone would also accept 1_000, and digits of any script.
-            is_one = _WHOLE_NUMBER.fullmatch(value.strip()) and -bound <= int(value) < bound
-            return None if is_one else "Not a number of type " + type_.value
+            is_valid = _WHOLE_NUMBER.fullmatch(value.strip()) and -bound <= int(value) < bound
+            return None if is_valid else "Not a number of type " + type_.value
         case Type.DOUBLE:
-            return None if _parses(float, value) else "Not a number of type DOUBLE"
+            return None if _is_convertible(float, value) else "Not a number of type DOUBLE"
         case Type.BOOLEAN:
             return None if value.strip().lower() in ("true", "false") else "Expected value to be either true or false"
         case Type.STRING | Type.LIST | Type.CLASS | Type.PASSWORD:
             return None
 
 
-def parse_value(type_: Type, text: str) -> Value:
+def parse_value(type_: Type, text: str) -> ConfigValue:
     """``text`` as a value of ``type_``. The caller has checked ``text`` with :func:`type_error`.
 
     :raises ValueError: when ``type_`` is a type of numbers and ``text`` is not a number.
@@ -219,14 +220,14 @@ def parse_value(type_: Type, text: str) -> Value:
         case Type.BOOLEAN:
             return text.strip().lower() == "true"
         case Type.LIST:
-            return tuple(as_list(text))
+            return tuple(split_list(text))
         case Type.PASSWORD:
             return Secret(text)
         case Type.STRING | Type.CLASS:
             return text.strip()
 
 
-def as_list(value: str) -> list[str]:
+def split_list(value: str) -> list[str]:
     """The items of a LIST value: the texts between commas, trimmed. A blank value has no items; an item may be
     empty."""
     return [item.strip() for item in value.split(",")] if value.strip() else []
@@ -236,12 +237,12 @@ def as_list(value: str) -> list[str]:
 
 
 def at_least(minimum: int) -> Validator:
-    """A check that accepts numbers from ``minimum`` on."""
+    """A validator that accepts numbers from ``minimum`` on."""
     return lambda value: None if float(value) >= minimum else f"Value must be at least {minimum}"
 
 
 def between(minimum: int, maximum: int) -> Validator:
-    """A check that accepts numbers from ``minimum`` to ``maximum``, both included."""
+    """A validator that accepts numbers from ``minimum`` to ``maximum``, both included."""
     return lambda value: (
         at_least(minimum)(value) or (None if float(value) <= maximum else f"Value must be no more than {maximum}")
     )
@@ -249,30 +250,30 @@ def between(minimum: int, maximum: int) -> Validator:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A check that accepts only ``values``; forms recommend the same values."""
+    """A validator that accepts only ``values``; forms recommend the same values."""
 
     values: tuple[str, ...]
-    refusal: str
+    error_prefix: str
     """The beginning of the error message, before the list of the values."""
 
     def __call__(self, value: str) -> str | None:
-        return None if value in self.values else f"{self.refusal}: {', '.join(self.values)}"
+        return None if value in self.values else f"{self.error_prefix}: {', '.join(self.values)}"
 
 
-def one_of(values: Iterable[str], refusal: str = "String must be one of") -> OneOf:
-    """A check that accepts only ``values``. An error message is ``refusal`` and the list of the values."""
-    return OneOf(tuple(sorted(values)), refusal)
+def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -> OneOf:
+    """A validator that accepts only ``values``. An error message is ``error_prefix``, a colon and the sorted values."""
+    return OneOf(tuple(sorted(values)), error_prefix)
 
 
 def not_blank(value: str) -> str | None:
-    """A check that accepts every text that is not blank."""
+    """A validator that accepts every text that is not blank."""
     return None if value.strip() else "String must be non-empty"
 
 
-def _parses(number: Callable[[str], object], value: str) -> bool:
-    """Whether ``number`` can convert ``value``."""
+def _is_convertible(convert: Callable[[str], object], value: str) -> bool:
+    """Whether ``convert`` accepts ``value`` without a ValueError."""
     try:
-        number(value)
+        convert(value)
     except ValueError:
         return False
     return True

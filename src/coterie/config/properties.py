@@ -9,21 +9,21 @@ from coterie.nouns.errors import ConfigError
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_properties(text: str) -> dict[str, str]:
     """Return the keys and values of a properties file; of a repeated key the last value counts, as in Java.
 
-    :raises ConfigError: for a `\\u` that four hexadecimal digits do not follow; its key is ``line <number>``.
+    :raises ConfigError: for a `\\u` that four hexadecimal digits do not follow; its key is ``line_number <number>``.
     """
-    found: dict[str, str] = {}
-    line = 1
+    values: dict[str, str] = {}
+    line_number = 1
     try:
         for element in javaproperties.parse(text):
             if isinstance(element, javaproperties.KeyValue):
-                found[_without_lone_surrogates(element.key)] = _without_lone_surrogates(element.value)
-            line += len(_LINE_END.findall(element.source))
+                values[_without_lone_surrogates(element.key)] = _without_lone_surrogates(element.value)
+            line_number += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
-        raise ConfigError({f"line {line}": [f"{error}; four hexadecimal digits must follow \\u"]}) from None
-    return found
+        raise ConfigError({f"line {line_number}": [f"{error}; four hexadecimal digits must follow \\u"]}) from None
+    return values
 
 
 def _without_lone_surrogates(text: str) -> str:

@@ -23,11 +23,11 @@ from typing import Any, Self
 
 from coterie.nouns.errors import ConfigError
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The values of ``security.protocol``."""
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """The values of ``sasl.mechanism``."""
-KEYS = frozenset(
+SECURITY_KEYS = frozenset(
     {
         "security.protocol",
         "sasl.mechanism",
@@ -46,7 +46,7 @@ KEYS = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-"""The keys that are read here."""
+"""The config keys that :class:`KafkaSecurity` is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class KafkaSecurity:
     default is a plaintext connection."""
 
     protocol: str = "PLAINTEXT"
-    """One of :data:`PROTOCOLS`."""
+    """One of :data:`SECURITY_PROTOCOLS`."""
     mechanism: str = ""
     """The SASL mechanism; empty without SASL."""
     username: str = ""
@@ -91,11 +91,14 @@ class KafkaSecurity:
 
 
 class _SecurityParser:
-    """Parses the keys once. It collects the errors of all keys, and raises them together at the end."""
+    """Parses the security keys of one worker file. It collects the errors of all keys, and raises them together at the
+    end."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._given = {key: value.strip() for key, value in properties.items() if key in KEYS and value.strip()}
-        self._algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+        self._set_values = {
+            key: value.strip() for key, value in properties.items() if key in SECURITY_KEYS and value.strip()
+        }
+        self._endpoint_identification = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
         self._errors: dict[str, list[str]] = {}
 
     def parse(self) -> dict[str, Any]:
@@ -103,106 +106,119 @@ class _SecurityParser:
 
         :raises ConfigError: lists each invalid or missing key, with the reason.
         """
-        protocol = self._given.get("security.protocol", "PLAINTEXT").upper()
-        if protocol not in PROTOCOLS:
-            self._refuse("security.protocol", f"must be one of {', '.join(PROTOCOLS)}")
-        if self._algorithm not in ("https", "", "none"):
-            self._refuse(
+        protocol = self._set_values.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in SECURITY_PROTOCOLS:
+            self._record_invalid("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}")
+        if self._endpoint_identification not in ("https", "", "none"):
+            self._record_invalid(
                 "ssl.endpoint.identification.algorithm", "must be https, or empty or none to check no host name"
             )
-        found: dict[str, Any] = {"protocol": protocol, "verifies_hostname": self._algorithm == "https"}
+        fields: dict[str, Any] = {"protocol": protocol, "verifies_hostname": self._endpoint_identification == "https"}
         if protocol.startswith("SASL"):
-            found |= self._sasl()
+            fields |= self._sasl_fields()
         if protocol.endswith("SSL"):
-            found |= self._tls()
+            fields |= self._tls_fields()
         if self._errors:
             raise ConfigError(self._errors)
-        return found
+        return fields
 
-    def _sasl(self) -> dict[str, Any]:
+    def _sasl_fields(self) -> dict[str, Any]:
         """The fields for SASL; errors are recorded."""
-        key = "sasl.mechanisms" if "sasl.mechanism" not in self._given else "sasl.mechanism"
-        mechanism = self._given.get(key, "GSSAPI").upper()
-        if mechanism not in MECHANISMS:
-            self._refuse("sasl.mechanism", f"must be one of {', '.join(MECHANISMS)}", shown=mechanism)
-        username, password = self._given.get("sasl.username"), self._given.get("sasl.password")
-        if "sasl.jaas.config" in self._given and not (username or password):
-            username, password = self._jaas(mechanism)
+        key = "sasl.mechanisms" if "sasl.mechanism" not in self._set_values else "sasl.mechanism"
+        mechanism = self._set_values.get(key, "GSSAPI").upper()
+        if mechanism not in SASL_MECHANISMS:
+            self._record_invalid(
+                "sasl.mechanism", f"must be one of {', '.join(SASL_MECHANISMS)}", shown_value=mechanism
+            )
+        username, password = self._set_values.get("sasl.username"), self._set_values.get("sasl.password")
+        if "sasl.jaas.config" in self._set_values and not (username or password):
+            username, password = self._jaas_credentials(mechanism)
         elif not (username and password):
-            self._missing("sasl.username", "sasl.password", why=f"with security.protocol {self._protocol()}")
+            self._record_missing(
+                "sasl.username", "sasl.password", reason=f"with security.protocol {self._security_protocol()}"
+            )
         return {"mechanism": mechanism, "username": username or "", "password": password or ""}
 
-    def _jaas(self, mechanism: str) -> tuple[str | None, str | None]:
-        """User and password of ``…LoginModule required username="…" password="…";``. If the text is invalid, an error
-        is recorded and both are None."""
-        found = _JAAS.fullmatch(self._given["sasl.jaas.config"])
-        options = dict(_JAAS_OPTION.findall(found["options"])) if found else {}
-        module = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
-        if found is None or found["module"].rpartition(".")[2] != module or not {"username", "password"} <= {*options}:
+    def _jaas_credentials(self, mechanism: str) -> tuple[str | None, str | None]:
+        """User and password in ``sasl.jaas.config``, a text ``…LoginModule required username="…" password="…";`` for
+        the SASL ``mechanism``. If the text is invalid, an error is recorded and both are None."""
+        match_ = _JAAS_PATTERN.fullmatch(self._set_values["sasl.jaas.config"])
+        options = dict(_JAAS_OPTION_PATTERN.findall(match_["options"])) if match_ else {}
+        module_name = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
+        if (
+            match_ is None
+            or match_["module"].rpartition(".")[2] != module_name
+            or not {"username", "password"} <= {*options}
+        ):
             # The value is hidden because it contains the password.
             self._errors["sasl.jaas.config"] = [
                 "Invalid value [hidden] for configuration sasl.jaas.config: must be "
-                f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module} "
+                f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module_name} "
                 'required username="…" password="…";'
             ]
             return None, None
-        return _unquoted(options["username"]), _unquoted(options["password"])
+        return _unquote(options["username"]), _unquote(options["password"])
 
-    def _tls(self) -> dict[str, Any]:
+    def _tls_fields(self) -> dict[str, Any]:
         """The fields for TLS; errors are recorded."""
-        trusted = self._given.get("ssl.ca.location") or self._pem("truststore", "set ssl.ca.location")
-        both = self._pem("keystore", "set ssl.certificate.location and ssl.key.location")
-        certificate = self._given.get("ssl.certificate.location") or both
-        key = self._given.get("ssl.key.location") or both
+        truststore = self._set_values.get("ssl.ca.location") or self._pem_location("truststore", "set ssl.ca.location")
+        keystore = self._pem_location("keystore", "set ssl.certificate.location and ssl.key.location")
+        certificate = self._set_values.get("ssl.certificate.location") or keystore
+        key = self._set_values.get("ssl.key.location") or keystore
         if bool(certificate) != bool(key):
-            self._missing(
+            self._record_missing(
                 "ssl.certificate.location",
                 "ssl.key.location",
-                why="because a certificate and its key must be set together",
+                reason="because a certificate and its key must be set together",
             )
         return {
-            "ca_location": trusted,
+            "ca_location": truststore,
             "certificate_location": certificate,
             "key_location": key,
-            "key_password": self._given.get("ssl.key.password"),
+            "key_password": self._set_values.get("ssl.key.password"),
         }
 
-    def _pem(self, store: str, alternative: str) -> str | None:
-        """The location of the ``store``, "truststore" or "keystore", or None when it is not set. A type other than PEM
-        is recorded as an error, whose message recommends ``alternative``."""
-        location, type_ = self._given.get(f"ssl.{store}.location"), self._given.get(f"ssl.{store}.type", "JKS").upper()
+    def _pem_location(self, store: str, alternative: str) -> str | None:
+        """The value of ``ssl.<store>.location`` (``store`` is "truststore" or "keystore"), or None when it is not set.
+        If the store has another type than PEM, an error is recorded; its message recommends ``alternative``."""
+        location, type_ = (
+            self._set_values.get(f"ssl.{store}.location"),
+            self._set_values.get(f"ssl.{store}.type", "JKS").upper(),
+        )
         if location and type_ != "PEM":
-            self._refuse(
+            self._record_invalid(
                 f"ssl.{store}.type",
                 f"only PEM can be read; export the store (keytool -importkeystore to PKCS12, then openssl pkcs12) and "
                 f"name the PEM file with ssl.{store}.type=PEM, or {alternative}",
-                shown=type_,
+                shown_value=type_,
             )
         return location
 
-    def _protocol(self) -> str:
+    def _security_protocol(self) -> str:
         """The value of ``security.protocol``, which must be set."""
-        return self._given["security.protocol"]
+        return self._set_values["security.protocol"]
 
-    def _missing(self, *keys: str, why: str) -> None:
-        """Record an error for each of ``keys`` that is not set."""
+    def _record_missing(self, *keys: str, reason: str) -> None:
+        """Record an error for each of ``keys`` that is not set. ``reason`` is the end of the message."""
         for key in keys:
-            if key not in self._given:
-                self._errors[key] = [f'Missing required configuration "{key}" {why}.']
+            if key not in self._set_values:
+                self._errors[key] = [f'Missing required configuration "{key}" {reason}.']
 
-    def _refuse(self, key: str, why: str, *, shown: str | None = None) -> None:
-        """Record that the value of ``key`` is invalid. The message contains ``shown`` instead of the value, unless it
-        is None."""
-        value = self._given.get(key, "") if shown is None else shown
-        self._errors[key] = [f"Invalid value {value} for configuration {key}: {why}"]
+    def _record_invalid(self, key: str, reason: str, *, shown_value: str | None = None) -> None:
+        """Record that the value of ``key`` is invalid, because of ``reason``. The message contains ``shown_value``
+        instead of the value, unless it is None."""
+        value = self._set_values.get(key, "") if shown_value is None else shown_value
+        self._errors[key] = [f"Invalid value {value} for configuration {key}: {reason}"]
 
 
-_JAAS = re.compile(r"\s*(?P<module>[\w.]+)\s+(required|requisite|sufficient|optional)(?P<options>(.|\s)*?);?\s*")
+_JAAS_PATTERN = re.compile(
+    r"\s*(?P<module>[\w.]+)\s+(required|requisite|sufficient|optional)(?P<options>(.|\s)*?);?\s*"
+)
 """The text of ``sasl.jaas.config``: a login module with its options."""
-_JAAS_OPTION = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s";]+)')
+_JAAS_OPTION_PATTERN = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s";]+)')
 """One option of a login module: name and value."""
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     """A value of a JAAS option without its quotes and escapes."""
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

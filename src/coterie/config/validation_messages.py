@@ -4,31 +4,32 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 
-def messages_by_key(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
+def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> dict[str, list[str]]:
     """One sentence for each error, by config key; the sentence for a missing key contains the description of the key's
-    field. ``settings`` is the class of the settings. Values of fields that are not part of its ``repr`` are hidden."""
-    meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
-    secrets = {str(field.alias) for field in settings.model_fields.values() if not field.repr}
-    found: dict[str, list[str]] = {}
+    field. ``settings_class`` is the class of the settings. Values of fields that are not part of its ``repr`` are
+    hidden."""
+    descriptions = {str(field.alias): field.description for field in settings_class.model_fields.values()}
+    secret_keys = {str(field.alias) for field in settings_class.model_fields.values() if not field.repr}
+    messages: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         key = str(detail["loc"][0])
         if detail["type"] == "missing":
-            sentence = f'Missing required configuration "{key}" which has no default value.'
-            if meaning := meanings[key]:
-                sentence += f" It is: {' '.join(meaning.split())}"
+            message = f'Missing required configuration "{key}" which has no default value.'
+            if description := descriptions[key]:
+                message += f" It is: {' '.join(description.split())}"
         else:
-            shown = "[hidden]" if key in secrets else _shown(detail["input"])
-            sentence = f"Invalid value {shown} for configuration {key}: {_reason(detail)}"
-        found.setdefault(key, []).append(sentence)
-    return found
+            shown_value = "[hidden]" if key in secret_keys else _value_text(detail["input"])
+            message = f"Invalid value {shown_value} for configuration {key}: {_error_reason(detail)}"
+        messages.setdefault(key, []).append(message)
+    return messages
 
 
-def _shown(value: object) -> str:
-    """``value`` as it stands in the settings file; quotes for an empty value."""
+def _value_text(value: object) -> str:
+    """``value`` as text for a message: a list as in the settings file, two quotes for an empty value."""
     return (",".join(value) if isinstance(value, list | tuple) else str(value).strip()) or "''"
 
 
-def _reason(detail: ErrorDetails) -> str:
+def _error_reason(detail: ErrorDetails) -> str:
     """Why the value is invalid."""
     limits = detail.get("ctx", {})
     match detail["type"]:
@@ -42,5 +43,7 @@ def _reason(detail: ErrorDetails) -> str:
             return f"must be at least {limits['ge']}"
         case "less_than_equal":
             return f"must be at most {limits['le']}"
+        case "enum":
+            return f"must be one of {limits['expected'].replace(chr(39), '').replace(' or ', ', ')}"
         case _:
             return detail["msg"].removeprefix("Value error, ")

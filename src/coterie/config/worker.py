@@ -2,46 +2,48 @@
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from coterie.config import defaults
-from coterie.config.definition import as_list
+from coterie.config.definition import split_list
 from coterie.config.inter_worker import InterWorkerSettings
-from coterie.config.security import KEYS as SECURITY_KEYS
+from coterie.config.security import SECURITY_KEYS as SECURITY_KEYS
 from coterie.config.security import KafkaSecurity
 from coterie.config.validation_messages import messages_by_key
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import GroupProtocolName
 
-INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
+INSTANCE_ID_PATTERN = r"[a-zA-Z0-9._-]{1,249}"
 """The pattern that Kafka brokers check a ``group.instance.id`` against."""
 INT_MAX = 2**31 - 1
 """The greatest value of Kafka's INT, the type of times, counts and task numbers on the wire."""
 REPLICAS_MAX = 2**15 - 1
 """The greatest replication factor, an int16 on the wire."""
-JARS_OF_USER = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Spark's settings with which a user chooses the jars; when one of them is set, the worker adds and fetches no jars."""
-Name = Annotated[str, Field(min_length=1)]
+USER_JAR_KEYS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Spark's settings by which a user chooses the jars. When one of them is set, the worker adds and fetches no jars."""
+NonEmptyText = Annotated[str, Field(min_length=1)]
 """A text that is not empty."""
-Milliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
+PositiveMilliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
 """A duration of at least 1 ms."""
-MillisecondsOrZero = Annotated[int, Field(ge=0, le=INT_MAX)]
+NonNegativeMilliseconds = Annotated[int, Field(ge=0, le=INT_MAX)]
 """A duration of at least 0 ms."""
 Port = Annotated[int, Field(ge=1, le=65535)]
-_AsList = BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)
-Names = Annotated[tuple[Name, ...], _AsList]
+_Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+_SplitList = BeforeValidator(lambda value: split_list(value) if isinstance(value, str) else value)
+NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], _SplitList]
 """A LIST value: items between commas, none of them empty."""
-UncheckedNames = Annotated[tuple[str, ...], _AsList]
+UncheckedTexts = Annotated[tuple[str, ...], _SplitList]
 """A LIST value whose items are checked together later, so that an error message contains the complete value."""
 
 
-class Listener(NamedTuple):
-    """The address at which a REST API listens or is reached. For listening, an empty ``host`` means every interface,
+class RestAddress(NamedTuple):
+    """Host and port at which a REST API listens or is reached. For listening, an empty ``host`` means every interface,
     and port 0 means that the operating system chooses the port."""
 
     host: str
@@ -64,68 +66,81 @@ class WorkerSettings(InterWorkerSettings):
 
     # -- the group --------------------------------------------------------------------------------------------------
 
-    bootstrap_servers: Annotated[Names, Field(min_length=1)] = ("localhost:9092",)
+    bootstrap_servers: Annotated[NonEmptyTexts, Field(min_length=1)] = ("localhost:9092",)
     """The brokers to which this worker connects first, each as `host:port`."""
     group_id: Annotated[GroupId, Field(min_length=1)]
     """The id of the group of workers that share the work; it is the same for all workers of the group."""
-    group_instance_id: Name | None = None
+    group_instance_id: NonEmptyText | None = None
     """The id of this worker as a static member of its group, the same at every start (KIP-345). A worker with an
     instance id does not leave the group when it stops: its jobs wait for it, and it gets them again as soon as it
     rejoins. Two running workers must not have the same id. To restart the worker without a rebalance, set
     `session.timeout.ms` to more than the time of a restart (with Spark, some 20 s)."""
+    group_protocol: Annotated[GroupProtocolName, _Lowercase] = GroupProtocolName.CLASSIC
+    """The protocol between this worker and the coordinator of its group, the same for all workers of the group: classic
+    (Kafka's group protocol) or connect (the protocol with epochs, which only Coterie's broker serves)."""
+    group_local_assignors: UncheckedTexts | None = None
+    """With `group.protocol=connect`: the assignors that this worker offers, the preferred one first. By default
+    cooperative, or none if `group.remote.assignor` is set."""
+    group_remote_assignor: NonEmptyText | None = None
+    """With `group.protocol=connect`: the broker's assignor that computes the target assignments, if the workers offer
+    none that all of them have."""
+    connection_grace_ms: NonNegativeMilliseconds = defaults.CONNECTION_GRACE_MS
+    """With `group.protocol=connect`: how long after the end of this worker's connection the broker waits before it
+    takes the worker's process for dead; 0: the end of a connection means nothing, which a worker behind a proxy needs.
+    (Coterie's own key.)"""
     client_id: str = ""
     """The name of this worker in the brokers' logs."""
-    heartbeat_interval_ms: Milliseconds = defaults.HEARTBEAT_INTERVAL_MS
+    heartbeat_interval_ms: PositiveMilliseconds = defaults.HEARTBEAT_INTERVAL_MS
     """The time between two heartbeats of this worker to the group's coordinator."""
-    session_timeout_ms: Milliseconds = defaults.SESSION_TIMEOUT_MS
+    session_timeout_ms: PositiveMilliseconds = defaults.SESSION_TIMEOUT_MS
     """The group removes a worker from which the coordinator has received no heartbeat for this time."""
-    rebalance_heartbeat_interval_ms: Milliseconds = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
+    rebalance_heartbeat_interval_ms: PositiveMilliseconds = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
     """The heartbeat interval after a rebalance, as long as a second rebalance may follow soon: until the revoked jobs
     have had the time to stop. All workers then learn of the second rebalance at once, and jobs that move are stopped
     for a shorter time. When `heartbeat.interval.ms` is shorter, that interval is used. (Coterie's own key.)"""
-    rebalance_timeout_ms: Milliseconds = defaults.REBALANCE_TIMEOUT_MS
+    rebalance_timeout_ms: PositiveMilliseconds = defaults.REBALANCE_TIMEOUT_MS
     """How long a rebalance waits for this worker to rejoin; after that the group removes the worker."""
-    worker_sync_timeout_ms: Milliseconds = defaults.WORKER_SYNC_TIMEOUT_MS
+    worker_sync_timeout_ms: PositiveMilliseconds = defaults.WORKER_SYNC_TIMEOUT_MS
     """How long a rebalance and a GET request wait until this worker has read the config topic to its end. If the leader
     of a rebalance has then still read less than a member, the rebalance assigns no new jobs, and another rebalance
     follows when the leader has caught up. A GET request then returns what this worker has read so far."""
-    config_rebalance_window_ms: MillisecondsOrZero = defaults.CONFIG_REBALANCE_WINDOW_MS
+    config_rebalance_window_ms: NonNegativeMilliseconds = defaults.CONFIG_REBALANCE_WINDOW_MS
     """Creations and deletions of connectors and tasks within this time after the first of them cause one rebalance; 0:
     each change causes a separate rebalance. (Coterie's own key.)"""
-    scheduled_rebalance_max_delay_ms: MillisecondsOrZero = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
+    scheduled_rebalance_max_delay_ms: NonNegativeMilliseconds = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
     """How long the jobs of a worker that has left the group wait for it to rejoin before other workers get them; 0:
     they do not wait."""
     rebalance_max_moves_per_round: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
     """The greatest number of jobs that one rebalance revokes from workers for balance or a drain; without this key, a
     rebalance revokes all jobs that have to move. (Coterie's own key.)"""
-    rebalance_round_interval_ms: MillisecondsOrZero = defaults.REBALANCE_ROUND_INTERVAL_MS
+    rebalance_round_interval_ms: NonNegativeMilliseconds = defaults.REBALANCE_ROUND_INTERVAL_MS
     """The time from a rebalance that revoked `rebalance.max.moves.per.round` jobs to the next such rebalance.
     (Coterie's own key.)"""
     connect_protocol: str = "static"
     """The newest protocol that this worker offers to its group: eager, compatible, sessioned or static. The worker also
     offers all older protocols. The group uses the newest protocol that all its workers offer. With eager, every
     rebalance stops every task."""
-    static_connectors: UncheckedNames | None = None
+    static_connectors: UncheckedTexts | None = None
     """The connectors that this worker may run (KIP-987). A worker that sets this key or `static.tasks` runs only the
     jobs that the two keys list; an empty list means: run nothing. Ignored while a worker of the group does not offer
     protocol static."""
-    static_tasks: UncheckedNames | None = None
+    static_tasks: UncheckedTexts | None = None
     """The tasks that this worker may run, each as `<connector>-<number>` (KIP-987); see `static.connectors`."""
 
     # -- the topics -------------------------------------------------------------------------------------------------
 
-    config_storage_topic: Name
+    config_storage_topic: NonEmptyText
     """The topic of the configs of the group's connectors. The worker creates this topic, the offset topic and the
     status topic when they do not exist."""
     config_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     """The number of replicas with which the config topic is created; -1: the brokers' default."""
-    offset_storage_topic: Name
+    offset_storage_topic: NonEmptyText
     """The topic of the group's offsets."""
     offset_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     """The number of replicas with which the offset topic is created; -1: the brokers' default."""
     offset_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 25
     """The number of partitions with which the offset topic is created; -1: the brokers' default."""
-    status_storage_topic: Name
+    status_storage_topic: NonEmptyText
     """The topic of the states of the group's connectors and tasks."""
     status_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     """The number of replicas with which the status topic is created; -1: the brokers' default."""
@@ -134,9 +149,9 @@ class WorkerSettings(InterWorkerSettings):
 
     # -- REST -------------------------------------------------------------------------------------------------------
 
-    listeners: Annotated[Names, Field(min_length=1)] = ("http://:8083",)
+    listeners: Annotated[NonEmptyTexts, Field(min_length=1)] = ("http://:8083",)
     """The address of this worker's REST API: one `http://host:port`."""
-    rest_advertised_host_name: Name | None = None
+    rest_advertised_host_name: NonEmptyText | None = None
     """The host with which other workers and clients reach this worker; by default the host of the listener, or this
     machine's host name when the listener's host is empty, 0.0.0.0 or ::."""
     rest_advertised_port: Port | None = None
@@ -146,31 +161,31 @@ class WorkerSettings(InterWorkerSettings):
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
-    task_shutdown_graceful_timeout_ms: MillisecondsOrZero = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
+    task_shutdown_graceful_timeout_ms: NonNegativeMilliseconds = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """The time, from the order to stop, in which all tasks of this worker together must have stopped. After it the
     tasks are interrupted, and their last batch is replayed when they start again."""
-    offset_flush_interval_ms: Milliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
+    offset_flush_interval_ms: PositiveMilliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
     """How often the Kafka offsets up to which tasks have read are committed to group `connect-<connector>`, so that
     Kafka's tools show the lag. Tasks never read these committed offsets."""
-    checkpoint_location: Name
+    checkpoint_location: NonEmptyText
     """The folder of all checkpoints, which all workers of the group reach by the same name. (Coterie's own key.)"""
-    worker_name: Name | None = None
+    worker_name: NonEmptyText | None = None
     """The name of this worker in messages and on the web page; by default `host:port`. (Coterie's own key.)"""
     log_level: str = "INFO"
     """The lowest level that is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
-    log_jvm_file: Name | None = None
+    log_jvm_file: NonEmptyText | None = None
     """The file of the JVM's own output; by default a file in the system's temporary folder. (Coterie's own key.)"""
-    jars_dir: Name | None = None
+    jars_dir: NonEmptyText | None = None
     """The folder whose jars this worker adds to its Spark session; by default coterie/jars in the user's cache folder,
     where `coterie jars fetch` stores jars. (Coterie's own key.)"""
     jars_fetch: bool = False
     """Whether the worker, before it starts, fetches the jars that are missing in `jars.dir`. (Coterie's own key.)"""
     jars_mirror: Annotated[str, Field(repr=False)] = defaults.MAVEN_CENTRAL
     """The Maven repository from which jars are fetched. (Coterie's own key.)"""
-    pipeline_modules: UncheckedNames = ()
+    pipeline_modules: UncheckedTexts = ()
     """The Python modules, and packages with all their modules, from which connectors may run functions; by default
     none. A client that may write connector configs can run any function of these modules. (Coterie's own key.)"""
-    python_executable: Name | None = None
+    python_executable: NonEmptyText | None = None
     """The Python executable that runs functions over rows; by default the worker's own. It needs PySpark and pyarrow in
     the same versions as the worker. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
@@ -184,21 +199,21 @@ class WorkerSettings(InterWorkerSettings):
 
         :raises ConfigError: lists each invalid or missing key, with its value and the reason.
         """
-        spark = {key: value for key, value in properties.items() if key.startswith("spark.")}
-        known = {key: value for key, value in properties.items() if key in _keys(cls)}
-        wrong: dict[str, Sequence[str]] = {}
+        spark_settings = {key: value for key, value in properties.items() if key.startswith("spark.")}
+        settings_by_key = {key: value for key, value in properties.items() if key in _config_keys(cls)}
+        security_errors: dict[str, Sequence[str]] = {}
         security = KafkaSecurity()
         try:
             security = KafkaSecurity.from_properties(properties)
         except ConfigError as error:
-            wrong |= error.errors
+            security_errors |= error.errors
         try:
-            settings = cls.model_validate({**known, "spark": spark, "security": security})
+            settings = cls.model_validate({**settings_by_key, "spark": spark_settings, "security": security})
         except ValidationError as error:
-            raise ConfigError(messages_by_key(error, cls) | wrong) from None
-        if wrong:
-            raise ConfigError(wrong)
-        if errors := settings._errors_between_keys():
+            raise ConfigError(messages_by_key(error, cls) | security_errors) from None
+        if security_errors:
+            raise ConfigError(security_errors)
+        if errors := settings._contradiction_errors():
             raise ConfigError(errors)
         return settings
 
@@ -206,24 +221,45 @@ class WorkerSettings(InterWorkerSettings):
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
         """The keys of ``properties`` that no setting of a worker has, sorted. Like Connect, a worker ignores these keys
         with a warning."""
-        known = _keys(cls) | SECURITY_KEYS
-        return sorted(key for key in properties if key not in known and not key.startswith("spark."))
+        known_keys = _config_keys(cls) | SECURITY_KEYS
+        return sorted(key for key in properties if key not in known_keys and not key.startswith("spark."))
 
     def ineffective_keys(self) -> Mapping[str, str]:
         """The keys that are set but have no effect because of the other settings, each with the reason."""
-        given = {key for name in self.model_fields_set if (key := type(self).model_fields[name].alias) is not None}
-        idle: dict[str, str] = {}
-        if self.connect_protocol != "static":
-            why = f"it needs connect.protocol=static, but connect.protocol is {self.connect_protocol}"
-            idle = dict.fromkeys(sorted(given & {"static.connectors", "static.tasks"}), why)
-        if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
-            idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round one rebalance makes all moves"
-        if chosen := [key for key in JARS_OF_USER if self.spark.get(key)]:
-            why = f"with {chosen[0]} a worker adds no jars itself"
-            idle |= dict.fromkeys(sorted(given & {"jars.dir", "jars.fetch", "jars.mirror"}), why)
-        elif "jars.mirror" in given and not self.jars_fetch:
-            idle["jars.mirror"] = "without jars.fetch=true a worker fetches no jars"
-        return idle
+        set_keys = {key for name in self.model_fields_set if (key := type(self).model_fields[name].alias) is not None}
+        reason_by_key = self._keys_of_other_protocol(set_keys)
+        if self.group_protocol is GroupProtocolName.CLASSIC and self.connect_protocol != "static":
+            reason = f"it needs connect.protocol=static, but connect.protocol is {self.connect_protocol}"
+            reason_by_key |= dict.fromkeys(sorted(set_keys & {"static.connectors", "static.tasks"}), reason)
+        if "rebalance.round.interval.ms" in set_keys and self.rebalance_max_moves_per_round is None:
+            reason_by_key["rebalance.round.interval.ms"] = (
+                "without rebalance.max.moves.per.round one rebalance makes all moves"
+            )
+        if user_jar_keys := [key for key in USER_JAR_KEYS if self.spark.get(key)]:
+            reason = f"with {user_jar_keys[0]} a worker adds no jars itself"
+            reason_by_key |= dict.fromkeys(sorted(set_keys & {"jars.dir", "jars.fetch", "jars.mirror"}), reason)
+        elif "jars.mirror" in set_keys and not self.jars_fetch:
+            reason_by_key["jars.mirror"] = "without jars.fetch=true a worker fetches no jars"
+        return reason_by_key
+
+    def _keys_of_other_protocol(self, set_keys: Set[str]) -> dict[str, str]:
+        """The keys in ``set_keys`` that have no effect under this worker's group protocol, each with the reason."""
+        match self.group_protocol:
+            case GroupProtocolName.CLASSIC:
+                keys = {"group.local.assignors", "group.remote.assignor", "connection.grace.ms"}
+                reason = "it needs group.protocol=connect"
+            case GroupProtocolName.CONNECT:
+                keys = {"session.timeout.ms", "heartbeat.interval.ms", "rebalance.heartbeat.interval.ms"}
+                keys |= {"connect.protocol", "config.rebalance.window.ms"}
+                reason = "with group.protocol=connect the group's coordinator decides this"
+        return dict.fromkeys(sorted(set_keys & keys), reason)
+
+    @property
+    def local_assignors(self) -> tuple[str, ...]:
+        """The names of the assignors that this worker offers to a connect group, the preferred one first."""
+        if self.group_local_assignors is not None:
+            return self.group_local_assignors
+        return () if self.group_remote_assignor is not None else (defaults.ASSIGNOR,)
 
     @property
     def claims(self) -> Jobs | None:
@@ -236,43 +272,43 @@ class WorkerSettings(InterWorkerSettings):
         )
 
     @property
-    def listener(self) -> Listener:
+    def listener_address(self) -> RestAddress:
         """The address at which this worker's REST API listens."""
-        return _listener(self.listeners[0])
+        return _parse_listener(self.listeners[0])
 
-    def advertised(self, *, bound_port: int | None = None) -> Listener:
-        """The host and port with which other workers and clients reach this worker.
+    def advertised_address(self, *, bound_port: int | None = None) -> RestAddress:
+        """The host and port at which other workers and clients reach this worker.
 
-        ``bound_port`` is the port that the operating system chose when the listener's port is 0; None when it is not
-        known, and then the port may be 0.
+        ``bound_port`` is the port that the operating system chose when the listener's port is 0; None when that port is
+        not known, and then the result may have port 0.
         """
-        listener = self.listener
+        listener = self.listener_address
         host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
         port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
-        return Listener(self.rest_advertised_host_name or host, port)
+        return RestAddress(self.rest_advertised_host_name or host, port)
 
     def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
         """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses. ``bound_port`` is as
-        in :meth:`advertised`."""
-        host, port = self.advertised(bound_port=bound_port)
+        in :meth:`advertised_address`."""
+        host, port = self.advertised_address(bound_port=bound_port)
         return WorkerId(f"{host}:{port}")
 
-    def url(self, *, bound_port: int | None = None) -> WorkerUrl:
+    def advertised_url(self, *, bound_port: int | None = None) -> WorkerUrl:
         """The URL of this worker's REST API that it reports to its group, with a slash at the end. ``bound_port`` is as
-        in :meth:`advertised`."""
-        host, port = self.advertised(bound_port=bound_port)
+        in :meth:`advertised_address`."""
+        host, port = self.advertised_address(bound_port=bound_port)
         return WorkerUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
-    def name(self, *, bound_port: int | None = None) -> str:
+    def display_name(self, *, bound_port: int | None = None) -> str:
         """The name of this worker in messages: ``worker.name``, by default its id. ``bound_port`` is as in
-        :meth:`advertised`."""
+        :meth:`advertised_address`."""
         return self.worker_name or self.worker_id(bound_port=bound_port)
 
     # -- checks of one key --------------------------------------------------------------------------------------------
 
     @field_validator("bootstrap_servers")
     @classmethod
-    def _are_hosts_and_ports(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_bootstrap_servers(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
         """Check that each of ``servers`` is `host:port`, and return them."""
         for server in servers:
             host, _, port = server.rpartition(":")
@@ -282,24 +318,26 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("group_instance_id")
     @classmethod
-    def _is_a_name_to_kafka(cls, instance_id: str | None) -> str | None:
+    def _check_group_instance_id(cls, instance_id: str | None) -> str | None:
         """Check that Kafka accepts ``instance_id``, and return it."""
-        if instance_id is not None and (instance_id in (".", "..") or not re.fullmatch(INSTANCE_ID, instance_id)):
+        if instance_id is not None and (
+            instance_id in (".", "..") or not re.fullmatch(INSTANCE_ID_PATTERN, instance_id)
+        ):
             raise ValueError("must be 1 to 249 letters, digits, dots, underscores or hyphens, not . or ..")
         return instance_id
 
     @field_validator("listeners")
     @classmethod
-    def _is_one_http_listener(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
         """Check that there is exactly one `http://host:port`, and return ``listeners``."""
         if len(listeners) != 1:
             raise ValueError("a worker listens at one address; set exactly one")
-        _listener(listeners[0])
+        _parse_listener(listeners[0])
         return listeners
 
     @field_validator("rest_advertised_listener")
     @classmethod
-    def _is_http(cls, scheme: str | None) -> str | None:
+    def _check_advertised_scheme(cls, scheme: str | None) -> str | None:
         """Check that ``scheme`` is http or not set, and return it."""
         if scheme not in (None, "", "http"):
             raise ValueError("a worker serves only http")
@@ -307,21 +345,21 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("connect_protocol")
     @classmethod
-    def _is_a_protocol(cls, protocol: str) -> str:
+    def _check_connect_protocol(cls, protocol: str) -> str:
         """Check that ``protocol`` is one of Connect's protocols, and return it in lower case."""
         if protocol.lower() not in ("eager", "compatible", "sessioned", "static"):
             raise ValueError("must be one of eager, compatible, sessioned, static")
         return protocol.lower()
 
-    @field_validator("static_connectors", "static_tasks")
+    @field_validator("static_connectors", "static_tasks", "group_local_assignors")
     @classmethod
-    def _are_names(cls, claims: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Check that no name in ``claims`` is empty, and return ``claims``."""
-        return claims if claims is None else check_static_names(claims)
+    def _check_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Check that no name in ``names`` is empty, and return ``names``."""
+        return names if names is None else check_names(names)
 
     @field_validator("static_tasks")
     @classmethod
-    def _are_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_static_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Check that each of ``tasks`` is the id of a task, and return them."""
         for text in tasks or ():
             parse_static_task(text)
@@ -335,7 +373,7 @@ class WorkerSettings(InterWorkerSettings):
         "status_storage_partitions",
     )
     @classmethod
-    def _is_positive_or_the_brokers_default(cls, count: int) -> int:
+    def _check_count_or_broker_default(cls, count: int) -> int:
         """Check that ``count`` is at least 1 or is -1, and return it."""
         if count != -1 and count < 1:
             raise ValueError("must be at least 1, or -1 for the broker's own default")
@@ -343,7 +381,7 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("log_level")
     @classmethod
-    def _is_a_level(cls, level: str) -> str:
+    def _check_log_level(cls, level: str) -> str:
         """Check that ``level`` is a log level, and return it in upper case."""
         if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError("must be one of DEBUG, INFO, WARNING, ERROR")
@@ -351,7 +389,7 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("jars_dir")
     @classmethod
-    def _fits_into_a_class_path(cls, folder: str | None) -> str | None:
+    def _check_jars_dir(cls, folder: str | None) -> str | None:
         """Check that ``folder`` contains no character that has a meaning in a Java class path, and return it."""
         if folder is not None and any(letter in folder for letter in ":,*"):
             raise ValueError("Java cannot load jars from a folder with : , or * in its name")
@@ -359,17 +397,17 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("pipeline_modules")
     @classmethod
-    def _are_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_pipeline_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Check that each of ``modules`` is the name of a Python module, and return them. The modules need not
         exist."""
         for module in modules:
-            if not all(part.isidentifier() for part in module.split(".")):
+            if not all(module_part.isidentifier() for module_part in module.split(".")):
                 raise ValueError(f"{module!r} is not the name of a Python module")
         return modules
 
     @field_validator("python_executable")
     @classmethod
-    def _is_a_program(cls, executable: str | None) -> str | None:
+    def _check_python_executable(cls, executable: str | None) -> str | None:
         """Check that ``executable`` is an absolute path, and return it. The file need not exist."""
         if executable is not None and not executable.startswith("/"):
             raise ValueError("must be an absolute path")
@@ -377,15 +415,20 @@ class WorkerSettings(InterWorkerSettings):
 
     @field_validator("jars_mirror")
     @classmethod
-    def _is_a_repository(cls, url: str) -> str:
-        """Check that ``url`` is the URL of a Maven repository, and return it."""
+    def _check_jars_mirror(cls, url: str) -> str:
+        """Check that ``advertised_url`` is the URL of a Maven repository, and return it."""
         return check_repository_url(url)
 
     # -- checks between keys ------------------------------------------------------------------------------------------
 
-    def _errors_between_keys(self) -> dict[str, list[str]]:
+    def _contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
         errors = self.signature_errors()
+        if not self.local_assignors and self.group_remote_assignor is None:
+            errors["group.local.assignors"] = [
+                "Invalid value '' for configuration group.local.assignors: must not be empty without "
+                "group.remote.assignor"
+            ]
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             errors["heartbeat.interval.ms"] = [
                 f"Invalid value {self.heartbeat_interval_ms} for configuration heartbeat.interval.ms: "
@@ -397,8 +440,12 @@ class WorkerSettings(InterWorkerSettings):
             "status.storage.topic": self.status_storage_topic,
         }
         for key, topic in topics.items():
-            if others := sorted(other for other in topics if other < key and topics[other] == topic):
-                errors[key] = [f"Invalid value {topic} for configuration {key}: {others[0]} has the same topic"]
+            if keys_with_same_topic := sorted(
+                other_key for other_key in topics if other_key < key and topics[other_key] == topic
+            ):
+                errors[key] = [
+                    f"Invalid value {topic} for configuration {key}: {keys_with_same_topic[0]} has the same topic"
+                ]
         return errors
 
 
@@ -412,11 +459,11 @@ def check_repository_url(url: str) -> str:
         may contain a password.
     """
     try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        url_parts = urlsplit(url)
+        is_repository_url = url_parts.scheme in ("http", "https") and bool(url_parts.hostname) and url_parts.port != 0
     except ValueError:
-        is_one = False
-    if not is_one:
+        is_repository_url = False
+    if not is_repository_url:
         raise ValueError("must be the http:// or https:// URL of a Maven repository")
     return url
 
@@ -424,7 +471,7 @@ def check_repository_url(url: str) -> str:
 # -- static.connectors and static.tasks -------------------------------------------------------------------------------
 
 
-def check_static_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``names`` if none of them is empty.
 
     :raises ValueError: when one of ``names`` is empty.
@@ -451,27 +498,35 @@ def parse_static_task(text: str) -> ConnectorTaskId:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-_GATHERED = ("spark", "security")
-"""The fields that each hold several keys, whose names differ from the field's."""
+_FIELDS_OF_SEVERAL_KEYS = ("spark", "security")
+"""The fields of :class:`WorkerSettings` that hold the values of several config keys; their own names are no keys."""
 
 
-def _keys(settings: type[BaseModel]) -> frozenset[str]:
+def _config_keys(settings: type[BaseModel]) -> frozenset[str]:
     """The config keys that belong to exactly one field of ``settings``."""
-    return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name not in _GATHERED)
+    return frozenset(
+        str(field.alias) for name, field in settings.model_fields.items() if name not in _FIELDS_OF_SEVERAL_KEYS
+    )
 
 
-def _listener(text: str) -> Listener:
+def _parse_listener(text: str) -> RestAddress:
     """The host and port of ``text``, written as ``http://host:port``; an empty host means every interface.
 
     :raises ValueError: when ``text`` has another form.
     """
-    parts = urlsplit(text)
-    if parts.scheme == "https":
+    url_parts = urlsplit(text)
+    if url_parts.scheme == "https":
         raise ValueError("https is not served; put a proxy before the worker, or set http://host:port")
     try:
-        port = parts.port
+        port = url_parts.port
     except ValueError:
         port = None
-    if parts.scheme != "http" or port is None or parts.path not in ("", "/") or parts.query or parts.fragment:
+    if (
+        url_parts.scheme != "http"
+        or port is None
+        or url_parts.path not in ("", "/")
+        or url_parts.query
+        or url_parts.fragment
+    ):
         raise ValueError(f"{text} is not http://host:port")
-    return Listener(parts.hostname or "", port)
+    return RestAddress(url_parts.hostname or "", port)

@@ -20,8 +20,8 @@ class Lease:
 
     @property
     def duration_ms(self) -> int:
-        """The duration of the lease that a response grants, counted from the *sending* of its request (2/3 of the
-        session timeout). During this time the coordinator certainly counts this worker as a member."""
+        """The duration of the lease that a heartbeat's response grants, counted from the *sending* of that heartbeat
+        (2/3 of the session timeout). Until the lease ends, the coordinator cannot have ended this worker's session."""
         return self.session_timeout_ms * 2 // 3
 
     @property
@@ -44,6 +44,6 @@ class Lease:
 
     @property
     def stall_threshold_ms(self) -> int:
-        """If the lease has ended and the event loop has not run for longer than this, the watchdog stops all tasks
-        (1/12 of the session timeout). Longer than a short pause of a busy host."""
+        """The watchdog stops all tasks if the lease has ended and the event loop has not run for longer than this (1/12
+        of the session timeout, which is longer than a short pause of a busy host)."""
         return self.session_timeout_ms // 12

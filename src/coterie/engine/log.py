@@ -35,8 +35,8 @@ class Log(Protocol):
     several; all records of one key are in the same partition.
     """
 
-    async def append(self, lines: Sequence[NewTopicRecord]) -> int:
-        """Append ``lines`` and wait until all of them are durable; return the offset after the last one (with several
+    async def append(self, records: Sequence[NewTopicRecord]) -> int:
+        """Append ``records`` and wait until all of them are durable; return the offset after the last one (with several
         partitions: the greatest of these offsets). A record may be appended twice, if the first response was lost.
 
         :raises WorldError: when a record could not be written, or when it is unknown whether it was written.

@@ -3,10 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 RecordT = TypeVar("RecordT")
+RecordT_co = TypeVar("RecordT_co", covariant=True)
 EffectT = TypeVar("EffectT")
+EffectT_co = TypeVar("EffectT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,15 @@ class Output(Generic[RecordT, EffectT]):
     effects: tuple[EffectT, ...] = ()
 
 
+class StepOutput(Protocol[RecordT_co, EffectT_co]):
+    """An `Output` for a reader: one with some kinds of effects is also one with more kinds."""
+
+    @property
+    def records(self) -> tuple[RecordT_co, ...]: ...
+    @property
+    def effects(self) -> tuple[EffectT_co, ...]: ...
+
+
 class Outbox(Generic[EffectT]):
     """Keeps the effects of each step until the step's records, and the records of all steps before it, are durable.
 
@@ -26,25 +37,25 @@ class Outbox(Generic[EffectT]):
     """
 
     def __init__(self) -> None:
-        self._held: deque[tuple[int, tuple[EffectT, ...]]] = deque()
-        self._written = 0
-        self._durable = 0
+        self._held_effects: deque[tuple[int, tuple[EffectT, ...]]] = deque()
+        self._records_written = 0
+        self._records_durable = 0
 
-    def put(self, output: Output[RecordT, EffectT]) -> None:
+    def put(self, output: StepOutput[object, EffectT]) -> None:
         """Add the effects of a step. ``output.records`` are appended to the log after those of all earlier steps."""
-        self._written += len(output.records)
+        self._records_written += len(output.records)
         if output.effects:
-            self._held.append((self._written, output.effects))
+            self._held_effects.append((self._records_written, output.effects))
 
     def mark_durable(self, count: int) -> None:
         """Record that the next ``count`` records, in the order of the steps, are durable."""
-        self._durable += count
-        assert self._durable <= self._written, "more records durable than were written"
+        self._records_durable += count
+        assert self._records_durable <= self._records_written, "more records durable than were written"
 
     def release(self) -> Sequence[EffectT]:
         """Remove and return, in order, the effects whose records, and all earlier records, are durable. May be
         empty."""
         released: list[EffectT] = []
-        while self._held and self._held[0][0] <= self._durable:
-            released.extend(self._held.popleft()[1])
+        while self._held_effects and self._held_effects[0][0] <= self._records_durable:
+            released.extend(self._held_effects.popleft()[1])
         return released

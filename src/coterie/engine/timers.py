@@ -11,29 +11,29 @@ class Timers(Generic[KeyT]):
     """Deadlines in ms, at most one for each key. A deadline that was moved or cancelled is never returned."""
 
     def __init__(self) -> None:
-        self._at_ms: dict[KeyT, tuple[int, int]] = {}
+        self._deadline_by_key: dict[KeyT, tuple[int, int]] = {}
         self._heap: list[tuple[int, int, KeyT]] = []
-        self._count = 0
+        self._deadlines_set = 0
 
     def set(self, key: KeyT, at_ms: int) -> None:
         """Set the deadline of ``key``, or move it to ``at_ms``."""
-        self._count += 1
-        self._at_ms[key] = (at_ms, self._count)
-        heapq.heappush(self._heap, (at_ms, self._count, key))
-        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._at_ms):
+        self._deadlines_set += 1
+        self._deadline_by_key[key] = (at_ms, self._deadlines_set)
+        heapq.heappush(self._heap, (at_ms, self._deadlines_set, key))
+        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._deadline_by_key):
             # Each heartbeat moves its member's deadline and leaves an outdated entry in the heap: remove those entries.
-            self._heap = [(at, count, k) for k, (at, count) in self._at_ms.items()]
+            self._heap = [(deadline_ms, count, other) for other, (deadline_ms, count) in self._deadline_by_key.items()]
             heapq.heapify(self._heap)
 
     def cancel(self, key: KeyT) -> None:
         """Remove the deadline of ``key``, if there is one."""
-        self._at_ms.pop(key, None)
+        self._deadline_by_key.pop(key, None)
 
     def next_at_ms(self) -> int | None:
         """The earliest deadline, which may already have passed; None when no deadline is set."""
         while self._heap:
             at_ms, count, key = self._heap[0]
-            if self._at_ms.get(key) == (at_ms, count):
+            if self._deadline_by_key.get(key) == (at_ms, count):
                 return at_ms
             heapq.heappop(self._heap)
         return None
@@ -45,5 +45,5 @@ class Timers(Generic[KeyT]):
         if at_ms is None or at_ms > now_ms:
             return None
         _, _, key = heapq.heappop(self._heap)
-        del self._at_ms[key]
+        del self._deadline_by_key[key]
         return key

@@ -14,7 +14,7 @@ class Trace:
         """Add ``entry``, a text or an immutable object whose ``str`` describes it, with the time ``now_ms``."""
         self._entries.append((now_ms, entry))
 
-    def recent_text(self, last: int = 15) -> str:
-        """The newest ``last`` entries as one text, oldest first; each line contains the time and the text of one
-        entry."""
-        return "\n".join(f"{now_ms:>9} {happening}" for now_ms, happening in list(self._entries)[-last:])
+    def recent_text(self, entries_count: int = 15) -> str:
+        """The newest ``entries_count`` entries as one text, oldest first; each line contains the time in ms and the
+        text of one entry."""
+        return "\n".join(f"{now_ms:>9} {entry}" for now_ms, entry in list(self._entries)[-entries_count:])

@@ -10,9 +10,9 @@ A loss of the membership does not end the drain: the worker rejoins as a drainin
 """
 
 from coterie.herder import lifecycle
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import WriteLogMessage
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
-from coterie.herder.rounds import protocol_features, rejoin
 from coterie.herder.state import Turn
 
 
@@ -27,7 +27,7 @@ def drain(turn: Turn) -> Answer:
     if not herder.place.member_id:
         message = "This worker is not a member of its group now, so its jobs cannot move; retry the request"
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
-    if (why := protocol_features.drain_wait_reason(herder)) is not None:
+    if (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
         message = (
             f"{why[0].upper()}{why[1:]}. Or stop this worker (SIGTERM): its jobs then move to other workers after "
             "scheduled.rebalance.max.delay.ms"
@@ -47,7 +47,7 @@ def on_assignment(turn: Turn) -> None:
     """Log a warning if this worker drains and the leader does not receive this, because a worker that offers only older
     protocols has joined. The leader may then assign jobs to this worker."""
     herder = turn.herder
-    if herder.lifecycle.is_draining and (why := protocol_features.drain_wait_reason(herder)) is not None:
+    if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", warns=True))
 
 
@@ -58,17 +58,17 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     if not herder.place.is_settled or herder.lifecycle.is_leaving:
         return
-    if herder.lifecycle.is_draining and not herder.owned and not rejoin.is_rejoin_outstanding(herder):
+    if herder.lifecycle.is_draining and not herder.owned and not protocol_of(herder).must_stay_until_released(herder):
         lifecycle.begin_shutdown(
             turn, "its drain is complete", code=0, grace_ms=herder.settings.stop_grace_ms, is_permanent=True
         )
     elif herder.lifecycle.is_runtime_open:
-        rejoin.request_rejoin_for_changes(turn)
+        protocol_of(herder).report_pending_changes(turn)
 
 
 def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
     """Set whether this worker drains; if this is a change, log it and let the leader receive it in a round."""
     if turn.herder.lifecycle.is_draining is not draining:
         turn.herder.lifecycle.is_draining = draining
-        rejoin.report_change(turn, reason)
+        protocol_of(turn.herder).report_change(turn, reason)
         turn.emit(WriteLogMessage(text=f"An operator ordered: {reason}"))

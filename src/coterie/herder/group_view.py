@@ -120,9 +120,13 @@ def unassigned_reasons(last_round: RoundSnapshot, deferrals: Sequence[Deferral])
     for one in deferrals:
         for part in _deferred_by_member(one, last_round.departed, 0):
             whose = part.worker or part.instance_id or "its worker"
-            reason = f"{whose} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
-            reason_by_job.update(dict.fromkeys(part.jobs, reason))
+            reason_by_job.update(dict.fromkeys(part.jobs, waiting_reason(whose)))
     return reason_by_job
+
+
+def waiting_reason(worker: str) -> str:
+    """Why no worker runs a job of ``worker``, which has left the group."""
+    return f"{worker} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
 
 
 def names_of(info: MemberInfo) -> Sequence[str]:

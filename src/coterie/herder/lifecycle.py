@@ -11,11 +11,11 @@ metadata again; no job moves in this round.
 """
 
 from coterie.herder import place, reads, statuses, writes
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
-from coterie.herder.rounds import following
 from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, ShuttingDown, Turn
-from coterie.nouns.membership import Leave
+from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
 from coterie.nouns.states import State
 
 FINAL_STATUSES_TIMEOUT_MS = 1_000
@@ -99,14 +99,19 @@ def on_runtime_closed(turn: Turn) -> None:
     """The runtime is closed: end the process and execute it again, with the membership that the next process continues.
     Does nothing if the worker has begun to shut down since then: it exits when it has left the group."""
     if turn.herder.lifecycle.is_relaunching:  # Otherwise the worker is leaving, and exits when it has left the group.
-        turn.emit(
-            Exit(
-                code=0,
-                reason="it relaunches itself, as ordered",
-                relaunches=True,
-                handover=following.handover_of(turn.herder),
-            )
-        )
+        protocol_of(turn.herder).hand_over(turn)
+
+
+def on_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
+    """The member sends no further request: end the process and execute it again. Does nothing if the
+    worker has begun to shut down since then."""
+    if turn.herder.lifecycle.is_relaunching:
+        turn.emit(relaunch(handover))
+
+
+def relaunch(handover: Handover | None) -> Exit:
+    """The order to execute the process again, with the membership that the next process continues."""
+    return Exit(code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
 
 
 def _leave_group(turn: Turn, phase: ShuttingDown) -> None:

@@ -28,6 +28,7 @@ from coterie.herder import (
     tasks,
     writes,
 )
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     CheckpointGenerationFinished,
     ConfigAppended,
@@ -53,6 +54,7 @@ from coterie.herder.messages import (
     SplitFailed,
     StatusesAppended,
     StatusLinesRead,
+    TargetComputed,
     TaskConfigsPublished,
     TaskStarted,
     TaskStartFailed,
@@ -73,7 +75,6 @@ from coterie.herder.requests import (
     SetTargetState,
     UncordonWorker,
 )
-from coterie.herder.rounds import following, leading, rebalance_window, rejoin
 from coterie.herder.seams import (
     RuntimeDied,
     SourcePartsChanged,
@@ -94,6 +95,7 @@ from coterie.herder.state import (
     StoppingBeforeJoin,
     Turn,
 )
+from coterie.herder.targets import computing
 from coterie.herder.timers import (
     ConnectorRetryDue,
     EndLookupDue,
@@ -103,15 +105,18 @@ from coterie.herder.timers import (
     Timer,
 )
 from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
     AssignmentsRequested,
+    GroupDescribed,
     LeaseRenewed,
     MembershipLost,
     MembershipRefused,
-    MemberState,
+    MembershipSuspended,
     MemberStateChanged,
     StopAllBeforeJoin,
+    TargetRequested,
 )
 
 RUNTIME_DIED_GRACE_MS = 1_000
@@ -131,18 +136,22 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case ConfigLinesRead():
             _on_config_lines(turn, event)
             _reconcile(turn)
-        case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
-            place.begin_round(turn, state)
+        case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE):
+            protocol_of(herder).on_membership(turn, event)
         case (
             MemberStateChanged()
             | StopAllBeforeJoin()
             | AssignmentsRequested()
+            | TargetRequested()
+            | GroupDescribed()
             | Assigned()
             | MembershipLost()
             | MembershipRefused()
         ):
             _on_membership(turn, event)
             _reconcile(turn)
+        case TargetComputed():
+            computing.on_computed(turn, event)
         case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
@@ -161,7 +170,9 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
             _reconcile(turn)
-        case RuntimeOpened() | RuntimeDied() | RuntimeClosed() | ShutdownOrdered() | GroupLeft():
+        case (
+            RuntimeOpened() | RuntimeDied() | RuntimeClosed() | ShutdownOrdered() | MembershipSuspended() | GroupLeft()
+        ):
             _on_lifecycle(turn, event)
             _reconcile(turn)
     statuses.flush(turn)
@@ -172,14 +183,15 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
 
 def _reconcile(turn: Turn) -> None:
     """Compare the whole actual state with the target state, and emit the effects that remove the differences."""
+    protocol = protocol_of(turn.herder)
     tasks.reconcile(turn)
-    leading.advance(turn)
+    protocol.compute(turn)
     connectors.reconcile(turn)
     _advance_requests(turn)
     place.advance(turn)
-    rejoin.advance(turn)
+    protocol.report_releases(turn)
     signing.advance(turn)
-    rebalance_window.advance(turn)
+    protocol.report_configured_jobs(turn)
     draining.advance(turn)
 
 
@@ -223,7 +235,7 @@ def _on_frequent_event(
         case StatusesAppended():
             statuses.on_appended(turn, event)
             place.advance(turn)
-            rejoin.advance(turn)
+            protocol_of(turn.herder).report_releases(turn)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
@@ -233,12 +245,15 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
             turn.emit(WriteLogMessage(text=remark))
 
 
-def _on_lifecycle(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | GroupLeft) -> None:
+def _on_lifecycle(
+    turn: Turn,
+    event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | MembershipSuspended | GroupLeft,
+) -> None:
     match event:
         case RuntimeOpened(wall_ms=wall_ms):
             signing.on_opened(turn, wall_ms)
             turn.herder.lifecycle.is_runtime_open = True
-            following.on_opened(turn)
+            protocol_of(turn.herder).on_opened(turn)
         case RuntimeDied(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
@@ -247,6 +262,8 @@ def _on_lifecycle(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed
             lifecycle.on_left(turn)
         case RuntimeClosed():
             lifecycle.on_runtime_closed(turn)
+        case MembershipSuspended(place=handover):
+            lifecycle.on_suspended(turn, handover)
 
 
 def _on_membership(
@@ -254,24 +271,23 @@ def _on_membership(
     event: MemberStateChanged
     | StopAllBeforeJoin
     | AssignmentsRequested
+    | TargetRequested
+    | GroupDescribed
     | Assigned
     | MembershipLost
     | MembershipRefused,
 ) -> None:
     match event:
-        case MemberStateChanged(state=state):
-            following.on_round(turn, state)
-        case StopAllBeforeJoin():
-            following.on_must_release_all(turn)
-        case AssignmentsRequested():
-            leading.on_assignments_requested(turn, event)
-        case Assigned():
-            following.on_assigned(turn, event)
-            draining.on_assignment(turn)
-        case MembershipLost():
-            following.on_lost(turn, event)
         case MembershipRefused(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
+        case Assigned():
+            protocol_of(turn.herder).on_membership(turn, event)
+            draining.on_assignment(turn)
+        case GroupDescribed():
+            protocol_of(turn.herder).on_membership(turn, event)
+            orders.on_described(turn)
+        case _:
+            protocol_of(turn.herder).on_membership(turn, event)
 
 
 def _on_task(
@@ -340,16 +356,19 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: ConfigOffset | No
         case ForWrite(id=write_id):
             writes.on_end_found(turn, write_id, end_offset)
         case ForRound(lookup_id=look):
-            leading.on_end_found(turn, look, end_offset)
+            protocol_of(turn.herder).on_end_found(turn, look, end_offset)
         case ForPlace(lookup_id=look):
             place.on_end_found(turn, look, end_offset)
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    """Pass a request to the module that answers it. All requests are refused while the worker is leaving; while it
-    relaunches, all but the descriptions of the worker and of the group."""
+    """Pass a request to the module that answers it. While the worker is leaving, all requests but that for its own
+    description are refused; while it relaunches, all but the descriptions of the worker and of the group."""
     leaves, relaunches = turn.herder.lifecycle.is_leaving, turn.herder.lifecycle.is_relaunching
-    if leaves or (relaunches and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)):
+    is_refused = (leaves and not isinstance(event.request, DescribeWorker)) or (
+        relaunches and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)
+    )
+    if is_refused:
         doing = "shutting down" if leaves else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.emit(Reply(id=event.id, answer=refusal))
@@ -358,9 +377,9 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
         case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
             writes.on_request(turn, event, request)
         case DescribeWorkerGroup():
-            orders.on_describe(turn, event)
-        case DrainWorker() | UncordonWorker() | RestartWorker() as order:
-            orders.on_order(turn, event, order)
+            orders.on_request(turn, event)
+        case DrainWorker() | UncordonWorker() | RestartWorker():
+            orders.on_request(turn, event)
             _reconcile(turn)
         case request:
             reads.on_request(turn, event, request)
@@ -374,14 +393,12 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             connectors.on_retry(turn, timer)
         case FinishCheckDue():
             closed_checkpoints.on_due(turn, timer)
-        case "changed jobs" | TaskRestartDue():
-            pass  # `_reconcile`, which follows, checks the deadlines.
-        case "assign":
-            leading.on_assignment_timeout(turn)
+        case TaskRestartDue():
+            pass  # `_reconcile`, which follows, checks the deadline.
+        case "assign" | "changed jobs" | "delay over" | "moves" | "configured end":
+            protocol_of(turn.herder).on_timer(turn, timer)
         case "behind":
             place.on_config_lag_timeout(turn)
-        case "delay over" | "moves":
-            following.on_due(turn)
         case "session key":
             signing.on_due(turn)
         case "statuses":

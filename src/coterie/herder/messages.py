@@ -15,7 +15,8 @@ from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, PlaceHandover
+from coterie.nouns.membership import Handover, Leave, MembershipEvent, MembershipOrder
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 # -- purposes of lookups of the config log's end offset, and of appends to the config log -----------------------------
 
@@ -37,7 +38,8 @@ class ForWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRound:
-    """The leader looks up the end offset, because a member has reported that it has read more of the config log."""
+    """The leader looks up the end offset for the group's assignment: in a classic group because a member has reported
+    that it has read more of the config log; in a connect group before it reports the configured jobs."""
 
     lookup_id: int
     """The number of this lookup, as counted by this worker as the leader; the result of an older lookup is ignored."""
@@ -253,6 +255,17 @@ class StatusesAppended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetComputed:
+    """The computation with this ``token`` has ended."""
+
+    token: object
+    target: ComputedTarget | None
+    """None if the assignor has failed."""
+    error: str = ""
+    """Why the assignor has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLeft:
     """The member has ended, whether or not the coordinator has received a LeaveGroup request."""
 
@@ -273,6 +286,7 @@ ChoreResult: TypeAlias = (
     | SessionKeyMade
     | ConfigValidated
     | ConfigEndFound
+    | TargetComputed
     | ConfigAppended
     | ConfigAppendFailed
     | StatusesAppended
@@ -337,7 +351,7 @@ class Exit:
     reason: str
     """Why the worker ends, for the process's log."""
     relaunches: bool = False
-    handover: PlaceHandover | None = None
+    handover: Handover | None = None
     """With ``relaunches``: the group membership that the relaunched process continues; None if there is none."""
 
 
@@ -435,6 +449,16 @@ class FindConfigEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeTarget:
+    """Let this worker's assignor compute the target assignment of a connect group → TargetComputed"""
+
+    token: object
+    """Identifies the computation."""
+    snapshot: GroupSnapshot
+    """The state of the group, with the name of the assignor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendConfig:
     """Append lines to the config log → ConfigAppended | ConfigAppendFailed"""
 
@@ -464,6 +488,7 @@ Chore: TypeAlias = (
     | MakeSessionKey
     | ValidateConfig
     | FindConfigEnd
+    | ComputeTarget
     | AppendConfig
     | AppendStatuses
     | Leave

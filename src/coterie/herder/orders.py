@@ -5,10 +5,12 @@ of the leader when it does not have this URL.
 """
 
 from coterie.herder import draining, lifecycle
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.group_view import find_members, names_of, worker_id_in
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
     Answer,
+    DescribeWorkerGroup,
     DrainWorker,
     Problem,
     RequestRefused,
@@ -17,20 +19,37 @@ from coterie.herder.requests import (
     WorkerOrder,
     not_found,
 )
-from coterie.herder.rounds import leading
-from coterie.herder.state import Herder, Turn
-from coterie.herder.writes import not_leader
+from coterie.herder.state import Turn
 
 
-def on_describe(turn: Turn, event: RequestArrived) -> None:
-    """Answer with the leader's state of the group; refused if this worker is not the leader, or has computed no
-    round."""
-    turn.emit(Reply(id=event.id, answer=leading.group_view_of(turn) or not_leader(turn.herder)))
+def on_request(turn: Turn, event: RequestArrived) -> None:
+    """Answer a request about workers, or keep it until the view of the group has arrived (:func:`on_described`). An
+    order that names this worker by its ``host:port`` is executed at once."""
+    request = event.request
+    names_this_worker = isinstance(request, WorkerOrder) and request.worker == worker_id_in(turn.herder.settings.url)
+    if names_this_worker or protocol_of(turn.herder).request_group_view(turn):
+        _answer(turn, event)
+    else:
+        turn.herder.requests.awaiting_group_view += (event,)
 
 
-def on_order(turn: Turn, event: RequestArrived, order: WorkerOrder) -> None:
-    """Execute the order if it names this worker, else refuse it, with the URL of the worker that may execute it."""
-    answer = _refusal_if_other_worker(turn.herder, order.worker) or _execute(turn, order)
+def on_described(turn: Turn) -> None:
+    """The view of the group has arrived, or could not be had: answer the requests that wait for it."""
+    waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
+    for event in waiting:
+        _answer(turn, event)
+
+
+def _answer(turn: Turn, event: RequestArrived) -> None:
+    """Answer with the state of the group, or execute the order if it names this worker. Otherwise refuse it, with the
+    URL of the worker that may execute it; or because this worker does not know the group."""
+    match event.request:
+        case DescribeWorkerGroup():
+            answer: Answer = protocol_of(turn.herder).group_view(turn)
+        case DrainWorker() | UncordonWorker() | RestartWorker() as order:
+            answer = _refusal_if_other_worker(turn, order.worker) or _execute(turn, order)
+        case request:
+            raise AssertionError(f"{type(request).__name__} is no request about workers")
     turn.emit(Reply(id=event.id, answer=answer))
 
 
@@ -44,21 +63,23 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
             return lifecycle.begin_relaunch(turn, obstacle)
 
 
-def _refusal_if_other_worker(herder: Herder, worker: str) -> RequestRefused | None:
+def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
     """The refusal of an order that names another worker, no worker or several workers; None when it names this worker.
 
     Only the leader can find a worker by its name or instance id. Every other worker recognizes only its own
     ``host:port``, by which the leader's REST API forwards orders.
     """
+    herder = turn.herder
     if worker == worker_id_in(herder.settings.url):
         return None
-    if (dealt := leading.last_round_of(herder)) is None:
-        return not_leader(herder)
+    group = protocol_of(herder).group_view(turn)
+    if isinstance(group, RequestRefused):
+        return group
     # A member and its predecessor at the same URL are one worker.
-    found = {info.url: info for info in find_members(dealt.members, worker)}
+    found = {info.url: info for info in find_members(group.members, worker)}
     match list(found.values()):
         case []:
-            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in dealt.members)
+            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in group.members)
             return not_found(f"No worker is called {worker}. The workers of the group: {known}")
         case [info]:
             if info.url == herder.settings.url:

@@ -8,10 +8,12 @@ it has read the config log up to the group's config offset (KAFKA-9849).
 from dataclasses import replace
 
 from coterie.herder.messages import FindConfigEnd, ForPlace, SetTimer, WriteLogMessage
-from coterie.herder.state import InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
+from coterie.herder.requests import Problem, RequestRefused
+from coterie.herder.state import Herder, InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, MemberState, SetWorkerState
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, SetWorkerState
 
 
 def begin_round(turn: Turn, state: MemberState) -> None:
@@ -69,6 +71,17 @@ def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
             place.assigned = retained_jobs(place.assigned, event) | event.jobs
 
 
+def set_member_state(turn: Turn, state: MemberState) -> None:
+    """Store how far this worker is in a rebalance of a connect group, which has no rounds. Ignored while this worker
+    has no assignment."""
+    place = turn.herder.place
+    match place.phase:
+        case RoundCompleted():
+            place.phase = RoundCompleted(state=state)
+        case _:
+            pass
+
+
 def retained_jobs(before: Jobs, event: Assigned) -> Jobs:
     """The jobs of ``before`` that stay assigned to the worker: none in an eager round, else all but the revoked
     jobs."""
@@ -92,9 +105,14 @@ def drop_jobs(turn: Turn) -> None:
 
 
 def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
-    """Store the renewed lease, unless a lease that ends later is stored already."""
-    place = turn.herder.place
-    if place.lease_renewal is None or event.lease_ends_ms > place.lease_renewal.lease_ends_ms:
+    """Store the renewed lease, unless a lease that ends later is stored already. With a shorter session timeout, which
+    the coordinator of a connect group may set, the lease may end earlier than the one before."""
+    place, before = turn.herder.place, turn.herder.place.lease_renewal
+    if (
+        before is None
+        or event.lease_ends_ms > before.lease_ends_ms
+        or event.session_timeout_ms < before.session_timeout_ms
+    ):
         place.lease_renewal = event
 
 
@@ -113,6 +131,16 @@ def advance(turn: Turn) -> None:
     if may_join and worker_state != place.last_worker_state and not awaits_statuses and not is_out:
         place.last_worker_state = worker_state
         turn.emit(worker_state)
+
+
+def not_leader(herder: Herder) -> RequestRefused:
+    """The refusal of a request that only the leader can serve: with the leader's URL if another worker is the leader,
+    else NO_LEADER."""
+    if herder.place.leader_url and not herder.place.is_named_leader:
+        message = "Cannot complete request because this worker is not the leader"
+        return RequestRefused(problem=Problem.NOT_LEADER, message=message, redirect_url=herder.place.leader_url)
+    message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+    return RequestRefused(problem=Problem.NO_LEADER, message=message)
 
 
 # -- a worker that has read less of the config log than its group -----------------------------------------------------

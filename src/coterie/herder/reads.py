@@ -5,6 +5,7 @@ the request. When that takes longer than ``worker.sync.timeout.ms``, or the log 
 the state read so far.
 """
 
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
@@ -27,7 +28,6 @@ from coterie.herder.requests import (
     WorkerView,
     not_found,
 )
-from coterie.herder.rounds import protocol_features
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.herder.work import (
@@ -159,15 +159,16 @@ def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
 
 def _worker_view(herder: Herder) -> WorkerView:
     """This worker's own state."""
+    protocol = protocol_of(herder)
     return WorkerView(
         worker_id=herder.settings.worker_id,
         name=herder.settings.display_name,
         url=herder.settings.url,
         state=herder.place.state,
         draining=herder.lifecycle.is_draining,
-        drain_wait_reason=protocol_features.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
+        drain_wait_reason=protocol.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
         restarting=herder.lifecycle.is_relaunching,
-        protocol=protocol_features.protocol_name(herder),
+        protocol=protocol.protocol_name(herder),
         member_id=herder.place.member_id,
         generation=Generation(herder.place.epoch),
         settled=herder.place.is_settled,
@@ -176,7 +177,7 @@ def _worker_view(herder: Herder) -> WorkerView:
         config_offset=herder.config.offset,
         assigned=herder.place.assigned,
         tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
-        deferred_until_ms=herder.rounds.deferred_until_ms,
+        deferred_until_ms=protocol.deferred_until_ms(herder),
     )
 
 

@@ -14,7 +14,7 @@ from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.membership import MemberState
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.states import TargetState
 
 RequestId = NewType("RequestId", int)

@@ -8,7 +8,17 @@ from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.nouns.membership import LeaveAndRejoin, MembershipEvent, Rejoin, SendAssignments, SetWorkerState
+from coterie.nouns.membership import (
+    InstallTarget,
+    LeaveAndRejoin,
+    MembershipEvent,
+    Rejoin,
+    RequestDescription,
+    SendAssignments,
+    SetConfiguredJobs,
+    SetWorkerState,
+    SuspendMembership,
+)
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
 
@@ -20,7 +30,17 @@ class Membership(Protocol):
         """Take part in the group until the worker has left it. All other methods need this coroutine to run."""
         ...
 
-    def order(self, order: SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin) -> None:
+    def order(
+        self,
+        order: SetWorkerState
+        | Rejoin
+        | SendAssignments
+        | SetConfiguredJobs
+        | InstallTarget
+        | RequestDescription
+        | SuspendMembership
+        | LeaveAndRejoin,
+    ) -> None:
         """Send ``order`` to the member machine. Never waits."""
         ...
 

@@ -7,6 +7,7 @@ the short time in which some of them have not read a new line.
 """
 
 from coterie.herder import config_records
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
@@ -17,7 +18,6 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests import Problem, RequestRefused
-from coterie.herder.rounds.protocol_features import are_requests_signed
 from coterie.herder.session_keys import (
     AppendsKey,
     KeyOrdered,
@@ -40,13 +40,13 @@ not read the new key yet."""
 
 def awaits_key(herder: Herder) -> bool:
     """Whether this worker must sign its requests and has not read any session key yet."""
-    return are_requests_signed(herder) and herder.config.session_key is None
+    return protocol_of(herder).are_requests_signed(herder) and herder.config.session_key is None
 
 
 def signing_key(herder: Herder) -> SigningKey | None:
     """The key and algorithm with which this worker signs requests now; None when it does not sign, or has no key."""
     known = herder.config.session_key
-    if known is None or not are_requests_signed(herder):
+    if known is None or not protocol_of(herder).are_requests_signed(herder):
         return None
     return SigningKey(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
 
@@ -54,7 +54,7 @@ def signing_key(herder: Herder) -> SigningKey | None:
 def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
     """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages. None when the
     signature is accepted, or when the group's protocol needs no signatures."""
-    if not are_requests_signed(herder):
+    if not protocol_of(herder).are_requests_signed(herder):
         return None
     if signature is None:
         return RequestRefused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
@@ -166,7 +166,7 @@ def _rotates_key(herder: Herder) -> bool:
     return (
         herder.place.is_leader
         and herder.is_caught_up
-        and are_requests_signed(herder)
+        and protocol_of(herder).are_requests_signed(herder)
         and not herder.lifecycle.is_leaving
     )
 

@@ -3,7 +3,7 @@
 *Hard* state is read from the logs: the configs (`ConfigState`) and the statuses (`StatusState`). Only lines of the logs
 change it: a herder emits an append as an effect, and applies the line when it reads the line back. All other state is
 *soft*: it is lost at a restart, after which the worker owns no job. Only a relaunch keeps the membership
-(`PlaceHandover`).
+(`Handover`).
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +14,25 @@ from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
-from coterie.herder.messages import Effect
+from coterie.herder.messages import Effect, RequestArrived
 from coterie.herder.requests import Answer, Read, RequestId, Write, WriteId
 from coterie.herder.rounds.state import LeaderState, Rounds
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
+from coterie.herder.targets.state import Targets
 from coterie.herder.work import Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import LeaseRenewed, MemberState, PlaceHandover, SetWorkerState
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import (
+    ConnectPlaceHandover,
+    GroupProtocolName,
+    Handover,
+    LeaseRenewed,
+    PlaceHandover,
+    SetWorkerState,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,8 @@ class HerderSettings:
     """``worker.name``"""
     instance_id: InstanceId | None = None
     """``group.instance.id``"""
+    group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
+    """``group.protocol``"""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
     """``rebalance.timeout.ms``. If the herder has not processed an event for so long, the worker stops all tasks and
@@ -162,6 +173,9 @@ class Requests:
     """The requests that are not yet answered."""
 
     def __init__(self) -> None:
+        # `orders`
+        self.awaiting_group_view: tuple[RequestArrived, ...] = ()
+        """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `writes`
@@ -272,7 +286,11 @@ class RoundFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCompleted:
-    """The last round has ended with an assignment."""
+    """The last round has ended with an assignment. In a connect group, which has no rounds: this worker has an
+    assignment."""
+
+    state: MemberState = MemberState.STABLE
+    """How far this worker is in a rebalance of a connect group; STABLE in a classic group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +304,7 @@ PlacePhase: TypeAlias = NeverJoined | InRound | StoppingBeforeJoin | RoundFailed
 class Place:
     """This worker's membership of its group. The jobs, the leader and the epoch are those of the last assignment."""
 
-    def __init__(self, handover: PlaceHandover | None) -> None:
+    def __init__(self, handover: Handover | None) -> None:
         self.phase: PlacePhase = NeverJoined()
         self.member_id = MemberId("")
         """Empty while this worker is not a member."""
@@ -318,7 +336,8 @@ class Place:
         changed."""
         if handover is not None:
             self.phase = RoundCompleted()
-            self.member_id, self.epoch = handover.member_id, handover.generation
+            self.member_id = handover.member_id
+            self.epoch = handover.generation if isinstance(handover, PlaceHandover) else handover.member_epoch
             self.leader, self.leader_url = handover.leader, handover.leader_url
             self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
 
@@ -349,7 +368,7 @@ class Place:
     @property
     def state(self) -> MemberState:
         """How far this worker is in the current round; STABLE or UNJOINED when no round is running."""
-        if isinstance(self.phase, InRound | StoppingBeforeJoin):
+        if isinstance(self.phase, InRound | StoppingBeforeJoin | RoundCompleted):
             return self.phase.state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 
@@ -369,16 +388,18 @@ class Place:
 class Herder:
     """The state of one worker's herder, without the logs and clients around it."""
 
-    def __init__(self, settings: HerderSettings, handover: PlaceHandover | None = None) -> None:
-        """``handover`` is the group membership that the previous process passed on."""
+    def __init__(self, settings: HerderSettings, handover: Handover | None = None) -> None:
+        """``handover`` is the group membership that the previous process passed on, of the same group protocol as in
+        ``settings``."""
         self.settings = settings
         # Hard state, read from the logs.
         self.config = ConfigState()
         self.statuses = StatusState()
         # Soft state.
         self.place = Place(handover)
-        self.rounds = Rounds(handover)
+        self.rounds = Rounds(handover if isinstance(handover, PlaceHandover) else None)
         self.leader_state = LeaderState()
+        self.targets = Targets(handover if isinstance(handover, ConnectPlaceHandover) else None)
         self.rotation = SessionKeyRotation()
         self.work = Work(self.place.assigned)
         self.requests = Requests()

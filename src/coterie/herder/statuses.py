@@ -1,9 +1,10 @@
 """Writes the statuses of a worker's jobs to the status topic. At most one append is in progress; new statuses wait in a
 queue."""
 
+from collections.abc import Mapping
+
 from coterie.herder import place
 from coterie.herder.messages import AppendStatuses, SetTimer, StatusesAppended, WriteLogMessage
-from coterie.herder.rounds import leading
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
 from coterie.nouns.ids import Generation
@@ -64,16 +65,16 @@ def delete_orphaned_statuses(turn: Turn) -> None:
             herder.work.queued_statuses[job] = None
 
 
-def report_unassigned(turn: Turn) -> None:
+def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
-    worker that has left. The leader calls this when a round has ended without an error.
+    worker that has left. The leader calls this when it knows the jobs without a worker.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.
     """
     herder = turn.herder
     on_its_way = {**herder.work.statuses_in_flight, **herder.work.queued_statuses}
-    for job, reason in leading.unassigned_reasons(herder).items():
+    for job, reason in reason_by_job.items():
         status = Status(
             state=State.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # The worker that writes the status, as in Connect.

@@ -43,13 +43,15 @@ class EndLookupDue:
     id: WriteId
 
 
-HerderTimer: TypeAlias = Literal[
-    "assign", "changed jobs", "delay over", "moves", "behind", "session key", "statuses", "shutdown", "relaunch"
-]
-"""``assign``: the leader still has read less of the config log than a member, so this round assigns no job
-(CONFIG_MISMATCH) · ``changed jobs``: the window that collects changes of the set of jobs has ended ·
-``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the next moves ·
-``behind``: this worker should have read the config log to the group's config offset · ``session key``: make a new key ·
-``statuses``: write the statuses again · ``shutdown``: leave the group although some tasks still run · ``relaunch``:
-close the runtime although some tasks still run."""
-Timer: TypeAlias = RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | HerderTimer
+GroupTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "moves", "configured end"]
+"""The timers of one group protocol. In a classic group: ``assign``: the leader still has read less of the config log
+than a member, so this round assigns no job (CONFIG_MISMATCH) · ``changed jobs``: the window that collects changes of
+the set of jobs has ended · ``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the
+next moves. In a connect group: ``configured end``: look up the config log's end offset again."""
+HerderTimer: TypeAlias = Literal["behind", "session key", "statuses", "shutdown", "relaunch"]
+"""``behind``: this worker should have read the config log to the group's config offset · ``session key``: make a new
+key · ``statuses``: write the statuses again · ``shutdown``: leave the group although some tasks still run ·
+``relaunch``: close the runtime although some tasks still run."""
+Timer: TypeAlias = (
+    RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | GroupTimer | HerderTimer
+)

@@ -10,7 +10,7 @@ queue, so a plug-in that blocks during validation does not block other writes.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coterie.herder import signing
+from coterie.herder import place, signing
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
@@ -90,7 +90,7 @@ def _begin(turn: Turn, write: PendingWrite) -> None:
         if not herder.place.is_settled:
             return
         if not herder.place.is_leader:
-            _answer(turn, write, not_leader(herder))
+            _answer(turn, write, place.not_leader(herder))
             return
     to_validate = write.kind.to_validate(herder.config)
     if to_validate is None:
@@ -146,7 +146,7 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.is_settled:
             return False
-        _answer(turn, write, not_leader(herder))
+        _answer(turn, write, place.not_leader(herder))
         return True
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
@@ -239,16 +239,6 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     """Refuse all pending writes. An append in progress may still complete."""
     for write in list(turn.herder.requests.writes.values()):
         _answer(turn, write, RequestRefused(problem=problem, message=message))
-
-
-def not_leader(herder: Herder) -> RequestRefused:
-    """The refusal of a request that only the leader can serve: with the leader's URL if another worker is the leader,
-    else NO_LEADER."""
-    if herder.place.leader_url and not herder.place.is_named_leader:
-        message = "Cannot complete request because this worker is not the leader"
-        return RequestRefused(problem=Problem.NOT_LEADER, message=message, redirect_url=herder.place.leader_url)
-    message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
-    return RequestRefused(problem=Problem.NO_LEADER, message=message)
 
 
 def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:

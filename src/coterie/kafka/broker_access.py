@@ -6,13 +6,13 @@ import logging
 from collections.abc import Sequence
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerAccessError, BrokerConnection, NoAnswerError
+from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerAccessError, BrokerConnection, NoResponseError
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 1.0
+_RETRY_DELAY_S = 1.0
 """The pause before a broker that closed the connection is asked again."""
 
 
@@ -41,7 +41,7 @@ async def check_broker_access(
             return
 
 
-async def _check_broker(server: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
+async def _check_broker(address: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
     """Return when the broker has accepted this client. If it closes the connection without a response, or its response
     is not valid, try again, for ``timeout_s``.
 
@@ -54,25 +54,25 @@ async def _check_broker(server: Address, client_id: str, security: KafkaSecurity
     while True:
         try:
             async with asyncio.timeout(timeout_s):
-                return await _ask_once(server, client_id, security)
-        except NoAnswerError:
+                return await _request_once(address, client_id, security)
+        except NoResponseError:
             # The broker may be stopping, or may be starting behind a proxy.
-            if asyncio.get_running_loop().time() + _RETRY_S > deadline_s:
+            if asyncio.get_running_loop().time() + _RETRY_DELAY_S > deadline_s:
                 raise BrokerAccessError(
-                    f"the broker at {server} has sent no valid response for {timeout_s:g} s on any connection that "
+                    f"the broker at {address} has sent no valid response for {timeout_s:g} s on any connection that "
                     f"this worker opened with security.protocol={security.protocol}: set security.protocol to that of "
                     "the broker's listener; if a proxy listens there, check whether the broker behind it runs"
                 ) from None
-        await asyncio.sleep(_RETRY_S)
+        await asyncio.sleep(_RETRY_DELAY_S)
 
 
-async def _ask_once(server: Address, client_id: str, security: KafkaSecurity) -> None:
+async def _request_once(address: Address, client_id: str, security: KafkaSecurity) -> None:
     """Open a connection, send one request that needs a login, and close the connection after the response.
 
     :raises BrokerAccessError: when the broker is not trusted, or rejects this client.
-    :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoAnswerError`).
+    :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoResponseError`).
     """
-    connection = await BrokerConnection.open(server, client_id=client_id, security=security)
+    connection = await BrokerConnection.open(address, client_id=client_id, security=security)
     try:
         # A listener with SASL sends its API versions to any client. Only the response to another request shows whether
         # it requires a login.

@@ -13,11 +13,11 @@ import ssl
 from typing import Any, NamedTuple, Self
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.security import PLAINTEXT, Login, tls_context
+from coterie.kafka.security import PLAINTEXT, SaslLogin, tls_context
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, framed
-from coterie.wire.kio_entities import Values, build_request, milliseconds
+from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, with_length
+from coterie.wire.kio_entities import Values, build_request, to_milliseconds
 from coterie.wire.primitives import Reader
 from coterie.wire.scram import AuthenticationFailedError
 
@@ -47,13 +47,13 @@ class Address(NamedTuple):
 
 class ApiRange(NamedTuple):
     """An API and the range of its versions that Coterie supports. Every broker of Kafka 2.4 or newer supports at least
-    one of them."""
+    one of them, except for the APIs of connect groups, which only Coterie's brokers have."""
 
     name: str
-    key: int
+    api_key: int
     """Kafka's number of the API."""
-    oldest: int
-    newest: int
+    oldest_version: int
+    newest_version: int
 
 
 API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
@@ -66,8 +66,12 @@ SYNC_GROUP = ApiRange("SyncGroup", 14, 3, 5)
 DESCRIBE_GROUPS = ApiRange("DescribeGroups", 15, 5, 5)
 SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
 SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
+CONNECT_GROUP_HEARTBEAT = ApiRange("ConnectGroupHeartbeat", 10000, 0, 0)
+CONNECT_GROUP_PREPARE_ASSIGNMENT = ApiRange("ConnectGroupPrepareAssignment", 10001, 0, 0)
+CONNECT_GROUP_INSTALL_ASSIGNMENT = ApiRange("ConnectGroupInstallAssignment", 10002, 0, 0)
+CONNECT_GROUP_DESCRIBE = ApiRange("ConnectGroupDescribe", 10003, 0, 0)
 
-_LIFETIME_USED = 0.85
+_LOGIN_LIFETIME_USED_FRACTION = 0.85
 """The part of a login's lifetime (KIP-368) after which the connection is stale, as in Kafka's clients."""
 
 
@@ -76,8 +80,12 @@ class BrokerAccessError(WorldError):
     is corrected."""
 
 
-class NoAnswerError(WorldError):
+class NoResponseError(WorldError):
     """The connection broke before the response to a request, or the broker sent bytes that are not a valid response."""
+
+
+class UnsupportedApiError(WorldError):
+    """The broker does not support the API, or no version of it that Coterie supports."""
 
 
 class BrokerConnection:
@@ -91,33 +99,33 @@ class BrokerConnection:
         self._transport = transport
         self._router = router
         self._correlation_id = 0
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._broker_versions: dict[int, tuple[int, int]] = {}
         """The oldest and the newest version that the broker supports, by API key."""
-        self._ends_s: float | None = None
+        self._stale_at_s: float | None = None
         """When the connection becomes stale, on the event loop's clock; None: never."""
 
     @property
     def is_stale(self) -> bool:
         """Whether the login on this connection has nearly expired, or has expired: the broker then rejects requests
         (KIP-368), and a new connection must be opened."""
-        return self._ends_s is not None and asyncio.get_running_loop().time() >= self._ends_s
+        return self._stale_at_s is not None and asyncio.get_running_loop().time() >= self._stale_at_s
 
     @property
     def is_busy(self) -> bool:
         """Whether the response to a request is outstanding; also to a request whose caller was cancelled."""
-        return bool(self._router.pending)
+        return bool(self._router.pending_responses)
 
     @classmethod
     async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
         """Connect, request the versions that the broker supports, and log in if the settings require it.
 
         :raises BrokerAccessError: when the TLS handshake or the login fails.
-        :raises NoAnswerError: when the broker closes the connection without a response, or sends no valid response.
+        :raises NoResponseError: when the broker closes the connection without a response, or sends no valid response.
         :raises WorldError: when the broker cannot be reached, refuses ApiVersions, or supports no version that Coterie
             supports; when a file with certificates is missing or invalid.
         """
         try:
-            transport, answers = await _connect(address, security)
+            transport, router = await _open_transport(address, security)
         except ssl.SSLCertVerificationError as error:
             raise BrokerAccessError(
                 f"the certificate of the broker at {address} is not trusted: {error.verify_message};"
@@ -131,12 +139,12 @@ class BrokerConnection:
             reason = str(error) or "the connection broke"
             hint = " and supports TLS" if security.has_tls else ""
             raise WorldError(f"cannot reach the broker at {address}: {reason}; check that it runs{hint}") from None
-        connection = cls(address, client_id, transport, answers)
+        connection = cls(address, client_id, transport, router)
         try:
-            offered = await connection._exchange(API_VERSIONS, 0, {})
-            if offered.error_code != ErrorCode.none:
-                raise WorldError(f"the broker at {address} refuses ApiVersions: {offered.error_code.name}")
-            connection._versions = {one.api_key: (one.min_version, one.max_version) for one in offered.api_keys}
+            response = await connection._send_and_receive(API_VERSIONS, 0, {})
+            if response.error_code != ErrorCode.none:
+                raise WorldError(f"the broker at {address} refuses ApiVersions: {response.error_code.name}")
+            connection._broker_versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
             if security.has_sasl:
                 await connection._log_in(security)
         except BaseException:
@@ -148,21 +156,21 @@ class BrokerConnection:
         """Send a request with ``values`` in the newest version that both sides support, and wait without a time limit
         for the response. Returns kio's response entity.
 
-        :raises NoAnswerError: when the connection breaks before the response, or the response is not valid.
-        :raises WorldError: when the broker and Coterie have no version of the API in common.
+        :raises NoResponseError: when the connection breaks before the response, or the response is not valid.
+        :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common.
         """
-        oldest, newest = self._versions.get(api.key, (0, -1))
-        version = min(newest, api.newest)
-        if version < max(oldest, api.oldest):
-            offer = f"{oldest} to {newest}" if newest >= 0 else "none"
-            raise WorldError(
-                f"the broker at {self._address} supports these versions of {api.name}: {offer}; "
-                f"Coterie supports {api.oldest} to {api.newest}: use a broker of Kafka 2.4 or newer"
+        broker_oldest, broker_newest = self._broker_versions.get(api.api_key, (0, -1))
+        version = min(broker_newest, api.newest_version)
+        if version < max(broker_oldest, api.oldest_version):
+            broker_versions_text = f"{broker_oldest} to {broker_newest}" if broker_newest >= 0 else "none"
+            raise UnsupportedApiError(
+                f"the broker at {self._address} supports these versions of {api.name}: {broker_versions_text}; "
+                f"Coterie supports {api.oldest_version} to {api.newest_version}: {_broker_to_use(api)}"
             )
-        return await self._exchange(api, version, values)
+        return await self._send_and_receive(api, version, values)
 
     def close(self) -> None:
-        """Close the connection at once; outstanding requests raise NoAnswerError. Safe to call twice."""
+        """Close the connection at once; outstanding requests raise NoResponseError. Safe to call twice."""
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
@@ -172,57 +180,67 @@ class BrokerConnection:
             token, or cannot prove its identity.
         :raises WorldError: as :meth:`ask`.
         """
-        chosen = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
-        if chosen.error_code != ErrorCode.none:
-            offer = ", ".join(chosen.mechanisms) or "none"
+        handshake = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
+        if handshake.error_code != ErrorCode.none:
+            offered_mechanisms = ", ".join(handshake.mechanisms) or "none"
             raise BrokerAccessError(
                 f"the broker at {self._address} refuses sasl.mechanism {security.mechanism}"
-                f" ({chosen.error_code.name}); the broker offers: {offer}"
+                f" ({handshake.error_code.name}); the broker offers: {offered_mechanisms}"
             )
-        login = Login(security)
-        token: bytes | None = login.first()
-        step = 0
+        login = SaslLogin(security)
+        token: bytes | None = login.first_token()
+        token_number = 0
         try:
             while token is not None:
-                step += 1
-                answer = await self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
-                if answer.error_code != ErrorCode.none:
-                    raise AuthenticationFailedError(answer.error_message or answer.error_code.name)
-                token = login.next(answer.auth_bytes, step)
+                token_number += 1
+                response = await self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
+                if response.error_code != ErrorCode.none:
+                    raise AuthenticationFailedError(response.error_message or response.error_code.name)
+                token = login.next_token(response.auth_bytes, token_number)
         except (AuthenticationFailedError, WireError) as error:
             raise BrokerAccessError(
                 f"the broker at {self._address} rejects the user {security.username}: {str(error).rstrip('.')};"
                 " check sasl.username and sasl.password"
             ) from None
-        if hasattr(answer, "session_lifetime") and (lifetime_ms := milliseconds(answer.session_lifetime)):
-            self._ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LIFETIME_USED
+        if hasattr(response, "session_lifetime") and (lifetime_ms := to_milliseconds(response.session_lifetime)):
+            self._stale_at_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LOGIN_LIFETIME_USED_FRACTION
 
-    async def _exchange(self, api: ApiRange, version: int, values: Values) -> Any:
+    async def _send_and_receive(self, api: ApiRange, version: int, values: Values) -> Any:
         """Send a request of this version and wait for the response; return kio's response entity.
 
-        :raises NoAnswerError: when the connection breaks before the response, or the response is not valid.
+        :raises NoResponseError: when the connection breaks before the response, or the response is not valid.
         """
         self._correlation_id += 1
         header, frame = encode_request(
-            build_request(api.key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
+            build_request(api.api_key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
         )
         try:
-            answer = self._router.expect(self._correlation_id)
-            self._transport.write(framed(frame))
-            match await answer:
+            response_future = self._router.expect_response(self._correlation_id)
+            self._transport.write(with_length(frame))
+            match await response_future:
                 case bytes(data):
                     return decode_response(data, header)
                 case error:
                     raise error
         except OSError as error:
-            raise NoAnswerError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
+            raise NoResponseError(
+                f"the connection to the broker at {self._address} broke: {error}{_failed_request_hint(api)}"
+            ) from None
         except WireError as error:
-            raise NoAnswerError(
-                f"the response of {self._address} to {api.name} is not that of a Kafka broker: {error}{_hint(api)}"
+            raise NoResponseError(
+                f"the response of {self._address} to {api.name} is not that of a Kafka broker: "
+                f"{error}{_failed_request_hint(api)}"
             ) from error
 
 
-def _hint(api: ApiRange) -> str:
+def _broker_to_use(api: ApiRange) -> str:
+    """Which brokers support the API, for the end of an error message."""
+    if api.api_key >= CONNECT_GROUP_HEARTBEAT.api_key:
+        return "use a Coterie broker that serves connect groups"
+    return "use a broker of Kafka 2.4 or newer"
+
+
+def _failed_request_hint(api: ApiRange) -> str:
     """What to check after a failed request, for the end of an error message. For ApiVersions, the first request of a
     connection: a broker that requires TLS closes a connection without TLS, or sends a TLS alert on it. Else empty."""
     return "; check that security.protocol is that of the broker's listener" if api is API_VERSIONS else ""
@@ -233,80 +251,80 @@ class _ResponseRouter(asyncio.Protocol):
     frame's correlation id."""
 
     def __init__(self) -> None:
-        self.pending: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
+        self.pending_responses: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
         """The futures of the outstanding requests, by correlation id. The future of a cancelled request stays until its
         response arrives."""
-        self._received = bytearray()
-        self._error: OSError | WireError | None = None
+        self._unprocessed_bytes = bytearray()
+        self._connection_error: OSError | WireError | None = None
         """Why the connection broke."""
 
-    def expect(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
+    def expect_response(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
         """A future for the response to the request with this correlation id: its result is the frame without its length
         or, if the connection breaks before, the error.
 
         :raises OSError: when the connection has already broken.
         :raises WireError: when the broker has already sent invalid bytes.
         """
-        if self._error is not None:
-            raise self._error
-        answer = self.pending[correlation_id] = asyncio.get_running_loop().create_future()
-        return answer
+        if self._connection_error is not None:
+            raise self._connection_error
+        response_future = self.pending_responses[correlation_id] = asyncio.get_running_loop().create_future()
+        return response_future
 
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with received bytes."""
-        if self._error is not None:
+        if self._connection_error is not None:
             return
-        self._received += data
+        self._unprocessed_bytes += data
         try:
             while (frame := self._next_frame()) is not None:
-                self._take(frame)
+                self._complete_request(frame)
         except WireError as error:
-            self._break(error)
+            self._fail_all_requests(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio calls this when the connection is closed, by either side."""
-        self._break(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
+        self._fail_all_requests(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
 
     def _next_frame(self) -> bytes | None:
         """Remove the next frame from the received bytes and return it without its length; None if it is not complete.
 
         :raises WireError: when its length is negative or too large.
         """
-        if len(self._received) < LENGTH_SIZE:
+        if len(self._unprocessed_bytes) < LENGTH_SIZE:
             return None
-        size_bytes = int.from_bytes(self._received[:LENGTH_SIZE], signed=True)
+        size_bytes = int.from_bytes(self._unprocessed_bytes[:LENGTH_SIZE], signed=True)
         if not 0 <= size_bytes <= RESPONSE_SIZE_MAX:
             raise WireError(f"a response announces an invalid length of {size_bytes} bytes")
         end = LENGTH_SIZE + size_bytes
-        if len(self._received) < end:
+        if len(self._unprocessed_bytes) < end:
             return None
-        frame = bytes(self._received[LENGTH_SIZE:end])
-        del self._received[:end]
+        frame = bytes(self._unprocessed_bytes[LENGTH_SIZE:end])
+        del self._unprocessed_bytes[:end]
         return frame
 
-    def _take(self, frame: bytes) -> None:
+    def _complete_request(self, frame: bytes) -> None:
         """Complete the future of the request to which ``frame`` is the response.
 
         :raises WireError: when there is no such request.
         """
         correlation_id = Reader(frame).int32()
-        answer = self.pending.pop(correlation_id, None)
-        if answer is None:
+        response_future = self.pending_responses.pop(correlation_id, None)
+        if response_future is None:
             raise WireError(f"a response has the correlation id {correlation_id}, which no outstanding request has")
-        if not answer.cancelled():
-            answer.set_result(frame)
+        if not response_future.cancelled():
+            response_future.set_result(frame)
 
-    def _break(self, error: OSError | WireError) -> None:
+    def _fail_all_requests(self, error: OSError | WireError) -> None:
         """Complete all outstanding requests with ``error``; later requests fail with the first such error."""
-        if self._error is None:
-            self._error = error
-        for answer in self.pending.values():
-            if not answer.cancelled():
-                answer.set_result(error)
-        self.pending.clear()
+        if self._connection_error is None:
+            self._connection_error = error
+        for response_future in self.pending_responses.values():
+            if not response_future.cancelled():
+                response_future.set_result(error)
+        self.pending_responses.clear()
 
 
-async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _ResponseRouter]:
+async def _open_transport(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _ResponseRouter]:
     """Open a TCP connection, with TLS if the settings require it. All connections of this module are opened here.
 
     :raises OSError: when the broker cannot be reached, or the TLS handshake fails.
@@ -314,7 +332,7 @@ async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.T
     """
     context = await tls_context(security)
     loop = asyncio.get_running_loop()
-    transport, answers = await loop.create_connection(_ResponseRouter, address.host, address.port, ssl=context)
+    transport, router = await loop.create_connection(_ResponseRouter, address.host, address.port, ssl=context)
     # No bytes are sent while a join is parked: with keep-alive the system notices that the peer cannot be reached.
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return transport, answers
+    return transport, router

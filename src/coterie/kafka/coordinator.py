@@ -18,15 +18,14 @@ from typing import Any
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.connection import (
-    FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
     SYNC_GROUP,
-    Address,
     ApiRange,
     BrokerConnection,
 )
+from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
 from coterie.kafka.security import PLAINTEXT
 from coterie.member.classic.messages import (
     HeartbeatRequest,
@@ -45,11 +44,6 @@ from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
-_GROUP_KEY = 0
-"""FindCoordinator's key type for groups."""
-_MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
-"""The error codes of a broker that is no longer the coordinator: the next request searches for the coordinator."""
-
 
 class KafkaCoordinator:
     """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.Coordinator`). Sends each
@@ -67,7 +61,7 @@ class KafkaCoordinator:
         """``request_timeout_ms`` is the time limit for each attempt to find the coordinator, for opening a connection
         to it, and for the response to a heartbeat or a LeaveGroup. ``parked_timeout_ms`` is the time limit for the
         response to a join or a sync, which a broker parks."""
-        finder = _CoordinatorFinder(bootstrap_servers, client_id, security)
+        finder = CoordinatorFinder(bootstrap_servers, client_id, security)
         self._immediate = _CoordinatorConnections(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
         self._parked = _CoordinatorConnections(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False
@@ -107,64 +101,12 @@ class KafkaCoordinator:
         await asyncio.sleep(0)
 
 
-class _CoordinatorFinder:
-    """Finds the coordinator of a group by asking the bootstrap servers."""
-
-    def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
-        self._client_id = client_id
-        self._security = security
-        self._servers = [Address.parse(server) for server in bootstrap_servers]
-
-    async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
-        """The address of the group's coordinator; or the error code of FindCoordinator when there is no coordinator
-        yet, or this client may not use the group. Asks one server after the other, each for ``timeout_s``, until one
-        responds.
-
-        :raises WorldError: when no server responds; the message contains the reason for each server.
-        """
-        reasons: list[str] = []
-        for server in list(self._servers):
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await self._ask(server, group_id)
-            except TimeoutError:
-                reasons.append(f"the broker at {server} did not respond within {timeout_s:g} s")
-            except WorldError as error:
-                reasons.append(str(error))
-            # Try the other brokers first next time.
-            self._servers.append(self._servers.pop(0))
-        raise WorldError("; ".join(reasons))
-
-    async def open(self, server: Address) -> BrokerConnection:
-        """Open a connection to the broker at ``server``.
-
-        :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.
-        """
-        return await BrokerConnection.open(server, client_id=self._client_id, security=self._security)
-
-    async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
-        """Ask one server for the coordinator, on a separate connection.
-
-        :raises WorldError: as :meth:`open`, or when the connection breaks.
-        """
-        connection = await self.open(server)
-        try:
-            # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
-            values = {"key": group_id, "key_type": _GROUP_KEY, "coordinator_keys": (group_id,)}
-            answer = await connection.ask(FIND_COORDINATOR, values)
-        finally:
-            connection.close()
-        found = answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer
-        error: ErrorCode = found.error_code
-        return Address(found.host, found.port) if error == ErrorCode.none else error
-
-
 class _CoordinatorConnections:
     """The connections to the coordinator for one kind of request: for those to which it responds immediately, or for
     those that it parks. New requests use the current connection, which is opened when it is needed."""
 
     def __init__(
-        self, finder: _CoordinatorFinder, open_timeout_ms: int, response_timeout_ms: int, *, is_parked: bool
+        self, finder: CoordinatorFinder, open_timeout_ms: int, response_timeout_ms: int, *, is_parked: bool
     ) -> None:
         """``open_timeout_ms`` is the time limit for each attempt to find the coordinator, and for opening a connection;
         ``response_timeout_ms`` is that for a response. ``is_parked``: whether the coordinator may park these requests,
@@ -202,7 +144,7 @@ class _CoordinatorConnections:
             raise WorldError(
                 f"the group's coordinator accepted no connection, or did not respond to {api.name}, in time"
             ) from None
-        if answer.error_code in _MOVED and self._current is connection:
+        if answer.error_code in MOVED and self._current is connection:
             self._current = None
         self._drop_former()
         return answer

@@ -27,13 +27,13 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
             "sasl.password": security.password,
         }
     if security.has_tls:
-        files = {
+        paths = {
             "ssl.ca.location": security.ca_location,
             "ssl.certificate.location": security.certificate_location,
             "ssl.key.location": security.key_location,
             "ssl.key.password": security.key_password,
         }
-        settings |= {key: value for key, value in files.items() if value is not None}
+        settings |= {key: value for key, value in paths.items() if value is not None}
         settings["ssl.endpoint.identification.algorithm"] = "https" if security.verifies_hostname else "none"
     return settings
 
@@ -46,12 +46,13 @@ def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
     """
     settings = {"security.protocol": security.protocol}
     if security.has_sasl:
-        package = "plain.Plain" if security.mechanism == "PLAIN" else "scram.Scram"
+        login_module = "plain.Plain" if security.mechanism == "PLAIN" else "scram.Scram"
         user, password = _jaas_quoted(security.username), _jaas_quoted(security.password)
         settings |= {
             "sasl.mechanism": security.mechanism,
             "sasl.jaas.config": (
-                f"org.apache.kafka.common.security.{package}LoginModule required username={user} password={password};"
+                f"org.apache.kafka.common.security.{login_module}LoginModule required username={user} "
+                f"password={password};"
             ),
         }
     if security.has_tls:
@@ -59,8 +60,8 @@ def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
         if security.ca_location is not None:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_location}
         if security.certificate_location is not None and security.key_location is not None:
-            both = _in_one_file(security.certificate_location, security.key_location, folder)
-            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": both}
+            keystore_path = _combined_pem_path(security.certificate_location, security.key_location, folder)
+            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore_path}
             if security.key_password is not None:
                 settings["ssl.key.password"] = security.key_password
     return settings
@@ -72,7 +73,7 @@ def _jaas_quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _in_one_file(certificate: str, key: str, folder: Path) -> str:
+def _combined_pem_path(certificate: str, key: str, folder: Path) -> str:
     """The path of a PEM file with the certificate and the key: the given file if both are in it, else a new file in
     ``folder`` that only this user can read.
 
@@ -110,7 +111,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
     except OSError as error:
-        raise _unusable("CA certificates", str(security.ca_location), error) from error
+        raise _unusable_file_error("CA certificates", str(security.ca_location), error) from error
     context.check_hostname = security.verifies_hostname
     if security.certificate_location is not None:
         try:
@@ -119,11 +120,11 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
                 security.certificate_location, security.key_location, password=lambda: security.key_password or ""
             )
         except OSError as error:
-            raise _unusable("certificate or key", security.certificate_location, error) from error
+            raise _unusable_file_error("certificate or key", security.certificate_location, error) from error
     return context
 
 
-class Login:
+class SaslLogin:
     """The client's side of one SASL login: makes the tokens to send, for any mechanism."""
 
     def __init__(self, security: KafkaSecurity) -> None:
@@ -137,28 +138,28 @@ class Login:
                 nonce=secrets.token_urlsafe(24),
             )
 
-    def first(self) -> bytes:
+    def first_token(self) -> bytes:
         """The first token to send."""
         if self._scram is not None:
             return self._scram.first_message()
         return f"\0{self._security.username}\0{self._security.password}".encode()
 
-    def next(self, answer: bytes, step: int) -> bytes | None:
-        """The token to send after ``answer``, the broker's response to token number ``step`` (the first is 1); None if
-        the login is complete.
+    def next_token(self, broker_token: bytes, token_number: int) -> bytes | None:
+        """The token to send after ``broker_token``, the broker's response to token number ``token_number`` (the first
+        is 1); None if the login is complete.
 
         :raises WireError: when the response is malformed.
         :raises AuthenticationFailedError: when the broker rejects the login, or cannot prove its identity.
         """
         if self._scram is None:
             return None
-        if step == 1:
-            return self._scram.final_message(answer)
-        self._scram.verify_server_final(answer)
+        if token_number == 1:
+            return self._scram.final_message(broker_token)
+        self._scram.verify_server_final(broker_token)
         return None
 
 
-def _unusable(file_kind: str, path: str, error: OSError) -> WorldError:
+def _unusable_file_error(file_kind: str, path: str, error: OSError) -> WorldError:
     """The error for a file of this kind that is missing or invalid."""
     reason = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
     return WorldError(f"the {file_kind} in {path} cannot be used: {reason}")

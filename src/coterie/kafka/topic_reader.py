@@ -11,9 +11,9 @@ from coterie.engine.log import TopicRecord
 from coterie.kafka.client_log import ClientLog, logger
 from coterie.nouns.errors import WorldError
 
-POLL_S = 0.2
+POLL_TIMEOUT_S = 0.2
 """How long one call waits for a record; a reader that is being closed ends within this time."""
-RECORDS_MAX = 500
+RECORDS_PER_CALL_MAX = 500
 """The maximum number of records that one call returns: more would block the event loop for too long."""
 
 
@@ -25,18 +25,18 @@ class TopicReader:
     slower than the broker, the queue becomes full, and librdkafka fetches no more.
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, partitions: int) -> None:
-        """``client`` is the librdkafka config of the worker's handles; ``partitions`` is the topic's number of
-        partitions."""
+    def __init__(self, client_config: Mapping[str, Any], topic: str, partition_count: int) -> None:
+        """``client_config`` is the librdkafka config of the worker's handles; ``partition_count`` is the topic's number
+        of partitions."""
         self._topic = topic
         self._log = ClientLog(f"reading topic {topic}")
         self._consumer = Consumer(
             {
-                **client,
+                **client_config,
                 **self._log.settings(),
                 # A consumer must set a group id. This consumer joins no group: its partitions are assigned explicitly,
                 # and it commits nothing.
-                "group.id": f"{client['client.id']}-follower",
+                "group.id": f"{client_config['client.id']}-follower",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 # If the topic no longer contains the next offset of this reader, raise an error instead of reading the
@@ -49,24 +49,24 @@ class TopicReader:
                 "queued.max.messages.kbytes": 16_384,
             }
         )
-        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partition_count)])
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-follow-{topic}")
         self._closed = False
-        self.positions = dict.fromkeys(range(partitions), 0)
+        self.positions = dict.fromkeys(range(partition_count), 0)
         """By partition, the offset after the last record that was returned, or the partition's end if the reader has
         reached it."""
 
     async def next_records(self) -> Sequence[TopicRecord]:
-        """The next records, at most ``RECORDS_MAX``, ordered by offset within each partition; empty when none arrived
-        within ``POLL_S``.
+        """The next records, at most ``RECORDS_PER_CALL_MAX``, ordered by offset within each partition; empty when none
+        arrived within ``POLL_TIMEOUT_S``.
 
         :raises WorldError: when the records that follow those already read were deleted from the topic, or after
             :meth:`close`.
         """
         if self._closed:
-            raise WorldError(f"topic {self._topic} is closed")
+            raise WorldError(f"the reader of topic {self._topic} is closed, because this worker is shutting down")
         messages = await asyncio.get_running_loop().run_in_executor(self._thread, self._poll)
-        return [line for message in messages if (line := self._record(message)) is not None]
+        return [record for message in messages if (record := self._to_record(message)) is not None]
 
     async def close(self) -> None:
         """Close the consumer and end its thread; waits until a running poll has ended. Safe to call twice."""
@@ -74,21 +74,21 @@ class TopicReader:
             return
         self._closed = True
         # The last job of the thread, after a poll that may still run. It completes even if the caller is cancelled.
-        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close)
+        consumer_closed = asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close)
         self._thread.shutdown(wait=False)
-        await asyncio.shield(closing)
+        await asyncio.shield(consumer_closed)
         self._thread.shutdown()
 
     def _poll(self) -> list[Message]:
-        """On the reader's thread: the messages that have arrived; waits for the first one for ``POLL_S``."""
+        """On the reader's thread: the messages that have arrived; waits for the first one for ``POLL_TIMEOUT_S``."""
         if self._closed:
             return []
         # A wait for many records would last until the last of them arrives. So wait for one, and take all others that
         # have arrived.
-        first = self._consumer.poll(POLL_S)
-        return [] if first is None else [first, *self._consumer.consume(RECORDS_MAX - 1, 0)]
+        first_message = self._consumer.poll(POLL_TIMEOUT_S)
+        return [] if first_message is None else [first_message, *self._consumer.consume(RECORDS_PER_CALL_MAX - 1, 0)]
 
-    def _record(self, message: Message) -> TopicRecord | None:
+    def _to_record(self, message: Message) -> TopicRecord | None:
         """The record in ``message``, noting its position; None for a message that reports the end of a partition, or an
         error after which librdkafka retries.
 
@@ -99,7 +99,7 @@ class TopicReader:
         if error is None:
             assert partition is not None
             assert offset is not None
-            self._log.answered()
+            self._log.on_response()
             assert offset >= self.positions[partition], "librdkafka returns each offset once, in order"
             self.positions[partition] = offset + 1
             value, key = message.value(), message.key()

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigEntry,
@@ -36,7 +36,7 @@ DELIVERY_TIMEOUT_MS = 30_000
 write to its config topic."""
 RECORDS_IN_FLIGHT_MAX = 10_000
 """The maximum number of records of one log without a delivery report; further appends wait."""
-POLL_S = 0.2
+PRODUCER_POLL_S = 0.2
 """How long the producer's thread waits inside librdkafka before it checks whether it must end."""
 
 
@@ -53,7 +53,7 @@ class Topics:
         security: KafkaSecurity = PLAINTEXT,
     ) -> None:
         """``request_timeout_ms`` is the time limit of each admin request, and of the wait for a new topic's leaders."""
-        self._client: dict[str, Any] = {
+        self._client_config: dict[str, Any] = {
             **librdkafka_settings(security),
             "bootstrap.servers": ",".join(bootstrap_servers),
             "client.id": client_id,
@@ -67,10 +67,10 @@ class Topics:
         self._request_timeout_s = request_timeout_ms / 1000
         self._log = ClientLog(self._servers)
         # The producer logs the failures of both handles: they have the same brokers, and one thread serves both.
-        self._admin = AdminClient(dict[str, Any](self._client, logger=self._log, error_cb=_ignore_error))
+        self._admin = AdminClient(dict[str, Any](self._client_config, logger=self._log, error_cb=_ignore_error))
         self._producer = Producer(
             {
-                **self._client,
+                **self._client_config,
                 **self._log.settings(),
                 "acks": "all",
                 # As in Connect. One request in flight keeps the order of the records when one has to be sent again.
@@ -85,30 +85,31 @@ class Topics:
         self._admin_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-admin")
         self._producer_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-producer")
         self._closing = threading.Event()
-        self._delivered = self._producer_thread.submit(self._deliver)
+        self._callbacks_served = self._producer_thread.submit(self._serve_callbacks)
         self._logs: list[TopicLog] = []
 
-    async def open(
-        self, topic: str, *, partitions: int, replication: int, key: str, ordered: bool = False
+    async def open_log(
+        self, topic: str, *, partitions: int, replication_factor: int, setting_key: str, is_ordered: bool = False
     ) -> "TopicLog":
         """The topic as a log. A topic that does not exist is created, with ``cleanup.policy=compact``.
 
-        ``partitions`` and ``replication`` are for a new topic; -1 is the broker's default. ``key`` is the worker's
-        setting that contains the topic's name; error messages contain it. An existing topic may have any number of
-        partitions, unless ``ordered``: then the order of all its records matters, and it must have exactly one.
+        ``partitions`` and ``replication_factor`` are for a new topic; -1 is the broker's default. ``setting_key`` is
+        the worker's setting that contains the topic's name; error messages contain it. An existing topic may have any
+        number of partitions, unless ``is_ordered``: then the order of all its records matters, and it must have exactly
+        one.
 
         :raises WorldError: when the topic cannot be created or described, has another cleanup.policy, has no leader for
             a partition within ``request_timeout_ms``, or is ordered and has more than one partition.
         """
-        await self._create(topic, partitions, replication, key)
-        count = await self._partition_count(topic)
-        if ordered and count != 1:
+        await self._create_topic(topic, partitions, replication_factor, setting_key)
+        partition_count = await self._partition_count(topic)
+        if is_ordered and partition_count != 1:
             raise WorldError(
-                f"topic {topic} has {count} partitions, but the order of its records matters: "
-                f"delete it and create it again with 1 partition, or name another topic as {key}"
+                f"topic {topic} has {partition_count} partitions, but the order of its records matters: "
+                f"delete it and create it again with 1 partition, or name another topic as {setting_key}"
             )
-        await self._check_cleanup_policy(topic, key)
-        log = TopicLog(self, topic, count)
+        await self._check_cleanup_policy(topic, setting_key)
+        log = TopicLog(self, topic, partition_count)
         self._logs.append(log)
         return log
 
@@ -120,7 +121,21 @@ class Topics:
         try:
             return await self._run_on_admin_thread(lambda: self._admin.cluster_id(self._request_timeout_s))
         except KafkaException as error:
-            raise self.error("cannot request the cluster's id", error) from None
+            raise self.to_world_error("cannot request the cluster's id", error) from None
+
+    async def topic_id(self, topic: str) -> bytes:
+        """The topic id of ``topic``, 16 bytes: a topic that is deleted and created again gets a new one.
+
+        :raises WorldError: when the topic cannot be described.
+        """
+        try:
+            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._request_timeout_s)
+            description = await asyncio.wrap_future(described[topic])
+        except KafkaException as error:
+            raise self.to_world_error(f"cannot describe topic {topic}", error) from None
+        id_ = description.topic_id
+        halves = (id_.get_most_significant_bits(), id_.get_least_significant_bits())
+        return b"".join(half.to_bytes(8, "big", signed=True) for half in halves)
 
     async def close(self) -> None:
         """Close all logs, and end all handles and their threads; unfinished appends raise WorldError. Safe to call
@@ -133,33 +148,33 @@ class Topics:
         # A request may still run on the admin thread. Wait for a no-op that ends after it, so that the shutdown does
         # not block the event loop.
         await self._run_on_admin_thread(lambda: None)
-        await asyncio.wrap_future(self._delivered)
+        await asyncio.wrap_future(self._callbacks_served)
         self._producer_thread.shutdown()
         self._admin_thread.shutdown()
 
     # -- for the logs -------------------------------------------------------------------------------------------------
 
-    def error(self, action: str, error: KafkaException | KafkaError | BufferError) -> WorldError:
+    def to_world_error(self, action: str, error: KafkaException | KafkaError | BufferError) -> WorldError:
         """The WorldError for a failed call of librdkafka; ``action`` is what failed, the start of its message."""
         reason = error.args[0] if isinstance(error, KafkaException) else error
         text = reason.str() if isinstance(reason, KafkaError) else str(reason)
         return WorldError(f"{action}: {text}; check that the brokers of bootstrap.servers={self._servers} run")
 
     def produce(
-        self, topic: str, line: NewTopicRecord, delivered: Callable[[KafkaError | None, Message], None]
+        self, topic: str, record: NewTopicRecord, on_delivery: Callable[[KafkaError | None, Message], None]
     ) -> None:
-        """Pass one record to the producer. ``delivered`` is called once, on the producer's thread, when the record is
+        """Pass one record to the producer. ``on_delivery`` is called once, on the producer's thread, when the record is
         durable or could not be written.
 
         :raises WorldError: when the producer is closed, or refuses the record, for example because its queue is full;
-            then ``delivered`` is not called.
+            then ``on_delivery`` is not called.
         """
         if self._closing.is_set():
-            raise WorldError(f"topic {topic} is closed")
+            raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
         try:
-            self._producer.produce(topic, value=line.value, key=line.key, on_delivery=delivered)
+            self._producer.produce(topic, value=record.value, key=record.key, on_delivery=on_delivery)
         except (KafkaException, BufferError) as error:
-            raise self.error(f"cannot write to topic {topic}", error) from None
+            raise self.to_world_error(f"cannot write to topic {topic}", error) from None
 
     async def end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
         """By partition, the offset after the last durable record of the topic; ``partitions`` is its number of
@@ -169,34 +184,37 @@ class Topics:
             the request; or after :meth:`close`.
         """
         if self._closing.is_set():
-            raise WorldError(f"topic {topic} is closed")
-        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+            raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
+        offset_spec_by_partition = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         try:
             futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-            futures = self._admin.list_offsets(wanted, request_timeout=self._request_timeout_s)
-            return {asked.partition: (await asyncio.wrap_future(end)).offset for asked, end in futures.items()}
+            futures = self._admin.list_offsets(offset_spec_by_partition, request_timeout=self._request_timeout_s)
+            return {
+                topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
+                for topic_partition, end_future in futures.items()
+            }
         except KafkaException as error:
-            raise self.error(f"cannot find the end of topic {topic}", error) from None
+            raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
 
     def on_delivered(self) -> None:
         """Note that a broker has responded: call this on the producer's thread for each record that is durable."""
-        self._log.answered()
+        self._log.on_response()
 
-    def open_reader(self, topic: str, partitions: int) -> TopicReader:
+    def open_reader(self, topic: str, partition_count: int) -> TopicReader:
         """A new reader of the topic from its beginning; the caller must close it."""
-        return TopicReader(self._client, topic, partitions)
+        return TopicReader(self._client_config, topic, partition_count)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _deliver(self) -> None:
+    def _serve_callbacks(self) -> None:
         """Runs on the producer's thread: calls the callbacks of producer and admin client until :meth:`close`, then
         fails the records that are not durable yet, and closes the producer."""
         while not self._closing.is_set():
-            self._producer.poll(POLL_S)
+            self._producer.poll(PRODUCER_POLL_S)
             self._admin.poll(0)
         # Fail the outstanding records now, because no later delivery report can reach their callers.
         self._producer.purge()
-        self._producer.flush(POLL_S)
+        self._producer.flush(PRODUCER_POLL_S)
         self._producer.close()
         # The admin client has no close: librdkafka ends its threads with the last reference.
         del self._admin
@@ -205,28 +223,28 @@ class Topics:
         """Run a blocking call of the admin client on its thread; return the result."""
         return await asyncio.get_running_loop().run_in_executor(self._admin_thread, call)
 
-    async def _create(self, topic: str, partitions: int, replication: int, key: str) -> None:
+    async def _create_topic(self, topic: str, partitions: int, replication_factor: int, setting_key: str) -> None:
         """Create the topic. Does nothing if the topic exists, or if this worker may not create topics.
 
         :raises WorldError: when the topic cannot be created.
         """
-        wanted = NewTopic(topic, partitions, replication, config={"cleanup.policy": "compact"})
+        new_topic = NewTopic(topic, partitions, replication_factor, config={"cleanup.policy": "compact"})
         try:
-            created = self._admin.create_topics([wanted], request_timeout=self._request_timeout_s)
-            await asyncio.wrap_future(created[topic])
+            created_futures = self._admin.create_topics([new_topic], request_timeout=self._request_timeout_s)
+            await asyncio.wrap_future(created_futures[topic])
         except KafkaException as error:
             code = error.args[0].code()
             # A worker that may not create topics can use a topic that an operator has created: the next request shows
             # whether the topic exists.
-            if code in _NOT_ALLOWED:
+            if code in _AUTHORIZATION_ERRORS:
                 return
             if code == KafkaError.INVALID_REPLICATION_FACTOR:
                 raise WorldError(
-                    f"topic {topic} cannot be created with {replication} replicas: {error.args[0].str()}; set "
-                    f"{key.removesuffix('.topic')}.replication.factor to at most the number of brokers"
+                    f"topic {topic} cannot be created with {replication_factor} replicas: {error.args[0].str()}; set "
+                    f"{setting_key.removesuffix('.topic')}.replication.factor to at most the number of brokers"
                 ) from None
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self.error(f"cannot create topic {topic}", error) from None
+                raise self.to_world_error(f"cannot create topic {topic}", error) from None
 
     async def _partition_count(self, topic: str) -> int:
         """The number of partitions of the topic. Waits until every partition has a leader, which takes a moment for a
@@ -242,16 +260,20 @@ class Topics:
                     lambda: self._admin.list_topics(topic, self._request_timeout_s)
                 )
             except KafkaException as error:
-                raise self.error(f"cannot describe topic {topic}", error) from None
-            found = metadata.topics[topic]
-            if found.error is None and found.partitions and all(p.leader >= 0 for p in found.partitions.values()):
-                return len(found.partitions)
+                raise self.to_world_error(f"cannot describe topic {topic}", error) from None
+            topic_metadata = metadata.topics[topic]
+            if (
+                topic_metadata.error is None
+                and topic_metadata.partitions
+                and all(partition.leader >= 0 for partition in topic_metadata.partitions.values())
+            ):
+                return len(topic_metadata.partitions)
             if asyncio.get_running_loop().time() > deadline_s:
-                why = found.error.str() if found.error is not None else "a partition has no leader"
-                raise WorldError(f"topic {topic} does not exist and could not be created, or cannot be used: {why}")
+                reason = topic_metadata.error.str() if topic_metadata.error is not None else "a partition has no leader"
+                raise WorldError(f"topic {topic} does not exist and could not be created, or cannot be used: {reason}")
             await asyncio.sleep(0.1)
 
-    async def _check_cleanup_policy(self, topic: str, key: str) -> None:
+    async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
         """Check that the topic is compacted. Not checked if this worker may not describe configs, or the brokers
         cannot.
 
@@ -259,35 +281,35 @@ class Topics:
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            described = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)
-            entries: Mapping[str, ConfigEntry] = await asyncio.wrap_future(described[resource])
+            config_futures = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)
+            entries: Mapping[str, ConfigEntry] = await asyncio.wrap_future(config_futures[resource])
         except KafkaException as error:
-            if error.args[0].code() in (*_NOT_ALLOWED, *_NOT_SERVED):
+            if error.args[0].code() in (*_AUTHORIZATION_ERRORS, *_UNSUPPORTED_ERRORS):
                 return
-            raise self.error(f"cannot describe the configs of topic {topic}", error) from None
+            raise self.to_world_error(f"cannot describe the configs of topic {topic}", error) from None
         policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else "compact"
         if policy != "compact":
             raise WorldError(
                 f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: "
-                f"set it to compact, or name another topic as {key}"
+                f"set it to compact, or name another topic as {setting_key}"
             )
 
 
-_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_AUTHORIZATION_ERRORS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 """The error codes if the access rules do not allow a request to this worker."""
-_NOT_SERVED = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
+_UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
 """The error codes if the brokers do not support a request."""
 
 
 class TopicLog:
     """One topic as a log (the seam `Log`). Created by :meth:`Topics.open`."""
 
-    def __init__(self, topics: Topics, topic: str, partitions: int) -> None:
+    def __init__(self, topics: Topics, topic: str, partition_count: int) -> None:
         self._topics = topics
         self._topic = topic
-        self._partitions = partitions
+        self._partition_count = partition_count
         self._readers: set[TopicReader] = set()
-        self._room = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
+        self._in_flight_slots = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
         """The number of records that may still be passed to the producer."""
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
@@ -303,32 +325,39 @@ class TopicLog:
         loop = asyncio.get_running_loop()
         deliveries: list[asyncio.Future[int | WorldError]] = []
         try:
-            for line in lines:
-                fate: asyncio.Future[int | WorldError] = loop.create_future()
-                deliveries.append(fate)
-                await self._room.acquire()
+            for record in lines:
+                delivery: asyncio.Future[int | WorldError] = loop.create_future()
+                deliveries.append(delivery)
+                await self._in_flight_slots.acquire()
                 try:
-                    self._topics.produce(self._topic, line, self._delivered(fate, loop))
+                    self._topics.produce(self._topic, record, self._delivery_callback(delivery, loop))
                 except WorldError:
-                    self._room.release()
+                    self._in_flight_slots.release()
                     raise
             end = 0
-            for fate in deliveries:
-                offset = await fate
+            for delivery in deliveries:
+                offset = await delivery
                 if isinstance(offset, WorldError):
                     raise offset
                 end = max(end, offset + 1)
             return end
         finally:
-            for fate in deliveries:
-                fate.cancel()
+            for delivery in deliveries:
+                delivery.cancel()
 
     async def end_offset(self) -> int:
         """The offset after the last durable record; with several partitions, the greatest of their end offsets.
 
         :raises WorldError: when a leader of the topic's partitions does not respond in time.
         """
-        return max((await self._topics.end_offsets(self._topic, self._partitions)).values())
+        return max((await self._topics.end_offsets(self._topic, self._partition_count)).values())
+
+    async def topic_id(self) -> bytes:
+        """The topic id, 16 bytes.
+
+        :raises WorldError: when the topic cannot be described.
+        """
+        return await self._topics.topic_id(self._topic)
 
     async def follow(self) -> AsyncGenerator[Sequence[TopicRecord], None]:
         """Yield all records from the beginning in sequences, then new records as they come, without end. Yields an
@@ -337,17 +366,17 @@ class TopicLog:
 
         :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
-        reader = self._topics.open_reader(self._topic, self._partitions)
+        reader = self._topics.open_reader(self._topic, self._partition_count)
         self._readers.add(reader)
         try:
-            ends = await self._ends()
-            at_end = False
+            end_offsets = await self._end_offsets()
+            has_reached_end = False
             while True:
-                lines = await reader.next_records()
-                if lines:
-                    yield lines
-                if not at_end and all(reader.positions[number] >= end for number, end in ends.items()):
-                    at_end = True
+                records = await reader.next_records()
+                if records:
+                    yield records
+                if not has_reached_end and all(reader.positions[number] >= end for number, end in end_offsets.items()):
+                    has_reached_end = True
                     yield ()
         finally:
             self._readers.discard(reader)
@@ -355,41 +384,41 @@ class TopicLog:
 
     async def close(self) -> None:
         """Close the readers of all running :meth:`follow`, which then raise WorldError. Safe to call twice."""
-        for follower in list(self._readers):
-            await follower.close()
+        for reader in list(self._readers):
+            await reader.close()
 
-    async def _ends(self) -> Mapping[int, int]:
+    async def _end_offsets(self) -> Mapping[int, int]:
         """The current end offsets, by partition; retries every second until the brokers respond."""
         while True:
             try:
-                return await self._topics.end_offsets(self._topic, self._partitions)
+                return await self._topics.end_offsets(self._topic, self._partition_count)
             except WorldError as error:
                 logger.warning("%s; retrying", error)
                 await asyncio.sleep(1)
 
-    def _delivered(
+    def _delivery_callback(
         self, delivery: asyncio.Future[int | WorldError], loop: asyncio.AbstractEventLoop
     ) -> Callable[[KafkaError | None, Message], None]:
         """A callback for the delivery report of one record. The callback runs on the producer's thread; on the event
         loop ``loop`` it completes ``delivery`` with the record's offset or the error."""
 
-        def resolve(outcome: int | WorldError) -> None:
-            self._room.release()
+        def complete_delivery(offset_or_error: int | WorldError) -> None:
+            self._in_flight_slots.release()
             if not delivery.done():
-                delivery.set_result(outcome)
+                delivery.set_result(offset_or_error)
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
+        def on_delivery_report(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is not None or offset is None:
-                failure = self._topics.error(
+                failure = self._topics.to_world_error(
                     f"cannot write to topic {self._topic}", error or KafkaError(KafkaError._FAIL)
                 )
-                loop.call_soon_threadsafe(resolve, failure)
+                loop.call_soon_threadsafe(complete_delivery, failure)
             else:
                 self._topics.on_delivered()
-                loop.call_soon_threadsafe(resolve, offset)
+                loop.call_soon_threadsafe(complete_delivery, offset)
 
-        return delivered
+        return on_delivery_report
 
 
 def _ignore_error(_error: KafkaError) -> None:

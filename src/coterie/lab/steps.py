@@ -17,19 +17,19 @@ class Steps:
     """The functions that the simulator and the scenarios call for every event of a machine. Each one changes the
     machine's state and returns its output."""
 
-    def group(
+    def step_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
         """One step of a group's coordinator."""
         return group_machine.step(group, event, now_ms=now_ms)
 
-    def member(
+    def step_member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
         """One step of a worker's member of the group."""
         return member_machine.step(member, event, now_ms=now_ms)
 
-    def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
+    def step_herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
         """One step of a worker's herder."""
         return herder_machine.step(herder, event, now_ms=now_ms)
 

@@ -53,8 +53,8 @@ def to_group_request(
                 instance_id=request.instance_id,
             )
         case member.LeaveRequest():
-            leaving = groups.LeavingMember(member_id=request.member_id, instance_id=request.instance_id)
-            return groups.LeaveGroup(reply_to=reply_to, members=(leaving,))
+            leaving_member = groups.LeavingMember(member_id=request.member_id, instance_id=request.instance_id)
+            return groups.LeaveGroup(reply_to=reply_to, members=(leaving_member,))
 
 
 def to_member_response(response: object) -> member.Response:
@@ -69,9 +69,11 @@ def to_member_response(response: object) -> member.Response:
                 protocol=response.protocol or "",
                 leader=response.leader,
                 member_id=response.member_id,
-                members={one.member_id: one.metadata for one in response.members} or None,
+                members={joined_member.member_id: joined_member.metadata for joined_member in response.members} or None,
                 instance_ids={
-                    one.member_id: one.instance_id for one in response.members if one.instance_id is not None
+                    joined_member.member_id: joined_member.instance_id
+                    for joined_member in response.members
+                    if joined_member.instance_id is not None
                 },
                 skip_assignment=response.skip_assignment,
             )

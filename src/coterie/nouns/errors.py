@@ -14,13 +14,14 @@
     │   │                an event
     │   ├── BrokerAccessError      in `kafka.connection`: the broker rejects this client, or the client does
     │   │                          not trust the broker
-    │   ├── NoAnswerError          in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── NoResponseError        in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── UnsupportedApiError    in `kafka.connection`: the broker and Coterie have no version of an API in common
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system
-    │   ├── OverdueError           in `cli.demo.script`: a condition of the demo did not become true in time
+    │   ├── WaitTimeoutError       in `cli.demo.script`: a condition of the demo did not become true in time
     │   └── UnreachableError       a server cannot be reached or does not respond: another attempt may succeed
     ├── AuthenticationFailedError  in `wire.scram`: a peer, client or broker, cannot prove its identity; the connection
     │                              is closed

@@ -2,7 +2,7 @@
 
 `member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
 ``token`` is a value that only modules of one group protocol read: for a classic group `RoundToken` or `RoundResult` of
-`wire.connect`.
+`wire.connect`, for a connect group the values that each message names.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,29 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.group_description import GroupDescription
+from coterie.nouns.ids import (
+    ConfigOffset,
+    Generation,
+    GroupEpoch,
+    InstanceId,
+    LeaderEpoch,
+    MemberEpoch,
+    MemberId,
+    WorkerUrl,
+)
 from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 
-class MemberState(StrEnum):
-    """How far a worker is in its group's current rebalance, by Connect's names."""
+class GroupProtocolName(StrEnum):
+    """The protocol between a worker and the coordinator of its group: the values of ``group.protocol``."""
 
-    UNJOINED = "UNJOINED"
-    """The worker is not a member of its group."""
-    PREPARING_REBALANCE = "PREPARING_REBALANCE"
-    """The worker has sent JoinGroup and waits for the other members."""
-    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
-    """All members have joined, and the worker waits for its assignment."""
-    STABLE = "STABLE"
-    """The worker is a member of its group, and no rebalance is in progress."""
+    CLASSIC = "classic"
+    """Kafka's group protocol with generations, in which the leader computes the assignments (KIP-415, KIP-987)."""
+    CONNECT = "connect"
+    """The epoch-based protocol, in which the coordinator reconciles the members with a target assignment (K848C)."""
 
 
 # -- members' reports, and the assignments that the leader's herder computes from them --------------------------------
@@ -129,7 +137,109 @@ class Leave:
     for it."""
 
 
-MembershipOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin | Leave
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetConfiguredJobs:
+    """Sets the jobs that are configured, as this worker has read them from the config log; the herder sends this order
+    again after each change. Only in a connect group. The member sends them to the coordinator while this worker is the
+    group's leader."""
+
+    config_offset: ConfigOffset
+    """How far this worker had read the config log."""
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallTarget:
+    """Send the target assignment that this worker has computed for the :class:`TargetRequested` with the same
+    ``token``. Only in a connect group. The member ignores the order when that computation is over."""
+
+    token: object
+    target: ComputedTarget | None
+    """None if the assignor has failed."""
+    error: str = ""
+    """Why the assignor has failed; empty if it has computed a target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDescription:
+    """Ask the coordinator for the description of the group → `GroupDescribed`. Only in a connect group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendMembership:
+    """Tell the coordinator that this process is about to replace itself, and send nothing afterwards →
+    `MembershipSuspended`. Only in a connect group: its coordinator takes the end of a connection for the end of the
+    process, and the next process must continue the numbers of the requests."""
+
+
+ClassicOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin | Leave
+"""The orders to the member of a classic group."""
+ConnectOrder: TypeAlias = (
+    SetWorkerState | SetConfiguredJobs | InstallTarget | RequestDescription | SuspendMembership | LeaveAndRejoin | Leave
+)
+"""The orders to the member of a connect group."""
+MembershipOrder: TypeAlias = ClassicOrder | ConnectOrder
+
+
+# -- from one process of a worker to the next -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceHandover:
+    """The membership that a worker's process passes to the next process when it re-executes itself.
+
+    The next process continues as the same member of the group, if its first heartbeat arrives within the session
+    timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
+    """
+
+    member_id: MemberId
+    generation: Generation
+    protocol: str
+    """The protocol that the group uses, as a value of ``connect.protocol``."""
+    leader: MemberId
+    leader_url: WorkerUrl
+    config_offset: ConfigOffset
+    """How far the leader had read the config log when it assigned ``jobs``."""
+    jobs: Jobs
+    """All jobs that are assigned to this worker."""
+    deferred_until_ms: int | None = None
+    """End of the scheduled rebalance delay on the host's steady clock, which both processes share; None when no delay
+    runs."""
+    may_have_missed_vote: bool = False
+    """Whether a rebalance was in progress: the group may then have selected another protocol than ``protocol``."""
+    must_ask_for_round: bool = False
+    """Whether the next process must start a rebalance: it is the leader and has lost the leader's state, or released
+    jobs must be assigned to other workers, or a rebalance was in progress, or its settings differ from those in the
+    last JoinGroup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectPlaceHandover:
+    """The membership of a connect group that a worker's process passes to the next process when it re-executes itself.
+
+    The next process continues as the same member: member id, epochs and jobs stay, and no job moves.
+    """
+
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    request_number: int
+    """The number of the last request of this member id; the next process continues above it."""
+    session_timeout_ms: int
+    """The session timeout of the group, by which the lease is counted."""
+    leader: MemberId
+    leader_url: WorkerUrl
+    leader_epoch: LeaderEpoch
+    assignment_epoch: GroupEpoch
+    config_offset: ConfigOffset
+    """How far the config log has to be read before ``jobs`` may start."""
+    jobs: Jobs
+    """All jobs that are assigned to this worker."""
+    job_epochs: Mapping[GroupEpoch, Jobs]
+    """``jobs``, by the assignment epoch in which each was assigned to this worker."""
+
+
+Handover: TypeAlias = PlaceHandover | ConnectPlaceHandover
+"""The membership that a worker's process passes to the next process, of either group protocol."""
 
 
 # -- events for the herder --------------------------------------------------------------------------------------------
@@ -167,14 +277,14 @@ class Assigned:
 
     member_id: MemberId
     epoch: int
-    """The epoch of the assignment: in a classic group, the generation."""
+    """The epoch of the assignment: in a classic group, the generation; in a connect group, the member epoch."""
     jobs: Jobs
     """The newly assigned jobs; with ``replaces_all``, all jobs of this worker."""
     revoked: Jobs = NO_JOBS
     """The jobs that this worker must stop."""
     replaces_all: bool = False
-    """Whether ``jobs`` replaces the previous assignment (eager). Otherwise ``jobs`` are added to it, and ``revoked``
-    are removed."""
+    """Whether ``jobs`` replaces the previous assignment (eager, and always in a connect group). Otherwise ``jobs`` are
+    added to it, and ``revoked`` are removed."""
     leader: MemberId
     leader_url: WorkerUrl
     """The URL of the leader's REST listener."""
@@ -182,7 +292,53 @@ class Assigned:
     """How far the config log has to be read before the assigned jobs may start."""
     token: object
     """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and the
-    delay."""
+    delay; in a connect group :class:`AssignmentDetails`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentDetails:
+    """The ``token`` of `Assigned` in a connect group."""
+
+    leader_epoch: LeaderEpoch
+    """The number of the leader's appointment."""
+    assignment_epoch: GroupEpoch
+    """The assignment epoch of the target assignment that ``jobs`` are a part of."""
+    job_epochs: Mapping[GroupEpoch, Jobs]
+    """The jobs, by the assignment epoch in which each was assigned to this worker."""
+    version: int = 0
+    """The version of ``metadata``."""
+    metadata: bytes = b""
+    """What the assignor tells this worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRequested:
+    """The coordinator has chosen this worker to compute the target assignment of its connect group: the herder orders
+    the computation and sends `InstallTarget`."""
+
+    token: object
+    """Identifies the computation; the herder returns it in `InstallTarget`."""
+    snapshot: GroupSnapshot
+    """The state of the group, from the response to ConnectGroupPrepareAssignment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescribed:
+    """The response to `RequestDescription`."""
+
+    description: GroupDescription | None
+    """None if the coordinator could not be asked, or the group does not exist."""
+    error: str = ""
+    """Why there is no description."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipSuspended:
+    """The member sends no further request (`SuspendMembership`): this process may replace itself."""
+
+    place: ConnectPlaceHandover | None
+    """The membership for the next process; None if this worker is not a member now: the next process joins with a new
+    member id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,40 +370,11 @@ MembershipEvent: TypeAlias = (
     MemberStateChanged
     | StopAllBeforeJoin
     | AssignmentsRequested
+    | TargetRequested
+    | GroupDescribed
+    | MembershipSuspended
     | Assigned
     | LeaseRenewed
     | MembershipLost
     | MembershipRefused
 )
-
-
-# -- from one process of a worker to the next -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceHandover:
-    """The membership that a worker's process passes to the next process when it re-executes itself.
-
-    The next process continues as the same member of the group, if its first heartbeat arrives within the session
-    timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
-    """
-
-    member_id: MemberId
-    generation: Generation
-    protocol: str
-    """The protocol that the group uses, as a value of ``connect.protocol``."""
-    leader: MemberId
-    leader_url: WorkerUrl
-    config_offset: ConfigOffset
-    """How far the leader had read the config log when it assigned ``jobs``."""
-    jobs: Jobs
-    """All jobs that are assigned to this worker."""
-    deferred_until_ms: int | None = None
-    """End of the scheduled rebalance delay on the host's steady clock, which both processes share; None when no delay
-    runs."""
-    may_have_missed_vote: bool = False
-    """Whether a rebalance was in progress: the group may then have selected another protocol than ``protocol``."""
-    must_ask_for_round: bool = False
-    """Whether the next process must start a rebalance: it is the leader and has lost the leader's state, or released
-    jobs must be assigned to other workers, or a rebalance was in progress, or its settings differ from those in the
-    last JoinGroup."""

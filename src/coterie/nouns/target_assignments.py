@@ -5,8 +5,9 @@ The coordinator builds the snapshot (`groups`), a worker or the broker lets an a
 the coordinator takes the steps to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -28,7 +29,7 @@ class SnapshotMember:
     version: int = 0
     """The version of ``metadata``."""
     reason: int = 0
-    """Why the member changed the metadata: see `groups.connect.messages.Reason`."""
+    """Why the member changed the metadata: see `nouns.connect_groups.Reason`."""
     metadata: bytes = b""
     """The member's metadata for the selected assignor."""
     claims: Jobs | None = None
@@ -110,3 +111,8 @@ class ComputedTarget:
     unplaceable: tuple[UnplaceableJobs, ...] = ()
     next_in_ms: int | None = None
     """The time until the next portion of moves; None if the target is final."""
+
+
+Assign: TypeAlias = Callable[[GroupSnapshot], Awaitable[ComputedTarget]]
+"""An assignor as shells call it, from the event loop: it computes on another thread, within a time limit. A failed
+assignor raises an exception, which may be of any type: the assignor may be a plug-in."""

@@ -12,10 +12,10 @@ from coterie.herder.writes import invalid_config_message
 from coterie.nouns.states import TargetState
 from coterie.rest.problems import BadRequestError, BodyTooLargeError, UnreadableBodyError
 
-SIZE_MAX_BYTES = 8 * 1024 * 1024
+BODY_SIZE_MAX_BYTES = 8 * 1024 * 1024
 """The greatest size of a request's body. A config must fit into one Kafka record, which is smaller."""
 
-_INITIAL_STATES = {
+_TARGET_STATE_BY_INITIAL_STATE = {
     "RUNNING": TargetState.STARTED,
     "PAUSED": TargetState.PAUSED,
     "STOPPED": TargetState.STOPPED,
@@ -38,69 +38,71 @@ class NewConnector:
 async def read_body(request: Request) -> bytes:
     """The whole body of ``request``.
 
-    :raises BodyTooLargeError: as soon as more than :data:`SIZE_MAX_BYTES` were received.
+    :raises BodyTooLargeError: as soon as more than :data:`BODY_SIZE_MAX_BYTES` were received.
     """
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > SIZE_MAX_BYTES:
-            raise BodyTooLargeError(f"The body is longer than {SIZE_MAX_BYTES} bytes")
+        if size > BODY_SIZE_MAX_BYTES:
+            raise BodyTooLargeError(f"The body is longer than {BODY_SIZE_MAX_BYTES} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def new_connector(raw: bytes) -> NewConnector:
+def parse_new_connector(body: bytes) -> NewConnector:
     """Parse the body of ``POST /connectors``.
 
     :raises UnreadableBodyError: when the body is not such JSON, has an unknown field, or an unknown ``initial_state``.
     :raises BadRequestError: when a value of the config is null.
     """
-    fields = _object(_json(raw), "a connector")
+    fields = _as_object(_parse_json(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state"}):
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": a connector has name, config and initial_state')
     name, initial_state = fields.get("name"), fields.get("initial_state")
-    if initial_state is not None and str(initial_state).upper() not in _INITIAL_STATES:
-        raise UnreadableBodyError(f"{initial_state!r} is not an initial_state: use one of {', '.join(_INITIAL_STATES)}")
+    if initial_state is not None and str(initial_state).upper() not in _TARGET_STATE_BY_INITIAL_STATE:
+        raise UnreadableBodyError(
+            f"{initial_state!r} is not an initial_state: use one of {', '.join(_TARGET_STATE_BY_INITIAL_STATE)}"
+        )
     return NewConnector(
-        name="" if name is None else _text(name, "name").strip(),
-        config=_config(fields.get("config")),
-        initial_state=None if initial_state is None else _INITIAL_STATES[str(initial_state).upper()],
+        name="" if name is None else _as_text(name, "name").strip(),
+        config=_as_config(fields.get("config")),
+        initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
     )
 
 
-def config(raw: bytes) -> Mapping[str, str]:
+def parse_config(body: bytes) -> Mapping[str, str]:
     """Parse the body of ``PUT /connectors/{connector}/config``: an object of strings, numbers and booleans.
 
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when a value is null.
     """
-    return _config(_json(raw))
+    return _as_config(_parse_json(body))
 
 
-def task_configs(raw: bytes) -> tuple[Mapping[str, str], ...]:
+def parse_task_configs(body: bytes) -> tuple[Mapping[str, str], ...]:
     """Parse the body of ``POST /connectors/{connector}/tasks``: an array with the config of each task, by task number.
 
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when a value of a config is null.
     """
-    parsed = _json(raw)
+    parsed = _parse_json(body)
     if not isinstance(parsed, list):
         raise UnreadableBodyError("Cannot read a list of task configs: the body is not a JSON array")
-    return tuple(_config(item) for item in parsed)
+    return tuple(_as_config(item) for item in parsed)
 
 
-def with_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
+def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
     """``config`` with the key ``name`` set to ``name``; the key is added when it is missing, as Connect does.
 
     :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
     """
-    given = config.get("name")
-    if given is None:
+    name_in_config = config.get("name")
+    if name_in_config is None:
         return {**config, "name": name}
-    if given != name:
+    if name_in_config != name:
         raise BadRequestError(
-            f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
+            f"Connector name configuration ({name_in_config}) doesn't match connector name in the URL ({name})"
         )
     return config
 
@@ -108,14 +110,14 @@ def with_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _json(raw: bytes) -> object:
-    """Parse ``raw`` as JSON; a number becomes a :class:`_Number`.
+def _parse_json(body: bytes) -> object:
+    """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`.
 
-    :raises UnreadableBodyError: when ``raw`` is not JSON, or contains half of a surrogate pair.
+    :raises UnreadableBodyError: when ``body`` is not JSON, or contains half of a surrogate pair.
     """
     try:
         # Numbers keep their text: Connect converts them to strings without interpreting the value.
-        parsed = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)
+        parsed = json.loads(body, parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
         json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
         raise UnreadableBodyError(
@@ -126,41 +128,41 @@ def _json(raw: bytes) -> object:
     return parsed
 
 
-class _Number(str):
+class _NumberText(str):
     """The text of a JSON number, unchanged."""
 
     __slots__ = ()
 
 
-def _no_constant(constant: str) -> object:
+def _refuse_constant(constant: str) -> object:
     """:raises ValueError: always. Python's parser calls this for ``NaN`` and ``Infinity``, which are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 
-def _object(parsed: object, what: str) -> Mapping[str, object]:
-    """``parsed``, which must be a JSON object; ``what`` is its name in the error.
+def _as_object(parsed: object, description: str) -> Mapping[str, object]:
+    """``parsed``, which must be a JSON object; ``description`` is its name in the error.
 
     :raises UnreadableBodyError: when ``parsed`` is not an object.
     """
     if not isinstance(parsed, dict):
-        raise UnreadableBodyError(f"Cannot read {what}: the value is not a JSON object")
+        raise UnreadableBodyError(f"Cannot read {description}: the value is not a JSON object")
     return parsed
 
 
-def _config(parsed: object) -> Mapping[str, str]:
+def _as_config(parsed: object) -> Mapping[str, str]:
     """A JSON object as a config: every value as a string.
 
     :raises UnreadableBodyError: when ``parsed`` is not an object, or a value is an object or an array.
     :raises BadRequestError: when a value is null.
     """
-    fields = _object(parsed, "a config")
-    if nulls := [key for key, value in fields.items() if value is None]:
-        sentence = "Null value can not be supplied as the configuration value."
-        raise BadRequestError(invalid_config_message({key: [f"{key}: {sentence}"] for key in nulls}))
-    return {key: _text(value, key) for key, value in fields.items()}
+    fields = _as_object(parsed, "a config")
+    if null_keys := [key for key, value in fields.items() if value is None]:
+        message = "Null value can not be supplied as the configuration value."
+        raise BadRequestError(invalid_config_message({key: [f"{key}: {message}"] for key in null_keys}))
+    return {key: _as_text(value, key) for key, value in fields.items()}
 
 
-def _text(value: object, key: str) -> str:
+def _as_text(value: object, key: str) -> str:
     """A JSON string, number or boolean as a string; ``key`` is named in the error.
 
     :raises UnreadableBodyError: when ``value`` is an object or an array.

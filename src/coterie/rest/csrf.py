@@ -25,17 +25,17 @@ def check_mutation(request: Request) -> None:
     """
     if request.method in ("GET", "HEAD"):
         return
-    own = _address(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
+    own_origin = _parse_origin(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
     for origin in request.headers.getlist("origin"):
-        if own is None or _address(origin) != own:
+        if own_origin is None or _parse_origin(origin) != own_origin:
             raise ForeignOriginError(
                 f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
                 "address may send this request; a program needs no Origin header"
             )
-    declared = request.headers.get("content-type", "")
-    if _has_body(request) and declared.partition(";")[0].strip().lower() != "application/json":
+    content_type = request.headers.get("content-type", "")
+    if _has_body(request) and content_type.partition(";")[0].strip().lower() != "application/json":
         raise NotJsonError(
-            f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {declared or 'missing'}. "
+            f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {content_type or 'missing'}. "
             "Send JSON with the header Content-Type: application/json"
         )
 
@@ -45,7 +45,7 @@ def _has_body(request: Request) -> bool:
     return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
-def _address(url: str) -> tuple[str, str, int | None] | None:
+def _parse_origin(url: str) -> tuple[str, str, int | None] | None:
     """Scheme, host and port of ``url``. None when the URL is invalid or contains no host: an ``Origin`` may be
     ``null``."""
     try:

@@ -34,7 +34,7 @@ from coterie.herder.requests import (
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.leader import forward
+from coterie.rest.leader import forward_to_worker
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Worker
@@ -53,24 +53,24 @@ class GroupApi:
     """The handlers of one worker for the paths under ``/coterie/``. They raise the same exceptions as those of
     :class:`coterie.rest.app.ConnectApi`."""
 
-    def __init__(self, worker: Worker, client: httpx.AsyncClient) -> None:
+    def __init__(self, worker: Worker, http_client: httpx.AsyncClient) -> None:
         self._worker = worker
-        self._client = client
+        self._http_client = http_client
 
-    def table(self) -> list[tuple[str, str, Handler]]:
+    def handler_table(self) -> list[tuple[str, str, Handler]]:
         """Method, path and handler of each request."""
-        one = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
+        worker_path = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
         return [
             ("GET", "/coterie/worker", self.describe_worker),
             ("GET", "/coterie/group", self.describe_group),
-            ("POST", f"{one}/drain", self.drain),
-            ("DELETE", f"{one}/drain", self.uncordon),
-            ("POST", f"{one}/restart", self.restart),
+            ("POST", f"{worker_path}/drain", self.drain_worker),
+            ("DELETE", f"{worker_path}/drain", self.uncordon_worker),
+            ("POST", f"{worker_path}/restart", self.restart_worker),
         ]
 
     async def describe_worker(self, _: Request) -> Response:
         """This worker's own state."""
-        return JSONResponse(self._own_view_json(await self._view()))
+        return JSONResponse(self._own_view_json(await self._own_view()))
 
     async def describe_group(self, request: Request) -> Response:
         """The group's state, as its leader computes it from the last round and from each member's own state. Forwarded
@@ -78,55 +78,61 @@ class GroupApi:
         answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._forward(request, answer)
+                return await self._forward_to_worker(request, answer)
             case _:
                 view = problems.answer_as(answer, GroupView)
-                async with asyncio.TaskGroup() as asking:
-                    words = [asking.create_task(self._member_view_json(member)) for member in view.members]
-                return JSONResponse(group_views.group(view, [word.result() for word in words]))
+                async with asyncio.TaskGroup() as task_group:
+                    view_requests = [task_group.create_task(self._member_view_json(member)) for member in view.members]
+                return JSONResponse(
+                    group_views.group_json(view, [view_request.result() for view_request in view_requests])
+                )
 
-    async def drain(self, request: Request) -> Response:
+    async def drain_worker(self, request: Request) -> Response:
         """Drain the worker in the path: its jobs move to other workers, then its process ends."""
-        return await self._order(request, DrainWorker(worker=_worker(request)))
+        return await self._order_worker(request, DrainWorker(worker=_worker_in_path(request)))
 
-    async def uncordon(self, request: Request) -> Response:
+    async def uncordon_worker(self, request: Request) -> Response:
         """Cancel the drain of the worker in the path."""
-        return await self._order(request, UncordonWorker(worker=_worker(request)))
+        return await self._order_worker(request, UncordonWorker(worker=_worker_in_path(request)))
 
-    async def restart(self, request: Request) -> Response:
+    async def restart_worker(self, request: Request) -> Response:
         """Restart the process of the worker in the path; the worker keeps its membership. Every worker that receives
         the request also checks its own settings file: the named worker refuses the request when its file is invalid."""
-        obstacle = await self._worker.settings_error()
-        return await self._order(request, RestartWorker(worker=_worker(request), settings_error=obstacle))
+        settings_error = await self._worker.settings_error()
+        return await self._order_worker(
+            request, RestartWorker(worker=_worker_in_path(request), settings_error=settings_error)
+        )
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    async def _order(self, request: Request, order: WorkerOrder) -> Response:
+    async def _order_worker(self, request: Request, order: WorkerOrder) -> Response:
         """Give ``order`` to this worker's herder, and forward ``request`` if another worker must receive the order.
         Returns 202 with the identity of the worker that has accepted the order, or the other worker's response.
 
-        :raises ProblemRefusal: when the herder refused the order, or as :meth:`_forward`.
+        :raises ProblemRefusal: when the herder refused the order, or as :meth:`_forward_to_worker`.
         """
         answer = await self._worker.ask(order)
         match answer:
             case RequestRefused(problem=Problem.NOT_THIS_WORKER, redirect_url=url):
                 assert url is not None, "the leader has the URL of every member"
-                what = request.url.path.rpartition("/")[2]
-                return await self._forward(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
+                action = request.url.path.rpartition("/")[2]
+                return await self._forward_to_worker(
+                    request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{action}"
+                )
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._forward(request, answer)
+                return await self._forward_to_worker(request, answer)
             case _:
                 problems.answer_as(answer, Done)
                 settings = self._worker.settings
-                ordered = {
+                worker_identity = {
                     "worker_id": worker_id_in(settings.url),
                     "name": settings.display_name,
                     "life": self._worker.boot_id,
                 }
-                return JSONResponse(ordered, status_code=202)
+                return JSONResponse(worker_identity, status_code=202)
 
-    async def _forward(self, request: Request, refused: RequestRefused, path: str | None = None) -> Response:
-        """Forward ``request`` to the worker at the URL in ``refused`` and return its response. That worker is the
+    async def _forward_to_worker(self, request: Request, refusal: RequestRefused, path: str | None = None) -> Response:
+        """Forward ``request`` to the worker at the URL in ``refusal`` and return its response. That worker is the
         leader or, for an order, the worker that must carry out the order. ``path`` replaces the path of ``request``
         unless it is None.
 
@@ -134,23 +140,23 @@ class GroupApi:
             under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
-            response = await forward(self._client, request, b"", refused, path=path)
+            response = await forward_to_worker(self._http_client, request, b"", refusal, path=path)
         except WorldError as error:
-            who = "leader" if refused.problem is Problem.NOT_LEADER else "worker"
+            role = "leader" if refusal.problem is Problem.NOT_LEADER else "worker"
             message = (
-                f"The {who} at {refused.redirect_url} cannot be reached. If its process has ended, the group removes "
+                f"The {role} at {refusal.redirect_url} cannot be reached. If its process has ended, the group removes "
                 "it "
                 f"after its session timeout: retry the request then. {error}"
             )
-            raise problems.ProblemRefusal(replace(refused, message=message)) from error
+            raise problems.ProblemRefusal(replace(refusal, message=message)) from error
         if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
             return response
-        if refused.problem is Problem.NOT_THIS_WORKER:
-            message = f"The worker at {refused.redirect_url} is a Kafka Connect worker, which cannot serve this request"
+        if refusal.problem is Problem.NOT_THIS_WORKER:
+            message = f"The worker at {refusal.redirect_url} is a Kafka Connect worker, which cannot serve this request"
         else:
-            view = await self._view()
+            view = await self._own_view()
             message = (
-                f"The leader at {refused.redirect_url} is a Kafka Connect worker, which has no group API. While a "
+                f"The leader at {refusal.redirect_url} is a Kafka Connect worker, which has no group API. While a "
                 "Connect worker is in the group, drains and static assignments are not possible. "
                 f"Generation {view.generation} uses protocol {view.protocol}; this worker, {view.worker_id}, is "
                 f"assigned {len(view.assigned)} jobs (GET /coterie/worker). The last status of each job: "
@@ -158,7 +164,7 @@ class GroupApi:
             )
         raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
-    async def _view(self) -> WorkerView:
+    async def _own_view(self) -> WorkerView:
         """The state of this worker.
 
         :raises ProblemRefusal: when this worker is shutting down.
@@ -168,41 +174,41 @@ class GroupApi:
     async def _member_view_json(self, member: MemberInfo) -> Mapping[str, object] | None:
         """The JSON of ``GET /coterie/worker`` of ``member``, which for this worker needs no request. None when
         ``member`` does not respond with success in time, or when another member now uses its URL."""
-        word: Mapping[str, object] | None
+        view_json: Mapping[str, object] | None
         if member.url == self._worker.settings.url:
             answer = await self._worker.ask(DescribeWorker())
-            word = self._own_view_json(answer) if isinstance(answer, WorkerView) else None
+            view_json = self._own_view_json(answer) if isinstance(answer, WorkerView) else None
         else:
-            word = await self._request_member_view(member.url)
-        place = word.get("group") if word is not None else None
+            view_json = await self._request_member_view_json(member.url)
+        membership = view_json.get("group") if view_json is not None else None
         # A worker that has just lost its membership, or is new, has no member id: its response counts.
-        is_other = isinstance(place, Mapping) and place.get("member_id") not in ("", member.member_id)
-        return None if is_other else word
+        is_other_member = isinstance(membership, Mapping) and membership.get("member_id") not in ("", member.member_id)
+        return None if is_other_member else view_json
 
-    async def _request_member_view(self, url: WorkerUrl) -> Mapping[str, object] | None:
+    async def _request_member_view_json(self, url: WorkerUrl) -> Mapping[str, object] | None:
         """The response of the worker at ``url`` to ``GET /coterie/worker``; None when it does not return a JSON object
         with a status of success within :data:`MEMBER_VIEW_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(MEMBER_VIEW_TIMEOUT_S):
-                response = await self._client.get(f"{url.rstrip('/')}/coterie/worker")
-            said = response.json() if response.is_success else None
+                response = await self._http_client.get(f"{url.rstrip('/')}/coterie/worker")
+            view_json = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
-        return cast(Mapping[str, object], said) if isinstance(said, dict) else None
+        return cast(Mapping[str, object], view_json) if isinstance(view_json, dict) else None
 
     def _own_view_json(self, view: WorkerView) -> Json:
         """The JSON of this worker's own ``GET /coterie/worker``."""
-        return views.worker(
+        return views.worker_json(
             view,
             now_ms=now_ms(),
             version=__version__,
             boot_id=self._worker.boot_id,
             missing_jars=self._worker.missing_jars(),
-            stall_ms=self._worker.stall.longest_ms,
+            longest_stall_ms=self._worker.stall.longest_ms,
         )
 
 
-def _worker(request: Request) -> str:
+def _worker_in_path(request: Request) -> str:
     """The worker in the path of ``request``: its name, ``host:port`` or instance id."""
     worker: str = request.path_params["worker"]
     return worker

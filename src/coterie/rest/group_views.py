@@ -5,21 +5,21 @@ from collections.abc import Mapping, Sequence
 
 from coterie.herder.requests import GroupView, MemberInfo
 from coterie.nouns.jobs import ConnectorTaskId, Job
-from coterie.rest.views import Json, jobs
+from coterie.rest.views import Json, jobs_json
 
 UNREACHABLE = "UNREACHABLE"
 """The ``state`` of a member from which the leader received no valid ``GET /coterie/worker`` in time."""
 
 
-def group(view: GroupView, member_views: Sequence[Mapping[str, object] | None]) -> Json:
+def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | None]) -> Json:
     """The JSON of ``GET /coterie/group``. ``member_views`` contains the JSON of each member's ``GET /coterie/worker``,
     in the order of ``view.members``; None for a member without a valid response."""
-    members = list(zip(view.members, member_views, strict=True))
+    members_with_views = list(zip(view.members, member_views, strict=True))
     leader = next((member for member in view.members if member.member_id == view.leader), None)
     return {
         "protocol": view.protocol,
         "generation": view.generation,
-        "leader": None if leader is None else _identity(leader),
+        "leader": None if leader is None else _identity_json(leader),
         "config_offset": view.config_offset,
         "next_round_ms": view.next_round_ms,
         "policy": {
@@ -27,48 +27,48 @@ def group(view: GroupView, member_views: Sequence[Mapping[str, object] | None]) 
             "rebalance.max.moves.per.round": view.policy.moves_per_round_max,
             "rebalance.round.interval.ms": view.policy.round_interval_ms,
         },
-        "configured": jobs(view.configured),
-        "members": [_member(member, word) for member, word in members],
+        "configured": jobs_json(view.configured),
+        "members": [_member_json(member, member_view) for member, member_view in members_with_views],
         "deferred": [
             {
                 "worker": deferred.worker,
                 "instance_id": deferred.instance_id,
                 "left_ms": deferred.left_ms,
-                "jobs": jobs(deferred.jobs),
+                "jobs": jobs_json(deferred.jobs),
             }
             for deferred in view.deferred
         ],
-        "unassigned": [{**_job(job), "reason": reason} for job, reason in view.unassigned],
+        "unassigned": [{**_job_json(job), "reason": reason} for job, reason in view.unassigned],
     }
 
 
-def _member(member: MemberInfo, member_view: Mapping[str, object] | None) -> Json:
+def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -> Json:
     """One member of the group: from ``member_view``, its own state; from ``member``, the leader's data of the member.
 
     Where both contain a value, ``member_view`` is used, since it is newer.
     """
-    place = member_view.get("group") if member_view is not None else None
-    state = place.get("state") if isinstance(place, Mapping) else None
+    membership = member_view.get("group") if member_view is not None else None
+    state = membership.get("state") if isinstance(membership, Mapping) else None
     tasks = member_view.get("tasks") if member_view is not None else None
     draining = member_view.get("draining") if member_view is not None else None
-    waits = member_view.get("drain_waits") if member_view is not None else None
+    drain_waits = member_view.get("drain_waits") if member_view is not None else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
-        **_identity(member),
+        **_identity_json(member),
         "member_id": member.member_id,
         "state": state if isinstance(state, str) else UNREACHABLE,
         "draining": draining if isinstance(draining, bool) else member.draining,
-        "drain_waits": waits if isinstance(waits, str) else member.drain_wait_reason,
-        "claims": None if member.claims is None else jobs(member.claims),
+        "drain_waits": drain_waits if isinstance(drain_waits, str) else member.drain_wait_reason,
+        "claims": None if member.claims is None else jobs_json(member.claims),
         "config_offset": member.config_offset,
-        "owned": jobs(member.owned),
-        "revoked": jobs(member.revoked),
+        "owned": jobs_json(member.owned),
+        "revoked": jobs_json(member.revoked),
         "phases": None if phases is None else dict(sorted(phases.items())),
         "life": member_view.get("life") if member_view is not None else None,
     }
 
 
-def _identity(member: MemberInfo) -> Json:
+def _identity_json(member: MemberInfo) -> Json:
     """The fields by which a client can name the member in a request."""
     return {
         "name": member.name,
@@ -78,7 +78,7 @@ def _identity(member: MemberInfo) -> Json:
     }
 
 
-def _job(job: Job) -> Json:
+def _job_json(job: Job) -> Json:
     """A connector or a task; the ``task`` of a connector is None."""
     if isinstance(job, ConnectorTaskId):
         return {"connector": job.connector, "task": job.task}

@@ -20,16 +20,16 @@ from coterie.rest import signatures
 from coterie.rest.error_body import error_message
 from coterie.rest.problems import ProblemRefusal
 
-TIMEOUT_S = 95.0
+RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
 refuses a request."""
 
 
-def open_client() -> httpx.AsyncClient:
+def open_http_client() -> httpx.AsyncClient:
     """An HTTP client for requests between workers. It ignores proxy settings of the environment; the caller closes
     it."""
     return httpx.AsyncClient(
-        timeout=httpx.Timeout(TIMEOUT_S, connect=5.0),
+        timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=5.0),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},
         trust_env=False,
@@ -39,8 +39,8 @@ def open_client() -> httpx.AsyncClient:
 class HttpLeaderClient:
     """`LeaderClient` over HTTP."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, http_client: httpx.AsyncClient) -> None:
+        self._http_client = http_client
 
     async def publish_task_configs(
         self,
@@ -59,50 +59,54 @@ class HttpLeaderClient:
         body = json.dumps([dict(config) for config in configs]).encode()
         headers = {"Content-Type": "application/json"}
         if signing_key is not None:
-            headers |= signatures.headers(signing_key.signature(body))
+            headers |= signatures.signature_headers(signing_key.signature(body))
         try:
-            response = await self._client.post(url, content=body, headers=headers)
+            response = await self._http_client.post(url, content=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_error_text(error)}") from error
         if response.is_error:
-            refused = SignatureRefusedError if response.status_code == 403 else WorldError
+            error_type = SignatureRefusedError if response.status_code == 403 else WorldError
             # The message is logged. A body in another form than Connect's, for example from a proxy, might quote the
             # configs that were sent, so it is left out.
-            words = error_message(response)
-            why = f": {words:.500}" if words else ""
-            raise refused(f"The leader at {leader_url} answered {response.status_code}{why}")
+            message = error_message(response)
+            reason = f": {message:.500}" if message else ""
+            raise error_type(
+                f"The leader at {leader_url} refused the task configs with HTTP {response.status_code}{reason}"
+            )
 
 
-async def forward(
-    client: httpx.AsyncClient, request: Request, body: bytes, refused: RequestRefused, *, path: str | None = None
+async def forward_to_worker(
+    http_client: httpx.AsyncClient, request: Request, body: bytes, refusal: RequestRefused, *, path: str | None = None
 ) -> Response:
-    """Send ``request`` with ``body`` to the worker at ``refused.redirect_url``, and return that worker's response,
+    """Send ``request`` with ``body`` to the worker at ``refusal.redirect_url``, and return that worker's response,
     whatever its status. ``path`` replaces the path of the request unless it is None.
 
     As in Connect, the query parameter ``forward`` limits how often a request is forwarded, to two times: it is absent
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
     a group without a rebalance one time is enough.
 
-    :raises ProblemRefusal: for ``refused``, when the request was forwarded twice, or ``refused`` contains no URL.
+    :raises ProblemRefusal: for ``refusal``, when the request was forwarded twice, or ``refusal`` contains no URL.
     :raises WorldError: when the worker cannot be reached.
     """
-    hop = request.query_params.get("forward")
-    if refused.redirect_url is None or hop == "false":
-        raise ProblemRefusal(refused)
+    forward_value = request.query_params.get("forward")
+    if refusal.redirect_url is None or forward_value == "false":
+        raise ProblemRefusal(refusal)
     query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
-    query.append(("forward", "true" if hop is None else "false"))
+    query.append(("forward", "true" if forward_value is None else "false"))
     raw_path = request.scope.get("raw_path") or request.url.path.encode()
     path = path or raw_path.decode()
-    headers = {"Content-Type": "application/json", **signatures.signature_headers_of(request.headers)}
+    headers = {"Content-Type": "application/json", **signatures.received_signature_headers(request.headers)}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["Authorization"] = authorization
     try:
-        url = httpx.URL(refused.redirect_url.rstrip("/") + path, params=query)
-        response = await client.request(request.method, url, content=body, headers=headers)
+        url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
+        response = await http_client.request(request.method, url, content=body, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(f"IO Error trying to forward REST request: {_error_text(error)}") from error
-    kept = {name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None}
-    return Response(response.content, status_code=response.status_code, headers=kept)
+    response_headers = {
+        name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None
+    }
+    return Response(response.content, status_code=response.status_code, headers=response_headers)
 
 
 def _error_text(error: Exception) -> str:

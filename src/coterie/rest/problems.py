@@ -45,9 +45,9 @@ class HttpRefusal(Refusal):
 class ProblemRefusal(HttpRefusal):
     """The herder refused the request, or the request could not be forwarded to another worker."""
 
-    def __init__(self, refused: RequestRefused) -> None:
-        self.status = STATUS_BY_PROBLEM[refused.problem]
-        super().__init__(refused.message)
+    def __init__(self, refusal: RequestRefused) -> None:
+        self.status = STATUS_BY_PROBLEM[refusal.problem]
+        super().__init__(refusal.message)
 
 
 class BadRequestError(HttpRefusal):
@@ -76,19 +76,19 @@ class ForeignOriginError(HttpRefusal):
 
 
 class BodyTooLargeError(HttpRefusal):
-    """The request's body is longer than ``bodies.SIZE_MAX_BYTES``."""
+    """The request's body is longer than ``bodies.BODY_SIZE_MAX_BYTES``."""
 
     status = 413
 
 
-def answer_as(answer: Answer, kind: type[AnswerT]) -> AnswerT:
-    """``answer``, the herder's response, which is of the type ``kind`` unless the herder refused the request.
+def answer_as(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
+    """``answer``, the herder's response, which is of the type ``answer_type`` unless the herder refused the request.
 
     :raises ProblemRefusal: when ``answer`` is a :class:`RequestRefused`.
     """
     if isinstance(answer, RequestRefused):
         raise ProblemRefusal(answer)
-    assert isinstance(answer, kind), f"the response must be a {kind.__name__}, but is {answer}"
+    assert isinstance(answer, answer_type), f"the response must be a {answer_type.__name__}, but is {answer}"
     return answer
 
 

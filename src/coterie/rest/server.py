@@ -15,22 +15,22 @@ from coterie.nouns.errors import WorldError
 ResultT = TypeVar("ResultT")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens at ``host`` and ``port``. Port 0 is replaced by a free port; an empty ``host`` means all
     IPv4 addresses of this machine.
 
     :raises WorldError: when the port is in use, or the socket cannot listen at the address, for example because the
         host is unknown; the message contains the address.
     """
-    shown = f"{host or '*'}:{port}"
+    address = f"{host or '*'}:{port}"
     try:
         return socket.create_server((host, port), backlog=256)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise WorldError(
-                f"Port {port} ({shown}) is in use: stop the process that uses it, or set another port in listeners"
+                f"Port {port} ({address}) is in use: stop the process that uses it, or set another port in listeners"
             ) from None
-        raise WorldError(f"Cannot listen at {shown}: {error.strerror or error}") from None
+        raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from None
 
 
 async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[ResultT]) -> ResultT:
@@ -51,7 +51,7 @@ async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[R
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )
-    server = _Server(config)
+    server = _ServerWithoutSignals(config)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         try:
@@ -62,7 +62,7 @@ async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[R
             await serving
 
 
-class _Server(uvicorn.Server):
+class _ServerWithoutSignals(uvicorn.Server):
     """uvicorn's server without its signal handlers: the program that starts a worker handles SIGTERM."""
 
     @contextlib.contextmanager

@@ -9,34 +9,34 @@ from coterie.herder.session_keys import Signature, decode_base64
 from coterie.nouns import signature_algorithms
 from coterie.rest.problems import BadRequestError
 
-SIGNATURE = "X-Connect-Authorization"
+SIGNATURE_HEADER = "X-Connect-Authorization"
 """The header with the signature, in base64."""
-ALGORITHM = "X-Connect-Request-Signature-Algorithm"
+ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
 """The header with the name of the MAC algorithm, as Java spells it."""
 
 
-def headers(signature: Signature) -> Mapping[str, str]:
+def signature_headers(signature: Signature) -> Mapping[str, str]:
     """The two headers of a request that is signed with ``signature``."""
-    return {SIGNATURE: base64.b64encode(signature.mac).decode(), ALGORITHM: signature.algorithm}
+    return {SIGNATURE_HEADER: base64.b64encode(signature.mac).decode(), ALGORITHM_HEADER: signature.algorithm}
 
 
-def signature_headers_of(received: Mapping[str, str]) -> Mapping[str, str]:
+def received_signature_headers(received_headers: Mapping[str, str]) -> Mapping[str, str]:
     """Those of the two headers that a received request has: they are forwarded with its body."""
-    return {name: received[name] for name in (SIGNATURE, ALGORITHM) if name in received}
+    return {name: received_headers[name] for name in (SIGNATURE_HEADER, ALGORITHM_HEADER) if name in received_headers}
 
 
-def parse_signature(received: Mapping[str, str], body: bytes) -> Signature | None:
-    """The signature in the headers ``received`` of a request with ``body``; None when one of the two headers is
+def parse_signature(received_headers: Mapping[str, str], body: bytes) -> Signature | None:
+    """The signature in the headers ``received_headers`` of a request with ``body``; None when one of the two headers is
     missing. The signature is not verified here.
 
     :raises BadRequestError: when the MAC algorithm is unknown, or the signature is not base64.
     """
-    algorithm, mac = received.get(ALGORITHM), received.get(SIGNATURE)
-    if algorithm is None or mac is None:
+    algorithm, encoded_mac = received_headers.get(ALGORITHM_HEADER), received_headers.get(SIGNATURE_HEADER)
+    if algorithm is None or encoded_mac is None:
         return None
     if signature_algorithms.canonical_algorithm_name(algorithm) is None:
         raise BadRequestError(f"Algorithm {algorithm} not available")
     try:
-        return Signature(algorithm=algorithm, mac=decode_base64(mac), body=body)
+        return Signature(algorithm=algorithm, mac=decode_base64(encoded_mac), body=body)
     except ValueError as error:
-        raise BadRequestError(f"The header {SIGNATURE} cannot be read: {error}") from None
+        raise BadRequestError(f"The header {SIGNATURE_HEADER} cannot be read: {error}") from None

@@ -17,67 +17,76 @@ from coterie.nouns.jobs import ConnectorTaskId, Jobs
 
 Json = dict[str, object]
 """A JSON object."""
-TypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
+ConnectorTypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
 """A function that returns a connector's type for its config: ``source``, ``sink`` or ``unknown``."""
 
 
-def info(connector: ConnectorInfo, type_of: TypeOf) -> Json:
+def connector_info_json(connector: ConnectorInfo, connector_type_of: ConnectorTypeOf) -> Json:
     """The JSON of ``GET /connectors/{connector}``."""
     return {
         "name": connector.connector,
         "config": dict(connector.config),
-        "tasks": [_task_id(task) for task in connector.tasks],
-        "type": type_of(connector.config),
+        "tasks": [_task_id_json(task) for task in connector.tasks],
+        "type": connector_type_of(connector.config),
     }
 
 
-def status(connector: ConnectorStatus, type_of: TypeOf) -> Json:
+def connector_status_json(connector: ConnectorStatus, connector_type_of: ConnectorTypeOf) -> Json:
     """The JSON of ``GET /connectors/{connector}/status``."""
     return {
         "name": connector.connector,
-        "connector": _status(connector.status),
-        "tasks": [{"id": task.task, **_status(status)} for task, status in connector.tasks],
-        "type": type_of(connector.config),
+        "connector": _status_json(connector.status),
+        "tasks": [{"id": task.task, **_status_json(status)} for task, status in connector.tasks],
+        "type": connector_type_of(connector.config),
     }
 
 
-def expanded(connectors: ConnectorList, expansions: frozenset[str], type_of: TypeOf) -> Json:
+def expanded_connectors_json(
+    connectors: ConnectorList, expansions: frozenset[str], connector_type_of: ConnectorTypeOf
+) -> Json:
     """The JSON of ``GET /connectors?expand=info&expand=status``, by connector name; ``expansions`` contains the values
     of ``expand``. When statuses are requested, a connector without a status is left out, as in Connect: clients expect
     all requested parts in every entry."""
-    shown: Json = {}
-    for connector, its_status in connectors.connectors:
+    json_by_connector: Json = {}
+    for connector, connector_status in connectors.connectors:
         entry: Json = {}
         if "status" in expansions:
-            if its_status is None:
+            if connector_status is None:
                 continue
-            entry["status"] = status(its_status, type_of)
+            entry["status"] = connector_status_json(connector_status, connector_type_of)
         if "info" in expansions:
-            entry["info"] = info(connector, type_of)
-        shown[connector.connector] = entry
-    return shown
+            entry["info"] = connector_info_json(connector, connector_type_of)
+        json_by_connector[connector.connector] = entry
+    return json_by_connector
 
 
-def tasks(configs: TaskConfigs) -> list[Json]:
+def task_configs_json(configs: TaskConfigs) -> list[Json]:
     """The JSON of ``GET /connectors/{connector}/tasks``."""
-    return [{"id": _task_id(task), "config": dict(config)} for task, config in configs.tasks]
+    return [{"id": _task_id_json(task), "config": dict(config)} for task, config in configs.tasks]
 
 
-def task_status(one: TaskStatus) -> Json:
+def task_status_json(task_status: TaskStatus) -> Json:
     """The JSON of ``GET /connectors/{connector}/tasks/{task}/status``."""
-    return {"id": one.task.task, **_status(one.status)}
+    return {"id": task_status.task.task, **_status_json(task_status.status)}
 
 
-def worker(
-    view: WorkerView, *, now_ms: int, version: str, boot_id: str, missing_jars: Mapping[str, str], stall_ms: float
+def worker_json(
+    view: WorkerView,
+    *,
+    now_ms: int,
+    version: str,
+    boot_id: str,
+    missing_jars: Mapping[str, str],
+    longest_stall_ms: float,
 ) -> Json:
     """The JSON of ``GET /coterie/worker``, a path of Coterie: the state of a worker and its tasks.
 
     ``version`` is Coterie's; ``boot_id`` is the random id of the process start; ``missing_jars`` is
-    :meth:`Worker.missing_jars`; ``stall_ms`` is the longest stall of the event loop so far, in ms; ``now_ms`` is the
+    :meth:`Worker.missing_jars`; ``longest_stall_ms`` is the longest stall of the event loop so far, in ms; ``now_ms``
+        is the
     present time on the clock of ``view.deferred_until_ms``.
     """
-    deferred = view.deferred_until_ms
+    deferred_until_ms = view.deferred_until_ms
     return {
         "worker_id": view.worker_id,
         "name": view.name,
@@ -97,30 +106,30 @@ def worker(
             "leader_url": view.leader_url,
             "is_leader": view.settled and view.leader == view.member_id,
             "config_offset": view.config_offset,
-            "delay_left_ms": 0 if deferred is None else max(deferred - now_ms, 0),
+            "delay_left_ms": 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0),
         },
-        "assigned": jobs(view.assigned),
-        "tasks": [_task_view(task) for task in view.tasks],
+        "assigned": jobs_json(view.assigned),
+        "tasks": [_task_view_json(task) for task in view.tasks],
         "missing_jars": dict(missing_jars),
-        "event_loop": {"longest_stall_ms": round(stall_ms, 1)},
+        "event_loop": {"longest_stall_ms": round(longest_stall_ms, 1)},
     }
 
 
-def jobs(some: Jobs) -> Json:
-    """``some`` connectors and tasks, both sorted."""
-    return {"connectors": sorted(some.connectors), "tasks": [_task_id(task) for task in sorted(some.tasks)]}
+def jobs_json(jobs: Jobs) -> Json:
+    """``jobs`` connectors and tasks, both sorted."""
+    return {"connectors": sorted(jobs.connectors), "tasks": [_task_id_json(task) for task in sorted(jobs.tasks)]}
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _task_id(task: ConnectorTaskId) -> Json:
+def _task_id_json(task: ConnectorTaskId) -> Json:
     return {"connector": task.connector, "task": task.task}
 
 
-def _task_view(view: TaskView) -> Json:
+def _task_view_json(view: TaskView) -> Json:
     return {
-        **_task_id(view.task),
+        **_task_id_json(view.task),
         "phase": view.phase,
         "last_batch_id": view.batch_id,
         "input_rows": view.input_rows,
@@ -129,11 +138,11 @@ def _task_view(view: TaskView) -> Json:
     }
 
 
-def _status(status: Status) -> Mapping[str, object]:
+def _status_json(status: Status) -> Mapping[str, object]:
     """State, worker, and, where there are any, version and trace of a connector or a task."""
-    shown: Json = {"state": status.state.value, "worker_id": status.worker_id}
+    status_json: Json = {"state": status.state.value, "worker_id": status.worker_id}
     if status.version is not None:
-        shown["version"] = status.version
+        status_json["version"] = status.version
     if status.trace:
-        shown["trace"] = status.trace
-    return shown
+        status_json["trace"] = status.trace
+    return status_json

@@ -13,7 +13,7 @@ ARROW_BATCH_ROWS_MAX = 10_000
 """Maximum number of rows in one Arrow record batch."""
 
 
-def arrow_batches(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:
+def read_arrow_batches(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:
     """Read ``rows`` to the driver, in their order, as Arrow record batches of at most :data:`ARROW_BATCH_ROWS_MAX`
     rows.
 
@@ -29,10 +29,10 @@ def arrow_batches(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch
     session: Any = rows.sparkSession
     # Spark's public methods return either all rows at once as Arrow, or the rows of one partition after the other
     # pickled, which takes 20 times the CPU time. These are the two internal methods of toArrow and toLocalIterator.
-    arrow = rows._jdf.toArrowBatchRdd(ARROW_BATCH_ROWS_MAX, "UTC", True, False)
-    served = session._jvm.PythonRDD.toLocalIteratorAndServe(arrow, True)
+    arrow_rdd = rows._jdf.toArrowBatchRdd(ARROW_BATCH_ROWS_MAX, "UTC", True, False)
+    socket_info = session._jvm.PythonRDD.toLocalIteratorAndServe(arrow_rdd, True)
     schema = to_arrow_schema(rows.schema, timezone="UTC")
-    for message in _local_iterator_from_socket(served, FramedBytes()):
+    for message in _local_iterator_from_socket(socket_info, FramedBytes()):
         yield pa.ipc.read_record_batch(message, schema)
 
 

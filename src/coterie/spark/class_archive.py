@@ -14,10 +14,10 @@ from pathlib import Path
 from pyspark.find_spark_home import _find_spark_home
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jars import default_folder
+from coterie.spark.jars import default_jar_folder
 
-JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-"""The Spark setting that contains the archive's path: a list of Java options. Spark puts these options before those of
+DEFAULT_JAVA_OPTIONS_KEY = "spark.driver.defaultJavaOptions"
+"""The Spark setting that names the archive: a list of Java options. Spark puts these options before those of
 ``spark.driver.extraJavaOptions``."""
 
 
@@ -31,27 +31,30 @@ def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapp
     # The contents and not the path: each worker writes its own Java wrapper to another path.
     for file in (java_home / "bin" / "java", java_home / "release"):
         digest.update(file.read_bytes() if file.exists() else b"")
-    added = settings.get("spark.driver.extraClassPath", "")
-    for path in (*sorted(Path(_find_spark_home(), "jars").iterdir()), *map(Path, added.split(os.pathsep))):
+    extra_class_path = settings.get("spark.driver.extraClassPath", "")
+    for path in (*sorted(Path(_find_spark_home(), "jars").iterdir()), *map(Path, extra_class_path.split(os.pathsep))):
         stat = path.stat() if path.exists() else None
-        facts = "missing" if stat is None else f"{stat.st_size} {stat.st_mtime_ns}"
-        digest.update(f"{path} {facts}\n".encode())
-    return default_folder(environment).parent / "classes" / f"spark-{digest.hexdigest()[:16]}.jsa"
+        size_and_time = "missing" if stat is None else f"{stat.st_size} {stat.st_mtime_ns}"
+        digest.update(f"{path} {size_and_time}\n".encode())
+    return default_jar_folder(environment).parent / "classes" / f"spark-{digest.hexdigest()[:16]}.jsa"
 
 
-def with_archive(settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """``settings``, plus the setting :data:`JAVA_OPTIONS` with the archive's path if the archive can be read and the
-    user has not set this key."""
+def with_archive_option(settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """``settings``, plus the setting :data:`DEFAULT_JAVA_OPTIONS_KEY` with the archive's path if the archive can be
+    read and the user has not set this key."""
     try:
         archive = archive_path(java_home, settings, environment)
-        usable = os.access(archive, os.R_OK)
+        is_usable = os.access(archive, os.R_OK)
     except (WorldError, OSError):
         # The archive only saves time: a worker starts without it.
         return dict(settings)
-    return {**({JAVA_OPTIONS: option("SharedArchiveFile", archive)} if usable else {}), **settings}
+    return {
+        **({DEFAULT_JAVA_OPTIONS_KEY: java_path_option("SharedArchiveFile", archive)} if is_usable else {}),
+        **settings,
+    }
 
 
-def option(name: str, path: Path) -> str:
+def java_path_option(name: str, path: Path) -> str:
     """The Java option ``-XX:name=path``, quoted for a list of options in Spark's settings: the path can contain
     spaces."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')

@@ -6,13 +6,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 
-def ddl_of(spark: SparkSession, columns: StructType) -> str:
+def to_ddl(spark: SparkSession, columns: StructType) -> str:
     """``columns`` as text, as in CREATE TABLE: ``id BIGINT,name STRING``. PySpark has no such function."""
     java: Any = spark._jvm
     return str(java.org.apache.spark.sql.types.DataType.fromJson(columns.json()).toDDL())
 
 
-def column_ids(rows: DataFrame) -> dict[str, int]:
+def column_id_by_name(rows: DataFrame) -> dict[str, int]:
     """Spark's id (``exprId``) of each column of ``rows``, by column name. A projection that keeps a column unchanged
     keeps the column's id."""
     frame: Any = rows

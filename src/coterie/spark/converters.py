@@ -20,11 +20,11 @@ from pyspark.sql.types import (
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, not_blank, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.error_columns import ERROR, ERROR_TYPE, error_value
-from coterie.spark.columns import ddl_of
+from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, error_value
+from coterie.spark.columns import to_ddl
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.transforms import first_line
+from coterie.spark.transforms import first_message_line
 
 
 class Format(Enum):
@@ -35,12 +35,12 @@ class Format(Enum):
     BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
-FORMATS: Mapping[str, Format] = {
+FORMAT_BY_CONVERTER_CLASS: Mapping[str, Format] = {
     name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
 }
 """The format of each of Connect's converters, by the converter's class name with and without the package."""
 
-_FLAT, _ITEMS, _CORRUPT = "coterie_flat_", "coterie_items_", "coterie_corrupt"
+_FLAT_COLUMN_PREFIX, _ITEMS_COLUMN_PREFIX, _CORRUPT_RECORD_COLUMN = "coterie_flat_", "coterie_items_", "coterie_corrupt"
 """Names of columns that exist only while JSON is parsed. The first two are prefixes: ``key`` or ``value`` follows."""
 
 
@@ -54,14 +54,14 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             documentation=f"Format of a record's {side}: the name of Connect's converter.",
             default=Format.BYTES.value,
             importance=Importance.HIGH,
-            validator=one_of(FORMATS),
+            validator=one_of(FORMAT_BY_CONVERTER_CLASS),
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",
         )
     ]
-    chosen = config.config.get(config.key(keys[0].name), "").strip()
-    if FORMATS.get(chosen) is Format.JSON:
+    converter_class = config.config.get(config.full_key(keys[0].name), "").strip()
+    if FORMAT_BY_CONVERTER_CLASS.get(converter_class) is Format.JSON:
         keys += _json_keys(side)
     return ConfigDef(tuple(keys))
 
@@ -75,7 +75,7 @@ def _json_keys(side: str) -> list[ConfigKey]:
                 f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ... By default they "
                 "are inferred from the newest records when the connector is created."
             ),
-            optional=True,
+            is_optional=True,
             importance=Importance.HIGH,
             validator=not_blank,
             group=SOURCE_GROUP,
@@ -102,8 +102,8 @@ class Converter:
     side: str
     """``key`` or ``value``."""
     format: Format
-    columns: str = ""
-    """For JSON: the columns, as in CREATE TABLE."""
+    columns_ddl: str = ""
+    """For JSON: the column definitions, as in CREATE TABLE."""
     has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 
@@ -113,36 +113,36 @@ class Converter:
 
         :raises ConfigError: when a value is not valid, or a JsonConverter has no columns; the error names the key.
         """
-        own = definition(config, side)
-        format_ = FORMATS[config.read(own, f"{side}.converter", str)]
+        own_definition = definition(config, side)
+        format_ = FORMAT_BY_CONVERTER_CLASS[config.required_value(own_definition, f"{side}.converter", str)]
         if format_ is not Format.JSON:
             return cls(side=side, format=format_)
         return cls(
             side=side,
             format=format_,
-            columns=config.read(_required_schema(own, side), f"{side}.schema", str),
-            has_schema_envelope=config.read(own, f"{side}.converter.schemas.enable", bool),
+            columns_ddl=config.required_value(_required_schema_definition(own_definition, side), f"{side}.schema", str),
+            has_schema_envelope=config.required_value(own_definition, f"{side}.converter.schemas.enable", bool),
         )
 
-    def check(self, config: PrefixedConfig) -> None:
-        """Check that Spark, which must be running, can parse ``columns``.
+    def check_columns(self, config: PrefixedConfig) -> None:
+        """Check that Spark, which must be running, can parse ``columns_ddl``.
 
-        :raises ConfigError: when Spark cannot parse them; the error names the schema key of ``config``.
+        :raises ConfigError: when Spark cannot parse it; the error names the schema key of ``config``.
         """
         try:
             self.data_type()
         except PySparkException as error:
-            raise config.config_error(f"{self.side}.schema", first_line(error)) from error
+            raise config.config_error(f"{self.side}.schema", first_message_line(error)) from error
 
     def data_type(self) -> DataType:
         """The type of the converted column: for JSON a struct, whose fields are all nullable.
 
-        :raises PySparkException: when Spark cannot parse ``columns``.
+        :raises PySparkException: when Spark cannot parse ``columns_ddl``.
         """
         match self.format:
             case Format.JSON:
-                named = cast(StructType, StructType.fromDDL(self.columns))
-                return StructType([StructField(field.name, field.dataType) for field in named.fields])
+                declared_type = cast(StructType, StructType.fromDDL(self.columns_ddl))
+                return StructType([StructField(field.name, field.dataType) for field in declared_type.fields])
             case Format.STRING:
                 return StringType()
             case Format.BYTES:
@@ -151,19 +151,20 @@ class Converter:
     def convert(self, records: DataFrame) -> DataFrame:
         """``records`` with the column ``side`` converted; a null stays null.
 
-        Only JSON can fail to convert. If ``records`` have the column :data:`ERROR`, such a record gets a null and an
-        error there. Otherwise the record fails the batch, with a message that contains its topic, partition and offset.
+        Only JSON can fail to convert. If ``records`` have the column :data:`ERROR_COLUMN`, such a record gets a null
+        and an error there. Otherwise the record fails the batch, with a message that contains its topic, partition and
+        offset.
         """
         match self.format:
             case Format.JSON:
-                return self._parsed(records)
+                return self._convert_json(records)
             case Format.STRING:
                 # As Java decodes it: bytes that are not valid UTF-8 are replaced.
                 return records.withColumn(self.side, F.make_valid_utf8(F.col(self.side).cast("string")))
             case Format.BYTES:
                 return records
 
-    def _parsed(self, records: DataFrame) -> DataFrame:
+    def _convert_json(self, records: DataFrame) -> DataFrame:
         """:meth:`convert` for JSON.
 
         A record's text is parsed as the only item of an array, in an object that has another field after the array.
@@ -172,42 +173,50 @@ class Converter:
         its object. Such a text is parsed alone, which is faster by a quarter.
         """
         text = F.col(self.side).cast("string")
-        item = self.data_type()
+        item_type = self.data_type()
         if self.has_schema_envelope:
-            item = StructType([StructField("schema", StringType()), StructField("payload", item)])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        corrupt = StructField(_CORRUPT, StringType())
+            item_type = StructType([StructField("schema", StringType()), StructField("payload", item_type)])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT_RECORD_COLUMN}
+        corrupt_field = StructField(_CORRUPT_RECORD_COLUMN, StringType())
         # Spark pushes a filter of the user below the parsing, and would parse each text again for each use in the
         # filter. Spark pushes no filter below an expression that is not deterministic.
-        stays = F.spark_partition_id() >= 0
+        prevents_pushdown = F.spark_partition_id() >= 0
         is_flat = F.instr(text, "}") == F.length(text)
-        flat_type = StructType([*cast(StructType, item).fields, corrupt])
+        flat_type = StructType([*cast(StructType, item_type).fields, corrupt_field])
         wrapped = F.concat(F.lit('{"items":['), text, F.lit('],"end":true}'))
-        items_type = StructType([StructField("items", ArrayType(item)), StructField("end", BooleanType()), corrupt])
+        items_type = StructType(
+            [StructField("items", ArrayType(item_type)), StructField("end", BooleanType()), corrupt_field]
+        )
         # Two steps: in one step the text would be parsed again for each use of the parsed value.
         rows = records.withColumns(
             {
-                _FLAT + self.side: F.when(stays & is_flat, F.from_json(text, flat_type, options)),
-                _ITEMS + self.side: F.when(stays & ~is_flat, F.from_json(wrapped, items_type, options)),
+                _FLAT_COLUMN_PREFIX + self.side: F.when(
+                    prevents_pushdown & is_flat, F.from_json(text, flat_type, options)
+                ),
+                _ITEMS_COLUMN_PREFIX + self.side: F.when(
+                    prevents_pushdown & ~is_flat, F.from_json(wrapped, items_type, options)
+                ),
             }
         )
-        flat, items = F.col(_FLAT + self.side), F.col(_ITEMS + self.side)
-        is_one_item = items[_CORRUPT].isNull() & items["end"] & (F.size(items["items"]) == 1)
-        is_good = F.when(flat.isNotNull(), flat[_CORRUPT].isNull()).otherwise(is_one_item) & F.is_valid_utf8(text)
-        flat_value = F.struct(*(flat[field.name].alias(field.name) for field in cast(StructType, item).fields))
+        flat, items = F.col(_FLAT_COLUMN_PREFIX + self.side), F.col(_ITEMS_COLUMN_PREFIX + self.side)
+        is_one_item = items[_CORRUPT_RECORD_COLUMN].isNull() & items["end"] & (F.size(items["items"]) == 1)
+        is_good = F.when(flat.isNotNull(), flat[_CORRUPT_RECORD_COLUMN].isNull()).otherwise(
+            is_one_item
+        ) & F.is_valid_utf8(text)
+        flat_value = F.struct(*(flat[field.name].alias(field.name) for field in cast(StructType, item_type).fields))
         value = F.when(flat.isNotNull(), flat_value).otherwise(items["items"][0])
         if self.has_schema_envelope:
             # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
-            is_good &= value.isNull() | value["payload"].isNotNull() | _has_keys(text, ("schema", "payload"))
+            is_good &= value.isNull() | value["payload"].isNotNull() | _has_all_keys(text, ("schema", "payload"))
             value = value["payload"]
         is_null = F.col(self.side).isNull()
-        if ERROR in records.columns:
+        if ERROR_COLUMN in records.columns:
             is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
             error = error_value(f"{self.side.upper()}_CONVERTER", self.format.value, self._error_message).cast(
                 ERROR_TYPE
             )
             columns = {
-                ERROR: F.coalesce(F.col(ERROR), F.when(is_bad, error)),
+                ERROR_COLUMN: F.coalesce(F.col(ERROR_COLUMN), F.when(is_bad, error)),
                 self.side: F.when(~is_null & is_good, value),
             }
         else:
@@ -217,7 +226,7 @@ class Converter:
                 .otherwise(F.raise_error(self._error_with_position()).cast(self.data_type()))
             )
             columns = {self.side: converted}
-        return rows.withColumns(columns).drop(_FLAT + self.side, _ITEMS + self.side)
+        return rows.withColumns(columns).drop(_FLAT_COLUMN_PREFIX + self.side, _ITEMS_COLUMN_PREFIX + self.side)
 
     def _error_with_position(self) -> Column:
         """The record's topic, partition and offset, followed by the error message for a record that does not
@@ -239,52 +248,57 @@ class Converter:
         return f"the record's {self.side} is not JSON with the columns of {self.side}.schema{envelope}"
 
 
-def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
+def _has_all_keys(text: Column, names: tuple[str, ...]) -> Column:
     """Whether ``text`` is a JSON object with all keys ``names``; never null."""
     keys = F.json_object_keys(text)
-    has = F.lit(True)
+    has_all = F.lit(True)
     for name in names:
-        has &= F.array_contains(keys, name)
-    return F.coalesce(has, F.lit(False))
+        has_all &= F.array_contains(keys, name)
+    return F.coalesce(has_all, F.lit(False))
 
 
 def keys_to_infer(config: PrefixedConfig, side: str) -> list[str]:
     """A list with the schema key of ``side`` if its converter is the JsonConverter and ``config`` does not set the key;
     else empty. The key has no prefix."""
-    own, key = definition(config, side), f"{side}.schema"
-    return [key] if any(one.name == key for one in own.keys) and config.find(own, key, str) is None else []
+    own_definition, key = definition(config, side), f"{side}.schema"
+    return (
+        [key]
+        if any(config_key.name == key for config_key in own_definition.keys)
+        and config.optional_value(own_definition, key, str) is None
+        else []
+    )
 
 
-def inferred_columns(config: PrefixedConfig, side: str, records: DataFrame) -> str:
+def infer_columns_ddl(config: PrefixedConfig, side: str, records: DataFrame) -> str:
     """The columns of the JSON in the column ``side`` of ``records``, inferred by Spark, as in CREATE TABLE.
 
     :raises ConfigError: when no record is a JSON object with columns, there is no record, or ``schemas.enable`` is true
         and no record has a payload.
     :raises PySparkException, Py4JJavaError: when Spark cannot read the records.
     """
-    key, spark = config.key(f"{side}.schema"), records.sparkSession
+    key, spark = config.full_key(f"{side}.schema"), records.sparkSession
     texts = records.select(F.col(side).cast("string")).where(F.col(side).isNotNull())
     java: Any = spark._jvm
     as_strings = getattr(texts._jdf, "as")(java.org.apache.spark.sql.Encoders.STRING())
-    found = DataFrame(spark._jsparkSession.read().json(as_strings), spark).schema
-    enable = f"{side}.converter.schemas.enable"
-    if config.read(definition(config, side), enable, bool):
-        payload = found["payload"].dataType if "payload" in found.names else None
-        if payload is None and set(found.names) - {"_corrupt_record"}:
-            sentence = f"The {side}s of records have no payload: set {config.key(enable)}=false, or {key}"
-            raise ConfigError({key: [sentence]})
-        found = payload if isinstance(payload, StructType) else StructType()
-    kept = [field for field in found.fields if field.name != "_corrupt_record"]
-    if not kept:
-        sentence = f"There is no record whose {side} is a JSON object with columns, to infer them from: set {key}"
-        raise ConfigError({key: [sentence]})
-    return ddl_of(spark, StructType(kept))
+    inferred_type = DataFrame(spark._jsparkSession.read().json(as_strings), spark).schema
+    enable_key = f"{side}.converter.schemas.enable"
+    if config.required_value(definition(config, side), enable_key, bool):
+        payload = inferred_type["payload"].dataType if "payload" in inferred_type.names else None
+        if payload is None and set(inferred_type.names) - {"_corrupt_record"}:
+            message = f"The {side}s of records have no payload: set {config.full_key(enable_key)}=false, or {key}"
+            raise ConfigError({key: [message]})
+        inferred_type = payload if isinstance(payload, StructType) else StructType()
+    valid_fields = [field for field in inferred_type.fields if field.name != "_corrupt_record"]
+    if not valid_fields:
+        message = f"There is no record whose {side} is a JSON object with columns, to infer them from: set {key}"
+        raise ConfigError({key: [message]})
+    return to_ddl(spark, StructType(valid_fields))
 
 
-def _required_schema(own: ConfigDef, side: str) -> ConfigDef:
+def _required_schema_definition(own_definition: ConfigDef, side: str) -> ConfigDef:
     """A definition with only the schema key of ``side``, as a required key: if the user did not set it, the columns
     were inferred before, and the task's config contains them."""
-    return ConfigDef((replace(own[f"{side}.schema"], optional=False),))
+    return ConfigDef((replace(own_definition[f"{side}.schema"], is_optional=False),))
 
 
 def schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]]:
@@ -293,7 +307,7 @@ def schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]]:
     if keys_to_infer(config, side):
         return {}
     try:
-        Converter.of(config, side).check(config)
+        Converter.of(config, side).check_columns(config)
     except ConfigError as error:
         return error.listed
     return {}

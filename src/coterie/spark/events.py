@@ -7,65 +7,68 @@ from collections import deque
 from coterie.herder.seams import RuntimeDied, SourcePartsChanged, TaskEvent, TaskProgressed, TaskRetrying
 from coterie.nouns.jobs import ConnectorTaskId
 
-UNREAD_MAX = 3
-"""Maximum number of unread progress and retry events of one task in a row, so that the last of each kind is among them:
-an older one has no effect, because a newer one of its kind follows."""
+UNREAD_REPORTS_MAX = 3
+"""Maximum number of unread progress and retry events of one task in a row, so that the last of each kind is among them.
+An older one has no effect, because a newer one of its kind follows."""
 
 
-class Events:
-    """A queue of events in order. A slow reader does not make it grow without limit: repeated progress events, and
-    repeated retry events, of one task are merged, and at most :data:`UNREAD_MAX` of both kinds are kept. After every
-    other event of a task or connector, the next one follows only a start or split, which the reader orders."""
+class EventQueue:
+    """A queue of events in order, with bounded growth when the reader is slow. Repeated progress events, and repeated
+    retry events, of one task are merged, and at most :data:`UNREAD_REPORTS_MAX` of both kinds are kept. Every other
+    event of a task or connector is kept: the next such event follows only a start or split, which the reader orders."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[TaskEvent] = deque()
+        self._unread: deque[TaskEvent] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._filled = asyncio.Event()
+        self._has_unread = asyncio.Event()
 
-    def bind(self) -> None:
-        """Set the event loop of the reader to the running one, on which this method is called. Without it, :meth:`put`
-        does not wake a waiting :meth:`get`."""
+    def bind_to_running_loop(self) -> None:
+        """Set the reader's event loop to the running one. Before this call, :meth:`put` does not wake a waiting
+        :meth:`get`."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
         """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying`, an
         unread event of the same task is removed: the last one if it is of the same class, else the oldest of
-        :data:`UNREAD_MAX` such events in a row."""
+        :data:`UNREAD_REPORTS_MAX` such events in a row."""
         with self._lock:
-            if isinstance(event, TaskProgressed | TaskRetrying) and (index := self._superseded_by(event)) is not None:
-                del self._waiting[index]
-            self._waiting.append(event)
+            if (
+                isinstance(event, TaskProgressed | TaskRetrying)
+                and (index := self._index_superseded_by(event)) is not None
+            ):
+                del self._unread[index]
+            self._unread.append(event)
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._filled.set)
+            self._loop.call_soon_threadsafe(self._has_unread.set)
 
-    def _superseded_by(self, event: TaskProgressed | TaskRetrying) -> int | None:
+    def _index_superseded_by(self, event: TaskProgressed | TaskRetrying) -> int | None:
         """The index of the unread event that :meth:`put` removes for ``event``; None if it removes none."""
-        found: list[int] = []
-        for index in range(len(self._waiting) - 1, -1, -1):
-            old = self._waiting[index]
-            if _task_of(old) != event.task:
+        report_indexes: list[int] = []
+        for index in range(len(self._unread) - 1, -1, -1):
+            unread_event = self._unread[index]
+            if _task_of(unread_event) != event.task:
                 continue
-            if type(old) is type(event) and not found:
+            if type(unread_event) is type(event) and not report_indexes:
                 return index
-            if not isinstance(old, TaskProgressed | TaskRetrying):
+            if not isinstance(unread_event, TaskProgressed | TaskRetrying):
                 break
-            found.append(index)
-        return found[-1] if len(found) >= UNREAD_MAX else None
+            report_indexes.append(index)
+        return report_indexes[-1] if len(report_indexes) >= UNREAD_REPORTS_MAX else None
 
-    def forget(self, task: ConnectorTaskId) -> None:
+    def drop_events_of(self, task: ConnectorTaskId) -> None:
         """Drop all unread events of ``task``: they are about a run that has ended."""
         with self._lock:
-            self._waiting = deque(event for event in self._waiting if _task_of(event) != task)
+            self._unread = deque(event for event in self._unread if _task_of(event) != task)
 
     async def get(self) -> TaskEvent:
         """Remove and return the oldest event; waits while there is none."""
         while True:
             with self._lock:
-                if self._waiting:
-                    return self._waiting.popleft()
-                self._filled.clear()
-            await self._filled.wait()
+                if self._unread:
+                    return self._unread.popleft()
+                self._has_unread.clear()
+            await self._has_unread.wait()
 
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:

@@ -3,13 +3,14 @@
 import importlib
 from collections.abc import Mapping
 
-MODULES: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg", "python": "pandas"}
+MODULE_BY_EXTRA: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg", "python": "pandas"}
 """By extra of the package coterie: a Python module that can be imported only if the extra is installed."""
 
 
-def missing_extra(extra: str) -> str | None:
-    """Why this worker cannot import the module of ``extra`` (:data:`MODULES`), and what to do; None when it can."""
-    module = MODULES[extra]
+def missing_extra_message(extra: str) -> str | None:
+    """The message why this worker cannot import the module of ``extra`` (:data:`MODULE_BY_EXTRA`), and what to do; None
+    when it can."""
+    module = MODULE_BY_EXTRA[extra]
     try:
         # Import the module: psycopg can be found but fails on import when PostgreSQL's library is missing.
         importlib.import_module(module)

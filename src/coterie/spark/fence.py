@@ -17,36 +17,37 @@ class Fence:
     any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._closed = False
+        self._commit_lock = threading.Lock()
+        self._is_closed = False
 
     def close_nowait(self) -> None:
         """Close the fence: no further commit begins. Does not wait: a commit that has begun may still be running."""
-        self._closed = True
+        self._is_closed = True
 
-    def close(self, *, within_s: float | None = None) -> bool:
-        """Close the fence, then wait at most ``within_s`` seconds for a running commit to end (None: without limit).
+    def close_and_wait(self, *, timeout_s: float | None = None) -> bool:
+        """Close the fence, then wait at most ``timeout_s`` seconds for a running commit to end (None: without limit).
 
         Returns True when no commit is running; none will begin. Returns False when a commit is still running.
         """
         self.close_nowait()
-        is_free = self._lock.acquire(timeout=-1 if within_s is None else within_s)
-        if is_free:
-            self._lock.release()
-        return is_free
+        is_no_commit_running = self._commit_lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        if is_no_commit_running:
+            self._commit_lock.release()
+        return is_no_commit_running
 
     @property
     def is_closed(self) -> bool:
         """Whether no further commit begins. A commit that began before may still be running."""
-        return self._closed
+        return self._is_closed
 
     @contextmanager
     def allow_commit(self) -> Iterator[None]:
-        """Run one commit in the block. :meth:`close` and another ``allow_commit`` wait until the block ends.
+        """Context manager: the block is one commit. :meth:`close_and_wait` and another ``allow_commit`` wait until the
+        block ends.
 
         :raises FencedError: when the fence was closed before; the block then does not run.
         """
-        with self._lock:
-            if self._closed:
+        with self._commit_lock:
+            if self._is_closed:
                 raise FencedError
             yield

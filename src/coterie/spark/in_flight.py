@@ -12,67 +12,80 @@ from typing import Generic, TypeVar
 
 from coterie.config.definition import ConfigDef
 from coterie.spark.bad_records.keys import (
-    QUEUE,
-    TOLERANCE,
+    DEAD_LETTER_KEY_PREFIX,
+    TOLERANCE_KEY,
     DeadLetterDestination,
     DeadLetterTable,
     DeadLetterTopic,
     NoDeadLetters,
     error_tolerance_of,
 )
-from coterie.spark.bad_records.queue import LEDGER, dead_letter_identity, dead_letter_topic_settings
+from coterie.spark.bad_records.queue import LEDGER_TOPIC_KEY, dead_letter_identity, dead_letter_topic_settings
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source, sink_identity
-from coterie.spark.prefixed_config import SINK, SOURCE
-from coterie.spark.sinks.kafka_target import OVERRIDE, SERVERS
+from coterie.spark.prefixed_config import SINK_PREFIX, SOURCE_PREFIX
+from coterie.spark.sinks.kafka_target import BOOTSTRAP_SERVERS, PRODUCER_OVERRIDE_PREFIX
 
-_CLASSES = frozenset(("connector.class", "source.class", "sink.class"))
+_CLASS_KEYS = frozenset(("connector.class", "source.class", "sink.class"))
 """The keys that name the classes of a connector's source and sink."""
 
 
 def config_for_batch_in_flight(
-    newest: Mapping[str, str], former: Manifest, parts: frozenset[str], worker_kafka_properties: Mapping[str, str]
+    newest_config: Mapping[str, str],
+    former_manifest: Manifest,
+    existing_partitions: frozenset[str],
+    worker_kafka_properties: Mapping[str, str],
 ) -> dict[str, str]:
-    """The connector config with which a batch in flight of the checkpoint generation ``former`` is run.
+    """The connector config with which a batch in flight of the checkpoint generation ``former_manifest`` is run.
 
-    ``newest``: the connector's newest config. ``parts``: the source partitions that exist with the ``newest`` config.
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
+    ``newest_config``: the connector's newest config. ``existing_partitions``: the source partitions that exist with
+    that config. ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
 
     :raises ConfigError: when a value is not valid; the error names the key.
     """
-    source = _NewestAndFormer(
-        newest=configured_source(newest, worker_kafka_properties),
-        former=configured_source(former.config, worker_kafka_properties),
-        prefix=SOURCE,
+    source = _EndInBothConfigs(
+        newest=configured_source(newest_config, worker_kafka_properties),
+        former=configured_source(former_manifest.config, worker_kafka_properties),
+        prefix=SOURCE_PREFIX,
     )
-    sink = _NewestAndFormer(
-        newest=configured_sink(newest, worker_kafka_properties),
-        former=configured_sink(former.config, worker_kafka_properties),
-        prefix=SINK,
+    sink = _EndInBothConfigs(
+        newest=configured_sink(newest_config, worker_kafka_properties),
+        former=configured_sink(former_manifest.config, worker_kafka_properties),
+        prefix=SINK_PREFIX,
     )
-    is_read_there = parts.issuperset(part for task in former.split.tasks for part in task)
-    is_written_there = sink_identity(newest, worker_kafka_properties) == sink_identity(
-        former.config, worker_kafka_properties
+    is_same_source_place = existing_partitions.issuperset(
+        partition for partitions_of_task in former_manifest.split.partitions_by_task for partition in partitions_of_task
     )
-    has_newest_letters = _may_use_newest_dead_letters(newest, former.config, sink)
-    letters = newest if has_newest_letters else former.config
-    made = {
+    is_same_sink_place = sink_identity(newest_config, worker_kafka_properties) == sink_identity(
+        former_manifest.config, worker_kafka_properties
+    )
+    uses_newest_dead_letters = _may_use_newest_dead_letters(newest_config, former_manifest.config, sink)
+    dead_letter_config = newest_config if uses_newest_dead_letters else former_manifest.config
+    batch_config = {
         **{
             key: value
-            for key, value in newest.items()
-            if not (source.may_belong(key) or sink.may_belong(key) or _is_dead_letter_key(key))
+            for key, value in newest_config.items()
+            if not (source.may_own_key(key) or sink.may_own_key(key) or _is_dead_letter_key(key))
         },
-        **{key: value for key, value in letters.items() if _is_dead_letter_key(key)},
+        **{key: value for key, value in dead_letter_config.items() if _is_dead_letter_key(key)},
     }
-    to = _dead_letter_destination(letters)
-    if isinstance(to, DeadLetterTopic) and not isinstance(to, sink.former.plugin.atomic_dead_letters):
+    destination = _dead_letter_destination(dead_letter_config)
+    if isinstance(destination, DeadLetterTopic) and not isinstance(destination, sink.former.plugin.atomic_dead_letters):
         # The dead letter queue reads these keys from the complete config, whatever the class of the sink is.
-        made = {key: value for key, value in made.items() if key != LEDGER and not key.startswith(OVERRIDE)}
-        made |= dead_letter_topic_settings(newest) if has_newest_letters else _former_topic_keys(newest, former.config)
+        batch_config = {
+            key: value
+            for key, value in batch_config.items()
+            if key != LEDGER_TOPIC_KEY and not key.startswith(PRODUCER_OVERRIDE_PREFIX)
+        }
+        batch_config |= (
+            dead_letter_topic_settings(newest_config)
+            if uses_newest_dead_letters
+            else _former_topic_settings(newest_config, former_manifest.config)
+        )
     return {
-        **made,
-        **source.keys(is_same_place=is_read_there),
-        **sink.keys(is_same_place=is_written_there),
+        **batch_config,
+        **source.values_for_batch(is_same_place=is_same_source_place),
+        **sink.values_for_batch(is_same_place=is_same_sink_place),
         "connector.class": source.former.plugin.__name__,
         "sink.class": sink.former.plugin.__name__,
     }
@@ -82,7 +95,7 @@ EndT = TypeVar("EndT", ConfiguredSource, ConfiguredSink)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NewestAndFormer(Generic[EndT]):
+class _EndInBothConfigs(Generic[EndT]):
     """One end of a connector (its source or its sink), by the connector's newest config and by the config of a former
     checkpoint generation."""
 
@@ -96,90 +109,121 @@ class _NewestAndFormer(Generic[EndT]):
         """Whether both configs name the same class for this end."""
         return self.newest.plugin is self.former.plugin
 
-    def may_belong(self, key: str) -> bool:
-        """Whether ``key`` of the newest config may belong to this end. The config for the batch takes such keys only
-        from :meth:`keys`."""
-        if key in _CLASSES or key.startswith(self.prefix):
+    def may_own_key(self, key: str) -> bool:
+        """Whether ``key`` of the newest config may be a key of this end. The config for the batch takes such keys only
+        from :meth:`values_for_batch`."""
+        if key in _CLASS_KEYS or key.startswith(self.prefix):
             return True
-        names = {known.name for end in (self.newest, self.former) for known in _definition(end).keys}
-        starts = tuple(start for end in (self.newest, self.former) for start in end.plugin.free_key_prefixes if start)
+        names = {
+            defined_key.name
+            for connector_end in (self.newest, self.former)
+            for defined_key in _end_definition(connector_end).keys
+        }
+        key_prefixes = tuple(
+            key_prefix
+            for connector_end in (self.newest, self.former)
+            for key_prefix in connector_end.plugin.free_key_prefixes
+            if key_prefix
+        )
         # In the config that this module returns, connector.class names the source.
-        may_lack_prefix = self.prefix == SOURCE or self.newest.config.is_prefix_optional
-        return may_lack_prefix and (key in names or key.startswith(starts))
+        may_lack_prefix = self.prefix == SOURCE_PREFIX or self.newest.config.is_prefix_optional
+        return may_lack_prefix and (key in names or key.startswith(key_prefixes))
 
-    def keys(self, *, is_same_place: bool) -> dict[str, str]:
+    def values_for_batch(self, *, is_same_place: bool) -> dict[str, str]:
         """The values of this end for the batch, by key with the prefix.
 
         If the class is the same, and also the place (``is_same_place``) or the values of the connection keys, these are
         the newest values, but the former values of the identity keys. Otherwise they are all former values: the newest
         password belongs to another place.
         """
-        keys = _set_values(self.former)
+        values = _set_values(self.former)
         if self.is_same_plugin and (
             is_same_place or _connection_values(self.former) == _connection_values(self.newest)
         ):
-            before, now = _identity_values(self.former), _identity_values(self.newest)
-            changed = {name for name in before if before[name] != now[name]}
-            kept = {name: value for name, value in _set_values(self.newest).items() if name not in changed}
-            keys = kept | {name: value for name, value in keys.items() if name in changed}
-        return {self.prefix + name: value for name, value in keys.items()}
+            former_values, newest_values = _identity_values(self.former), _identity_values(self.newest)
+            changed_names = {name for name in former_values if former_values[name] != newest_values[name]}
+            unchanged_values = {
+                name: value for name, value in _set_values(self.newest).items() if name not in changed_names
+            }
+            values = unchanged_values | {name: value for name, value in values.items() if name in changed_names}
+        return {self.prefix + name: value for name, value in values.items()}
 
 
-def _definition(end: ConfiguredSource | ConfiguredSink) -> ConfigDef:
+def _end_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigDef:
     """The definition of an end's keys, with names without the prefix."""
-    return end.plugin.definition(end.config)
+    return connector_end.plugin.definition(connector_end.config)
 
 
-def _identity_values(end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
+def _identity_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
     """The set or default values of the end's :attr:`Source.identity_keys`, by name without the prefix."""
-    return end.config.effective_values(_definition(end), end.plugin.identity_keys)
+    return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.identity_keys)
 
 
-def _connection_values(end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
+def _connection_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
     """The set or default values of the end's :attr:`Source.connection_keys`, by name without the prefix."""
-    return end.config.effective_values(_definition(end), end.plugin.connection_keys)
+    return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.connection_keys)
 
 
-def _set_values(end: ConfiguredSource | ConfiguredSink) -> dict[str, str]:
+def _set_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str]:
     """The values that the config sets for an end, by name without the prefix."""
-    config = end.config.config
-    keys = {known.name: end.config.key(known.name) for known in _definition(end).keys}
-    found = {name: config[key] for name, key in keys.items() if key in config}
-    for start in end.plugin.free_key_prefixes:
-        if start:  # PythonSource, which is never re-split, accepts any key.
-            found |= {start + rest: value for rest, value in end.config.values_under(start).items()}
-    return found
+    config = connector_end.config.config
+    keys = {
+        defined_key.name: connector_end.config.full_key(defined_key.name)
+        for defined_key in _end_definition(connector_end).keys
+    }
+    values = {name: config[key] for name, key in keys.items() if key in config}
+    for key_prefix in connector_end.plugin.free_key_prefixes:
+        if key_prefix:  # PythonSource, which is never re-split, accepts any key.
+            values |= {
+                key_prefix + name_rest: value
+                for name_rest, value in connector_end.config.values_under(key_prefix).items()
+            }
+    return values
 
 
 def _is_dead_letter_key(key: str) -> bool:
-    return key == TOLERANCE or key.startswith(QUEUE)
+    return key == TOLERANCE_KEY or key.startswith(DEAD_LETTER_KEY_PREFIX)
 
 
 def _may_use_newest_dead_letters(
-    newest: Mapping[str, str], former: Mapping[str, str], sink: _NewestAndFormer[ConfiguredSink]
+    newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _EndInBothConfigs[ConfiguredSink]
 ) -> bool:
-    """Whether bad rows of the batch may be written to the dead letter destination of the ``newest`` config: only when
-    no bad row of the batch can have been written to another destination before, with the ``former`` config."""
-    there, wanted = _dead_letter_destination(former), _dead_letter_destination(newest)
-    if isinstance(there, NoDeadLetters):
-        return sink.is_same_plugin or not isinstance(wanted, DeadLetterTable)
+    """Whether bad rows of the batch may be written to the dead letter destination of the ``newest_config`` config: only
+    when no bad row of the batch can have been written to another destination before, with the ``former_config``
+    config."""
+    former_destination, newest_destination = (
+        _dead_letter_destination(former_config),
+        _dead_letter_destination(newest_config),
+    )
+    if isinstance(former_destination, NoDeadLetters):
+        return sink.is_same_plugin or not isinstance(newest_destination, DeadLetterTable)
     # A sink that writes the dead letters in the same transaction has written good and bad rows together, or neither.
-    are_held = all(isinstance(one, sink.former.plugin.atomic_dead_letters) for one in (there, wanted))
+    are_both_atomic = all(
+        isinstance(destination, sink.former.plugin.atomic_dead_letters)
+        for destination in (former_destination, newest_destination)
+    )
     return sink.is_same_plugin and (
-        are_held or dead_letter_identity(there, former) == dead_letter_identity(wanted, newest)
+        are_both_atomic
+        or dead_letter_identity(former_destination, former_config)
+        == dead_letter_identity(newest_destination, newest_config)
     )
 
 
-def _former_topic_keys(newest: Mapping[str, str], former: Mapping[str, str]) -> dict[str, str]:
-    """The values with which the dead letter queue writes to the topic of the ``former`` config, by key. These are the
-    newest values, which may have a newer password, with the former ledger topic; or all former values, if the newest
-    ones are for another cluster or the newest destination is not a topic."""
-    before, now = dead_letter_topic_settings(former), dead_letter_topic_settings(newest)
-    is_same_cluster = before.get(OVERRIDE + SERVERS) == now.get(OVERRIDE + SERVERS)
+def _former_topic_settings(newest_config: Mapping[str, str], former_config: Mapping[str, str]) -> dict[str, str]:
+    """The values with which the dead letter queue writes to the topic of the ``former_config`` config, by key. These
+    are the newest values, which may have a newer password, with the former ledger topic; or all former values, if the
+    newest ones are for another cluster or the newest destination is not a topic."""
+    former_settings, newest_settings = (
+        dead_letter_topic_settings(former_config),
+        dead_letter_topic_settings(newest_config),
+    )
+    is_same_cluster = former_settings.get(PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS) == newest_settings.get(
+        PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS
+    )
     return (
-        {**now, LEDGER: before[LEDGER]}
-        if is_same_cluster and isinstance(_dead_letter_destination(newest), DeadLetterTopic)
-        else before
+        {**newest_settings, LEDGER_TOPIC_KEY: former_settings[LEDGER_TOPIC_KEY]}
+        if is_same_cluster and isinstance(_dead_letter_destination(newest_config), DeadLetterTopic)
+        else former_settings
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from coterie.config.worker import JARS_OF_USER
+from coterie.config.worker import USER_JAR_KEYS
 from coterie.nouns.errors import WorldError
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ class Jar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
-    """The jars that ``coterie jars fetch NAME`` fetches."""
+class JarPackage:
+    """The jars that ``coterie jars fetch NAME`` fetches together."""
 
     name: str
-    serves: str
+    needed_for: str
     """The features of a worker that need these jars."""
     jars: tuple[Jar, ...]
     settings: Mapping[str, str]
@@ -66,10 +66,10 @@ class Package:
 
 
 @cache
-def packages() -> Mapping[str, Package]:
+def jar_packages() -> Mapping[str, JarPackage]:
     """Every package of ``jars.toml``, by name."""
     text = (files("coterie.spark") / "jars.toml").read_text(encoding="utf-8")
-    found: dict[str, Package] = {}
+    package_by_name: dict[str, JarPackage] = {}
     for name, package in tomllib.loads(text).items():
         jars = []
         for jar in package["jars"]:
@@ -86,14 +86,14 @@ def packages() -> Mapping[str, Package]:
                 )
             )
         settings = package.get("settings", {})
-        found[name] = Package(name=name, serves=package["serves"], jars=tuple(jars), settings=settings)
-    return found
+        package_by_name[name] = JarPackage(name=name, needed_for=package["serves"], jars=tuple(jars), settings=settings)
+    return package_by_name
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
 
 
-def default_folder(environment: Mapping[str, str]) -> Path:
+def default_jar_folder(environment: Mapping[str, str]) -> Path:
     """``coterie/jars`` in the user's cache folder: ``XDG_CACHE_HOME`` if it is an absolute path, else ``~/.cache``.
 
     :raises WorldError: when ``XDG_CACHE_HOME`` is no absolute path and the user has no home folder.
@@ -133,11 +133,13 @@ class FoundJars:
         except OSError as error:
             raise WorldError(f"The folder of jars {folder} (jars.dir) cannot be read: {error.strerror}") from error
         names = {path.name for path in paths}
-        there = [jar for package in packages().values() for jar in package.jars if jar.file_name in names]
-        unused = {path for path in paths for jar in there if is_version_of(jar, path) and path.name != jar.file_name}
+        pinned_jars = [jar for package in jar_packages().values() for jar in package.jars if jar.file_name in names]
+        unused = {
+            path for path in paths for jar in pinned_jars if is_version_of(jar, path) and path.name != jar.file_name
+        }
         return cls(used=tuple(path for path in paths if path not in unused), unused=tuple(sorted(unused)))
 
-    def has(self, package: Package) -> bool:
+    def has_package(self, package: JarPackage) -> bool:
         """Whether the used jars contain each jar of ``package``, in any version."""
         return all(any(is_version_of(jar, path) for path in self.used) for jar in package.jars)
 
@@ -147,35 +149,37 @@ def is_version_of(jar: Jar, path: Path) -> bool:
     return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
 
 
-def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
+def jar_settings(folder: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
     """The Spark settings that add the jars in ``folder`` to Spark, and the settings that complete packages of jars need
-    (:attr:`Package.settings`).
+    (:attr:`JarPackage.settings`).
 
-    ``users``: the user's ``spark.*`` settings. If these name jars themselves (:data:`JARS_OF_USER`), the result is
-    empty and a warning is logged. It is also empty when ``folder`` contains no jar or does not exist.
+    ``user_settings``: the user's ``spark.*`` settings. If these name jars themselves (:data:`USER_JAR_KEYS`), the
+    result is empty and a warning is logged. It is also empty when ``folder`` contains no jar or does not exist.
 
     :raises WorldError: when the folder cannot be read.
     """
-    found = FoundJars.in_folder(folder)
-    if not found.used:
+    found_jars = FoundJars.in_folder(folder)
+    if not found_jars.used:
         return {}
-    if own := [key for key in JARS_OF_USER if users.get(key)]:
-        log.warning("%s is set, so the %d jars in %s are not added", " and ".join(own), len(found.used), folder)
+    if user_jar_keys := [key for key in USER_JAR_KEYS if user_settings.get(key)]:
+        log.warning(
+            "%s is set, so the %d jars in %s are not added", " and ".join(user_jar_keys), len(found_jars.used), folder
+        )
         return {}
-    for path in found.unused:
+    for path in found_jars.unused:
         log.warning(
             "The jar %s is not used: its folder also contains the version that Coterie was tested with; delete this "
             "jar",
             path,
         )
     settings: dict[str, str] = {}
-    for package in packages().values():
-        if found.has(package):
+    for package in jar_packages().values():
+        if found_jars.has_package(package):
             settings |= package.settings
-    if users.get("spark.master", "local").startswith("local"):
+    if user_settings.get("spark.master", "local").startswith("local"):
         # Executors run in this JVM. spark.jars would copy each jar into their folder at the first job.
-        return settings | {"spark.driver.extraClassPath": os.pathsep.join(map(str, found.used))}
-    return settings | {"spark.jars": ",".join(path.as_uri() for path in found.used)}
+        return settings | {"spark.driver.extraClassPath": os.pathsep.join(map(str, found_jars.used))}
+    return settings | {"spark.jars": ",".join(path.as_uri() for path in found_jars.used)}
 
 
 # -- the JVM ----------------------------------------------------------------------------------------------------------
@@ -187,10 +191,12 @@ def missing_package_message(spark: "SparkSession", name: str) -> str | None:
 
     A jar is tested by loading its :attr:`Jar.class_name`, so jars that a user has added in another way are found too.
     """
-    lacking = [jar for jar in packages()[name].jars if jar.class_name and not _has_class(spark, jar.class_name)]
-    if not lacking:
+    missing_jars = [
+        jar for jar in jar_packages()[name].jars if jar.class_name and not _has_class(spark, jar.class_name)
+    ]
+    if not missing_jars:
         return None
-    coordinates = ", ".join(jar.coordinates for jar in lacking)
+    coordinates = ", ".join(jar.coordinates for jar in missing_jars)
     return (
         f"The worker's JVM does not have {coordinates}: run `coterie jars fetch {name}` on every worker, then restart "
         "the workers; or name these coordinates in the worker's spark.jars.packages"
@@ -200,7 +206,7 @@ def missing_package_message(spark: "SparkSession", name: str) -> str | None:
 def missing_package_messages(spark: "SparkSession") -> dict[str, str]:
     """:func:`missing_package_message` by the name of the package, for each package with a jar that the JVM of ``spark``
     does not have."""
-    return {name: sentence for name in packages() if (sentence := missing_package_message(spark, name)) is not None}
+    return {name: message for name in jar_packages() if (message := missing_package_message(spark, name)) is not None}
 
 
 def _has_class(spark: "SparkSession", name: str) -> bool:

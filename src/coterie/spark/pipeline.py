@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
 from coterie.spark.bad_records.keys import ErrorTolerance, error_tolerance_of
-from coterie.spark.bad_records.queue import DeadLetterQueue, dead_letter_queue_of
+from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
 from coterie.spark.seams import Sink, Source, TaskInput
 from coterie.spark.task_timeouts import TaskTimeouts
-from coterie.spark.validation import INFERRED, common
+from coterie.spark.validation import INFERRED_VALUES_KEY, common_definition
 
-TASK = ConfigDef(
+TASK_DEFINITION = ConfigDef(
     (
         ConfigKey(name="task.index", type=Type.INT, documentation="The task's number, from 0.", validator=at_least(0)),
         ConfigKey(
-            name="task.count", type=Type.INT, documentation="How many tasks the connector has.", validator=at_least(1)
+            name="task.count",
+            type=Type.INT,
+            documentation="How many tasks the connector has.",
+            validator=at_least(1),
         ),
         ConfigKey(
             name="task.parts",
@@ -35,15 +38,15 @@ TASK = ConfigDef(
             validator=one_of([function.value for function in SplitFunction]),
         ),
         ConfigKey(
-            name=INFERRED,
+            name=INFERRED_VALUES_KEY,
             type=Type.STRING,
             documentation="The checkpoint generation's values for source keys that the config omits: a JSON object.",
             default="{}",
         ),
     )
 )
-"""The keys that a task's config has in addition to the connector's keys, ``task.class`` and :data:`GENERATION`."""
-GENERATION = "generation"
+"""The keys that a task's config has in addition to the connector's keys, ``task.class`` and :data:`GENERATION_KEY`."""
+GENERATION_KEY = "generation"
 """Key of a task's config: the number and id of the only checkpoint generation in which the task may start
 (:class:`coterie.spark.generations.layout.GenerationId`)."""
 
@@ -55,7 +58,7 @@ class Pipeline:
     source: Source
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
-    tolerance: ErrorTolerance | None
+    error_tolerance: ErrorTolerance | None
     """The handling of bad records; None means that the first bad record fails the task."""
     dead_letter_queue: DeadLetterQueue | None
     """Writes the bad records. None when the first bad record fails the task, when the sink writes the bad records in
@@ -72,29 +75,31 @@ class Pipeline:
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        config = resolved(task_config)
-        share = TaskInput(
-            task_number=TASK.read(config, "task.index", int),
-            task_count=TASK.read(config, "task.count", int),
-            parts=tuple(json.loads(TASK.read(config, "task.parts", str))),
-            split_function=SplitFunction(TASK.read(config, "task.split", str)),
+        config = resolve_references(task_config)
+        task_input = TaskInput(
+            task_number=TASK_DEFINITION.required_value(config, "task.index", int),
+            task_count=TASK_DEFINITION.required_value(config, "task.count", int),
+            source_partitions=tuple(json.loads(TASK_DEFINITION.required_value(config, "task.parts", str))),
+            split_function=SplitFunction(TASK_DEFINITION.required_value(config, "task.split", str)),
         )
         source, sink = (
             configured_source(config, worker_kafka_properties, "task.class"),
             configured_sink(config, worker_kafka_properties, "task.class"),
         )
         tolerance = error_tolerance_of(config)
-        holds = tolerance is None or isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
+        needs_no_queue = tolerance is None or isinstance(
+            tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters
+        )
         return cls(
-            source=source.plugin.of(source.config, share),
+            source=source.plugin.of(source.config, task_input),
             transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
-            tolerance=tolerance,
+            error_tolerance=tolerance,
             dead_letter_queue=None
-            if tolerance is None or holds
-            else dead_letter_queue_of(tolerance.dead_letter_destination, config, worker_kafka_properties),
+            if tolerance is None or needs_no_queue
+            else make_dead_letter_queue(tolerance.dead_letter_destination, config, worker_kafka_properties),
             timeouts=TaskTimeouts.of(config),
-            trigger_interval_ms=common().read(config, "trigger.interval.ms", int),
+            trigger_interval_ms=common_definition().required_value(config, "trigger.interval.ms", int),
         )
 
 
@@ -105,7 +110,7 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
 
     :raises ConfigError: when the connector's source is missing or unknown.
     """
-    inferred = configured_source(resolved(config), {}).config.by_user_key(manifest.inferred)
+    inferred = configured_source(resolve_references(config), {}).config.by_user_key(manifest.inferred_values)
     return [
         {
             **inferred,
@@ -113,25 +118,31 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
             "name": connector,
             "task.class": config["connector.class"],
             "task.index": str(index),
-            "task.count": str(len(manifest.split.tasks)),
-            "task.parts": json.dumps(parts),
+            "task.count": str(len(manifest.split.partitions_by_task)),
+            "task.parts": json.dumps(source_partitions),
             "task.split": manifest.split.function.value,
-            INFERRED: json.dumps(dict(manifest.inferred)),
-            GENERATION: str(manifest.generation),
+            INFERRED_VALUES_KEY: json.dumps(dict(manifest.inferred_values)),
+            GENERATION_KEY: str(manifest.generation),
         }
-        for index, parts in enumerate(manifest.split.tasks)
+        for index, source_partitions in enumerate(manifest.split.partitions_by_task)
     ]
 
 
-def split_of(source: ConfiguredSource, parts: Sequence[str]) -> Split:
-    """The division of the source partitions ``parts`` between the tasks of a connector, at most ``tasks.max`` tasks.
+def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:
+    """The division of the source partitions ``source_partitions`` between the tasks of a connector, at most
+    ``partitions_by_task.max`` tasks.
 
-    :raises ConfigError: when ``tasks.max`` is not valid.
+    :raises ConfigError: when ``partitions_by_task.max`` is not valid.
     """
-    tasks = source.plugin.split(parts, common().read(source.config.config, "tasks.max", int))
-    return Split(function=source.plugin.split_function, tasks=tuple(tuple(parts) for parts in tasks))
+    partitions_by_task = source.plugin.divide_partitions(
+        source_partitions, common_definition().required_value(source.config.config, "tasks.max", int)
+    )
+    return Split(
+        function=source.plugin.split_function,
+        partitions_by_task=tuple(tuple(source_partitions) for source_partitions in partitions_by_task),
+    )
 
 
-def resolved(config: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns ``config`` unchanged: references to secrets are not supported yet."""
+def resolve_references(config: Mapping[str, str]) -> Mapping[str, str]:
+    """Return ``config`` unchanged: references to secrets are not supported yet."""
     return config

@@ -11,7 +11,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.keys import error_tolerance_of
 from coterie.spark.bad_records.queue import dead_letter_identity
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
-from coterie.spark.prefixed_config import SINK, SOURCE, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, SOURCE_PREFIX, PrefixedConfig
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.delta import DeltaSink
 from coterie.spark.sinks.file_writers import FORMATS
@@ -27,10 +27,10 @@ DEFAULT_SOURCE = "KafkaSource"
 DEFAULT_SINK = "KafkaSink"
 """The class of the sink of a source connector whose config has no key that starts with ``sink.``, as in Kafka
 Connect."""
-ENTRY_POINTS = "coterie.connectors"
+ENTRY_POINT_GROUP = "coterie.connectors"
 """The entry point group in which a Python package registers its sources, each as ``alias = class``."""
 
-SINKS: Mapping[str, type[Sink]] = {
+SINK_BY_CLASS_NAME: Mapping[str, type[Sink]] = {
     sink.__name__: sink for sink in (DeltaSink, FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
 }
 """Every sink, by its class name."""
@@ -55,22 +55,22 @@ SINK_FORMAT = ConfigKey(
 
 
 @cache
-def source_class() -> ConfigKey:
-    """The key ``source.class`` of a sink connector."""
+def source_class_key() -> ConfigKey:
+    """The definition of the key ``source.class`` of a sink connector."""
     return replace(
-        _class_key("source.class", "The source that a sink connector reads.", sources(), SOURCE_GROUP),
+        _make_class_key("source.class", "The source that a sink connector reads.", source_by_name(), SOURCE_GROUP),
         default=DEFAULT_SOURCE,
     )
 
 
 @cache
-def sink_class() -> ConfigKey:
-    """The key ``sink.class`` of a source connector."""
+def sink_class_key() -> ConfigKey:
+    """The definition of the key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
-    return replace(_class_key("sink.class", documentation, SINKS, SINK_GROUP), optional=True)
+    return replace(_make_class_key("sink.class", documentation, SINK_BY_CLASS_NAME, SINK_GROUP), is_optional=True)
 
 
-def _class_key(name: str, documentation: str, values: Iterable[str], group: str) -> ConfigKey:
+def _make_class_key(name: str, documentation: str, values: Iterable[str], group: str) -> ConfigKey:
     """A config key whose value is one of the class names ``values``."""
     return ConfigKey(
         name=name,
@@ -91,7 +91,7 @@ class ConfiguredSource:
     plugin: type[Source]
     config: PrefixedConfig
     definition: ConfigDef
-    """The keys of the source, with the names by which the user sets them (:meth:`PrefixedConfig.key`). Includes
+    """The keys of the source, with the names by which the user sets them (:meth:`PrefixedConfig.full_key`). Includes
     ``source.class`` if that key chooses the source."""
 
 
@@ -102,26 +102,26 @@ class ConfiguredSink:
     plugin: type[Sink]
     config: PrefixedConfig
     definition: ConfigDef
-    """The keys of the sink, with the names by which the user sets them (:meth:`PrefixedConfig.key`). Includes
+    """The keys of the sink, with the names by which the user sets them (:meth:`PrefixedConfig.full_key`). Includes
     ``sink.class`` and ``sink.format`` if these keys choose the sink."""
 
 
 @cache
-def sources() -> Mapping[str, type[Source]]:
+def source_by_name() -> Mapping[str, type[Source]]:
     """The class of every installed source, by its alias, by its class name and by its class name with the module."""
-    found: dict[str, type[Source]] = {}
-    for entry in entry_points(group=ENTRY_POINTS):
+    source_by_any_name: dict[str, type[Source]] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
         source: type[Source] = entry.load()
         for name in (entry.name, source.__name__, f"{source.__module__}.{source.__qualname__}"):
-            found[name] = source
-    return found
+            source_by_any_name[name] = source
+    return source_by_any_name
 
 
 def connector_type(config: Mapping[str, str]) -> str:
     """The type of the plug-in that ``connector.class`` names: ``source`` or ``sink``; ``unknown`` when there is no such
     plug-in."""
     name = config.get("connector.class", "").strip()
-    return "source" if name in sources() else "sink" if name in SINKS else "unknown"
+    return "source" if name in source_by_name() else "sink" if name in SINK_BY_CLASS_NAME else "unknown"
 
 
 def configured_source(
@@ -135,23 +135,25 @@ def configured_source(
     :raises ConfigError: when the value of ``class_key`` or ``source.class`` is missing or unknown; the error names the
         key.
     """
-    name = _class_name(config, class_key)
-    is_own = name in sources()
-    selectors = ConfigDef(() if is_own else (source_class(),))
-    if not is_own:
-        name = selectors.read(config, "source.class", str)
+    name = _read_class_name(config, class_key)
+    is_class_of_source = name in source_by_name()
+    selectors = ConfigDef(() if is_class_of_source else (source_class_key(),))
+    if not is_class_of_source:
+        name = selectors.required_value(config, "source.class", str)
     # A config of Kafka Connect's sink connectors has `topics` without a prefix. Not for the Kafka sink: keys without a
     # prefix belong to the sink there.
-    is_prefix_optional = is_own or ("source.class" not in config and SINKS.get(config[class_key].strip()) != KafkaSink)
-    end = PrefixedConfig(
+    is_prefix_optional = is_class_of_source or (
+        "source.class" not in config and SINK_BY_CLASS_NAME.get(config[class_key].strip()) != KafkaSink
+    )
+    source_config = PrefixedConfig(
         config=config,
-        prefix=SOURCE,
+        prefix=SOURCE_PREFIX,
         is_prefix_optional=is_prefix_optional,
         worker_kafka_properties=worker_kafka_properties,
     )
-    plugin = sources()[name]
-    keys = end.with_user_keys(plugin.definition(end)).keys
-    return ConfiguredSource(plugin=plugin, config=end, definition=_numbered((*selectors.keys, *keys)))
+    plugin = source_by_name()[name]
+    keys = source_config.with_user_keys(plugin.definition(source_config)).keys
+    return ConfiguredSource(plugin=plugin, config=source_config, definition=_with_form_order((*selectors.keys, *keys)))
 
 
 def configured_sink(
@@ -164,34 +166,34 @@ def configured_sink(
 
     :raises ConfigError: when a class or format is missing or unknown; the error names the key.
     """
-    name = _class_name(config, class_key)
+    name = _read_class_name(config, class_key)
     selectors: tuple[ConfigKey, ...] = ()
     is_implied = False
-    if is_own := name in SINKS:
-        plugin = SINKS[name]
-    elif named := ConfigDef((sink_class(),)).find(config, "sink.class", str):
-        plugin, selectors = SINKS[named], (sink_class(),)
-    elif is_implied := not any(key.startswith(SINK) for key in config):
-        plugin, selectors = SINKS[DEFAULT_SINK], (sink_class(), replace(SINK_FORMAT, optional=True))
+    if is_class_of_sink := name in SINK_BY_CLASS_NAME:
+        plugin = SINK_BY_CLASS_NAME[name]
+    elif sink_class_name := ConfigDef((sink_class_key(),)).optional_value(config, "sink.class", str):
+        plugin, selectors = SINK_BY_CLASS_NAME[sink_class_name], (sink_class_key(),)
+    elif is_implied := not any(key.startswith(SINK_PREFIX) for key in config):
+        plugin, selectors = SINK_BY_CLASS_NAME[DEFAULT_SINK], (sink_class_key(), replace(SINK_FORMAT, is_optional=True))
     else:
-        selectors = (sink_class(), SINK_FORMAT)
-        plugin = SINK_BY_FORMAT[ConfigDef(selectors).read(config, SINK_FORMAT.name, str)]
+        selectors = (sink_class_key(), SINK_FORMAT)
+        plugin = SINK_BY_FORMAT[ConfigDef(selectors).required_value(config, SINK_FORMAT.name, str)]
     # A config of Kafka Connect's source connectors has `topic` without a prefix. Not for the Kafka source: keys without
     # a prefix belong to the source there.
-    is_prefix_optional = is_own or (is_implied and sources()[name] is not KafkaSource)
-    end = PrefixedConfig(
+    is_prefix_optional = is_class_of_sink or (is_implied and source_by_name()[name] is not KafkaSource)
+    sink_config = PrefixedConfig(
         config=config,
-        prefix=SINK,
+        prefix=SINK_PREFIX,
         is_prefix_optional=is_prefix_optional,
         worker_kafka_properties=worker_kafka_properties,
     )
-    keys = end.with_user_keys(plugin.definition(end)).keys
+    keys = sink_config.with_user_keys(plugin.definition(sink_config)).keys
     # A key of the sink with a selector's name is left out: the selector lists the values of all sinks.
-    taken = {key.name for key in selectors}
+    selector_names = {key.name for key in selectors}
     return ConfiguredSink(
         plugin=plugin,
-        config=end,
-        definition=_numbered((*selectors, *(key for key in keys if key.name not in taken))),
+        config=sink_config,
+        definition=_with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
     )
 
 
@@ -207,31 +209,31 @@ def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[st
     """
     sink = configured_sink(config, worker_kafka_properties)
     tolerance = error_tolerance_of(config)
-    is_held = tolerance is None or isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
+    is_atomic = tolerance is None or isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
     return {
         "class": sink.plugin.__name__,
         **sink.config.effective_values(sink.plugin.definition(sink.config), sink.plugin.identity_keys),
-        **({} if tolerance is None or is_held else dead_letter_identity(tolerance.dead_letter_destination, config)),
+        **({} if tolerance is None or is_atomic else dead_letter_identity(tolerance.dead_letter_destination, config)),
     }
 
 
-def _numbered(keys: Iterable[ConfigKey]) -> ConfigDef:
+def _with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
     """A definition of ``keys`` with :attr:`ConfigKey.order`, the order in a form: the given order, numbered from 0 in
     each group."""
-    places: Counter[str | None] = Counter()
-    numbered: list[ConfigKey] = []
+    next_order_by_group: Counter[str | None] = Counter()
+    ordered_keys: list[ConfigKey] = []
     for key in keys:
-        numbered.append(replace(key, order=places[key.group]))
-        places[key.group] += 1
-    return ConfigDef(tuple(numbered))
+        ordered_keys.append(replace(key, order=next_order_by_group[key.group]))
+        next_order_by_group[key.group] += 1
+    return ConfigDef(tuple(ordered_keys))
 
 
-def _class_name(config: Mapping[str, str], class_key: str) -> str:
+def _read_class_name(config: Mapping[str, str], class_key: str) -> str:
     """The value of ``class_key``, which names a source or a sink.
 
     :raises ConfigError: when the value is missing, or names neither.
     """
     name = config.get(class_key, "").strip()
-    if name not in sources() and name not in SINKS:
+    if name not in source_by_name() and name not in SINK_BY_CLASS_NAME:
         raise ConfigError({class_key: [f"No such connector: {config.get(class_key)}"]})
     return name

@@ -10,22 +10,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from coterie.spark.checkpoint import last_batch
+from coterie.spark.checkpoint import last_batch_id
 
 Positions: TypeAlias = Mapping[str, int]
 """Positions by key. The source defines the meaning of both: for Kafka, the next offset by partition; for files, the
 modification time by URI."""
 
-_PLAN = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
+_EMPTY_BATCH_PLAN = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 """The second line of Spark's file ``offsets/N`` for a batch without rows."""
-_COMMIT = {"nextBatchWatermarkMs": 0}
+_EMPTY_BATCH_COMMIT = {"nextBatchWatermarkMs": 0}
 """The second line of Spark's file ``commits/N`` for a batch without rows."""
 
 
 def committed_offset(checkpoint: Path) -> str | None:
     """The source's offset at the end of the last committed batch, as Spark wrote it. None when no batch is committed,
     or the source had no input yet."""
-    batch_id = last_batch(checkpoint / "commits")
+    batch_id = last_batch_id(checkpoint / "commits")
     return None if batch_id is None else planned_offset(checkpoint, batch_id)
 
 
@@ -39,12 +39,12 @@ def planned_offset(checkpoint: Path, batch_id: int) -> str | None:
     return None if line == "-" else line
 
 
-def commit_empty_batches(checkpoint: Path, offset: str, batches: int) -> None:
-    """Commit batches 0 to ``batches`` - 1, each at the source's ``offset``, in a checkpoint without batches.
+def commit_empty_batches(checkpoint: Path, offset: str, batch_count: int) -> None:
+    """Commit the batches 0 to ``batch_count`` - 1, each at the source's ``offset``, in a checkpoint without batches.
 
     :raises FileExistsError: when the checkpoint has one of these batches.
     """
-    for batch_id in range(batches):
+    for batch_id in range(batch_count):
         commit_empty_batch(checkpoint, offset, batch_id)
 
 
@@ -56,9 +56,9 @@ def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
     """
     if batch_id == 0:
         with suppress(FileExistsError):  # A query that ended before its first batch has written this file.
-            _write(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
-    _write(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_PLAN)}\n{offset}")
-    _write(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_COMMIT)}")
+            _write_new_file(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
+    _write_new_file(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_PLAN)}\n{offset}")
+    _write_new_file(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_COMMIT)}")
 
 
 def write_source_log(checkpoint: Path, lines: list[str]) -> None:
@@ -66,10 +66,10 @@ def write_source_log(checkpoint: Path, lines: list[str]) -> None:
 
     :raises FileExistsError: when this entry exists.
     """
-    _write(checkpoint / "sources" / "0" / "0", "\n".join(["v1", *lines]))
+    _write_new_file(checkpoint / "sources" / "0" / "0", "\n".join(["v1", *lines]))
 
 
-def _write(path: Path, text: str) -> None:
+def _write_new_file(path: Path, text: str) -> None:
     """Write a file that appears complete, and create its folder if it is missing.
 
     :raises FileExistsError: when the file exists: the checkpoint must then not be initialized.
@@ -79,6 +79,6 @@ def _write(path: Path, text: str) -> None:
         raise FileExistsError(path)
     # A file at ``path`` is always complete. A killed process can leave only a temporary file, whose name starts with a
     # dot; the next start removes it.
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(text)
-    aside.rename(path)
+    temporary_file = path.with_name(f".{path.name}")
+    temporary_file.write_text(text)
+    temporary_file.rename(path)

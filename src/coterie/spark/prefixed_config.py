@@ -14,11 +14,11 @@ from coterie.nouns.errors import ConfigError
 
 T = TypeVar("T")
 
-SOURCE = "source."
+SOURCE_PREFIX = "source."
 """Prefix of the keys of a connector's source."""
-SINK = "sink."
+SINK_PREFIX = "sink."
 """Prefix of the keys of a connector's sink."""
-OPTIONS = "option."
+OPTION_PREFIX = "option."
 """Prefix, after that of the end, of the keys that are options of Spark's own reader or writer."""
 
 
@@ -30,13 +30,13 @@ class PrefixedConfig:
     config: Mapping[str, str] = field(repr=False)
     """The complete config of the connector or of one of its tasks, with references to secrets resolved."""
     prefix: str
-    """:data:`SOURCE`, :data:`SINK`, or the prefix of the keys of one transform or predicate."""
+    """:data:`SOURCE_PREFIX`, :data:`SINK_PREFIX`, or the prefix of the keys of one transform or predicate."""
     is_prefix_optional: bool = False
     """Whether a key may also be set without the prefix."""
     worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The worker's own settings for Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
 
-    def key(self, name: str) -> str:
+    def full_key(self, name: str) -> str:
         """The key in ``config`` by which the user has set ``name``, with or without the prefix; if it is not set, the
         key by which the user has to set it. The other methods and the docs call it the user's key."""
         prefixed = self.prefix + name
@@ -47,40 +47,46 @@ class PrefixedConfig:
         return prefixed if any(key.startswith(self.prefix) for key in self.config) else name
 
     def with_user_keys(self, definition: ConfigDef) -> ConfigDef:
-        """``definition`` with the user's key (:meth:`key`) as the name of each key."""
+        """``definition`` with the user's key (:meth:`full_key`) as the name of each key."""
         return ConfigDef(tuple(self._with_user_key(key) for key in definition.keys))
 
-    def find(self, definition: ConfigDef, name: str, type_: type[T]) -> T | None:
-        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.find`; errors name the user's key."""
+    def optional_value(self, definition: ConfigDef, name: str, type_: type[T]) -> T | None:
+        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.optional_value`; errors name the user's
+        key."""
         key = self._with_user_key(definition[name])
-        return ConfigDef((key,)).find(self.config, key.name, type_)
+        return ConfigDef((key,)).optional_value(self.config, key.name, type_)
 
-    def read(self, definition: ConfigDef, name: str, type_: type[T]) -> T:
-        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.read`; errors name the user's key."""
+    def required_value(self, definition: ConfigDef, name: str, type_: type[T]) -> T:
+        """The value of the key ``name`` of ``definition``, as :meth:`ConfigDef.required_value`; errors name the user's
+        key."""
         key = self._with_user_key(definition[name])
-        return ConfigDef((key,)).read(self.config, key.name, type_)
+        return ConfigDef((key,)).required_value(self.config, key.name, type_)
 
     def effective_values(self, definition: ConfigDef, names: Iterable[str]) -> dict[str, str | None]:
         """The set or default values of the keys ``names``, by name; None for a key without a value. The values are
         normalized: two values with the same meaning are equal."""
-        found: dict[str, str | None] = {}
+        value_by_name: dict[str, str | None] = {}
         for name in names:
             key = self._with_user_key(definition[name])
             text = self.config.get(key.name, key.default)
-            found[name] = None if text is None else key.normalized(text)
-        return found
+            value_by_name[name] = None if text is None else key.normalized(text)
+        return value_by_name
 
     def values_under(self, prefix: str) -> dict[str, str]:
-        """The values of all keys whose name starts with ``prefix``, such as :data:`OPTIONS`, by the rest of the name.
-        If a key is set with and without the end's prefix, the value of the key with the end's prefix is taken."""
-        found: dict[str, str] = {}
-        for start in (*((prefix,) if self.is_prefix_optional else ()), self.prefix + prefix):
-            found |= {key.removeprefix(start): value for key, value in self.config.items() if key.startswith(start)}
-        return found
+        """The values of all keys whose name starts with ``prefix``, such as :data:`OPTION_PREFIX`, by the rest of the
+        name. If a key is set with and without the end's prefix, the value of the key with the end's prefix is taken."""
+        values: dict[str, str] = {}
+        for full_prefix in (*((prefix,) if self.is_prefix_optional else ()), self.prefix + prefix):
+            values |= {
+                key.removeprefix(full_prefix): value
+                for key, value in self.config.items()
+                if key.startswith(full_prefix)
+            }
+        return values
 
     def by_user_key(self, values: Mapping[str, str]) -> dict[str, str]:
-        """``values``, which are by name without the prefix, by the user's key (:meth:`key`)."""
-        return {self.key(name): value for name, value in values.items()}
+        """``values``, which are by name without the prefix, by the user's key (:meth:`full_key`)."""
+        return {self.full_key(name): value for name, value in values.items()}
 
     def with_defaults(self, values: Mapping[str, str]) -> "PrefixedConfig":
         """A copy of this object whose config has ``values``, given by name without the prefix, for the keys that the
@@ -90,7 +96,7 @@ class PrefixedConfig:
     def error_by_key(self, name: str, message: str) -> dict[str, list[str]]:
         """A mapping from the user's key of ``name`` to one error message about its set value. ``message``: what is
         wrong with the value and what to do."""
-        key = self.key(name)
+        key = self.full_key(name)
         return {key: [f"Invalid value {self.config.get(key)} for configuration {key}: {message}"]}
 
     def config_error(self, name: str, message: str) -> ConfigError:
@@ -104,20 +110,25 @@ class PrefixedConfig:
 
         Keys without a prefix may belong to another program, so Connect and Coterie both ignore unknown ones.
         """
-        known = {key.name for key in definition.keys}
-        free = tuple(self.prefix + start for start in free_key_prefixes)
+        known_keys = {key.name for key in definition.keys}
+        full_free_prefixes = tuple(self.prefix + start for start in free_key_prefixes)
         return {
             key: [f"Unknown configuration {key}"]
             for key in self.config
-            if key.startswith(self.prefix) and key not in known and not key.startswith(free)
+            if key.startswith(self.prefix) and key not in known_keys and not key.startswith(full_free_prefixes)
         }
 
     def _with_user_key(self, key: ConfigKey) -> ConfigKey:
-        """``key`` with the user's key as its name, and with the user's keys of its dependents."""
-        return replace(key, name=self.key(key.name), dependents=tuple(self.key(name) for name in key.dependents))
+        """``full_key`` with the user's key as its name, and with the user's keys of its dependents."""
+        return replace(
+            key, name=self.full_key(key.name), dependents=tuple(self.full_key(name) for name in key.dependents)
+        )
 
 
-def option_errors(config: PrefixedConfig, where: str) -> dict[str, list[str]]:
-    """An error, by the user's key, for each set option (:data:`OPTIONS`) of a source or sink that has no options.
-    ``where``: the source or sink, as the first words of the message."""
-    return {config.key(OPTIONS + option): [f"{where} has no options"] for option in config.values_under(OPTIONS)}
+def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str, list[str]]:
+    """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`) of a source or sink that has no options.
+    ``end_name``: the source or sink, as the first words of the message."""
+    return {
+        config.full_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
+        for option in config.values_under(OPTION_PREFIX)
+    }

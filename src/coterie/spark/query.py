@@ -18,14 +18,14 @@ from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.report import BadRecordLogReporter
-from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, materialized, summarize_bad_rows
+from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken_over, last_batch
-from coterie.spark.failures import java_message_of, message_of, raise_error_message, trace_of
+from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over, last_batch_id
+from coterie.spark.failures import error_message, java_error_message, message_of_raise_error, message_with_trace
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
-from coterie.spark.task_timeouts import BATCH_TIMEOUT, TaskTimeouts
+from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeouts
 from coterie.spark.transforms import apply_transforms
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1
 """Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
-_OVERTAKEN = "a later start of the task has taken over in the sink"
+_TAKEN_OVER_MESSAGE = "a later start of the task has taken over in the sink"
 """The message about a batch in flight that ended with a FencedError while this run's fence was open."""
 
 
@@ -55,7 +55,7 @@ class TaskQuery:
         """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached."""
-        self._running_batch: tuple[int, float] | None = None
+        self._running_batch_and_start_s: tuple[int, float] | None = None
         """The number of the running batch, and the monotonic second in which :meth:`_process_batch` began; None between
         batches."""
         self._last_failure: str | None = None
@@ -63,12 +63,12 @@ class TaskQuery:
         contains only that Python raised an exception."""
         self._spark = spark
         self._pipeline = pipeline
-        self._lineage = TaskLineage(task=task, lineage=held_checkpoint.lineage)
+        self._lineage = TaskLineage(task=task, lineage_id=held_checkpoint.lineage_id)
         self._bad_record_reporter = (
-            None if pipeline.tolerance is None else BadRecordLogReporter(task, pipeline.tolerance)
+            None if pipeline.error_tolerance is None else BadRecordLogReporter(task, pipeline.error_tolerance)
         )
         self._query: StreamingQuery | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
 
     def start(self) -> None:
         """Start the query, also again after it has failed: take over in the sinks (:meth:`Sink.take_over`), then let
@@ -99,7 +99,7 @@ class TaskQuery:
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
         rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
-        if pipeline.tolerance is None:
+        if pipeline.error_tolerance is None:
             rows = pipeline.sink.to_sink_columns(apply_transforms(rows, pipeline.transforms))
         else:
             rows = apply_tolerant(rows, pipeline.transforms, pipeline.sink)
@@ -114,14 +114,14 @@ class TaskQuery:
             self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.start_number)
             if self._pipeline.dead_letter_queue is not None:
                 self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.start_number)
-        with self._starting:
+        with self._start_lock:
             if self.fence.is_closed:
                 raise FencedError
             self._last_failure = None
             self._query = writer.start()
             return self._query
 
-    def run_once(self) -> None:
+    def run_available_input(self) -> None:
         """Process the input that is available now, in one or more batches, and wait until the query has ended.
 
         :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
@@ -141,15 +141,17 @@ class TaskQuery:
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
-                if (overdue := self.check_batch_timeout()) is not None:
-                    raise WorldError(overdue)
+                if (timeout_message := self.check_batch_timeout()) is not None:
+                    raise WorldError(timeout_message)
         except Exception as error:
             if self.fence.is_closed:
                 raise FencedError from error
-            trace = self.trace() if self._query is not None else trace_of(error)
-            raise (UnreachableError if self.is_server_unreachable else WorldError)(trace or _OVERTAKEN) from error
+            reason = self.end_reason() if self._query is not None else message_with_trace(error)
+            raise (UnreachableError if self.is_server_unreachable else WorldError)(
+                reason or _TAKEN_OVER_MESSAGE
+            ) from error
         finally:
-            self._interrupt()
+            self._stop_spark_query()
             self._close_sinks()
 
     @property
@@ -163,48 +165,52 @@ class TaskQuery:
     def check_batch_timeout(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
         also assigned to :attr:`permanent_failure`."""
-        batch, limit_ms = self._running_batch, self._pipeline.timeouts.batch_timeout_ms
-        if batch is None or limit_ms is None or time.monotonic() - batch[1] <= limit_ms / 1000:
+        batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
+        if batch_and_start_s is None or limit_ms is None or time.monotonic() - batch_and_start_s[1] <= limit_ms / 1000:
             return None
         self.permanent_failure = (
-            f"Batch {batch[0]} has not ended within {BATCH_TIMEOUT.name}={limit_ms}: a function or an expression of "
-            "the pipeline does not return, or a batch is too large. Fix it and restart the task, or raise "
-            "task.batch.timeout.ms"
+            f"Batch {batch_and_start_s[0]} has not ended within {BATCH_TIMEOUT_KEY.name}={limit_ms}: a function or an "
+            "expression of the pipeline does not return, or a batch is too large. Fix it and restart the task, or "
+            "raise task.batch.timeout.ms"
         )
         return self.permanent_failure
 
     @property
     def is_checkpoint_lost(self) -> bool:
         """Whether another start has taken over the checkpoint; tested in the file system at each call."""
-        return is_taken_over(self.held_checkpoint.path)
+        return is_checkpoint_taken_over(self.held_checkpoint.path)
 
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether Spark runs the query: it was started, and has neither failed nor been stopped."""
         return self._query is not None and self._query.isActive
 
-    def progress(self) -> tuple[int, int, str] | None:
+    def last_progress(self) -> tuple[int, int, str] | None:
         """Spark's last progress report: the batch number, the number of input rows, and the time at which Spark began
         to look for the batch, as text; None before the first report."""
         if self._query is None:
             return None
-        last = self._query._jsq.lastProgress()
-        return None if last is None else (int(last.batchId()), int(last.numInputRows()), str(last.timestamp()))
+        spark_progress = self._query._jsq.lastProgress()
+        return (
+            None
+            if spark_progress is None
+            else (int(spark_progress.batchId()), int(spark_progress.numInputRows()), str(spark_progress.timestamp()))
+        )
 
     @property
-    def bad_records(self) -> int:
+    def bad_record_count(self) -> int:
         """Number of bad records in the batches that this object has committed: they were not written as good rows."""
-        return 0 if self._bad_record_reporter is None else self._bad_record_reporter.count
+        return 0 if self._bad_record_reporter is None else self._bad_record_reporter.bad_record_count
 
-    def trace(self) -> str:
+    def end_reason(self) -> str:
         """Why the query ended: the cause in one line, followed by Spark's stack trace; or only
         :attr:`permanent_failure`, if that is set; or that the query ended without an error."""
         if self.permanent_failure is not None:
             return self.permanent_failure
-        failure = self._query.exception() if self._query is not None else None
-        if failure is None:
+        spark_failure = self._query.exception() if self._query is not None else None
+        if spark_failure is None:
             return "The query ended without an error"
         assert self._query is not None
-        return f"{self._last_failure or java_message_of(self._query._jsq.exception().get())}\n\n{failure}"
+        return f"{self._last_failure or java_error_message(self._query._jsq.exception().get())}\n\n{spark_failure}"
 
     def stop(self, *, grace_ms: int) -> None:
         """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
@@ -212,40 +218,40 @@ class TaskQuery:
 
         The grace ends early when the fence is closed. Errors of Spark and of the sink are logged and not raised.
         """
-        started = time.monotonic()
-        deadline = started + grace_ms / 1000
+        started_at_s = time.monotonic()
+        deadline_s = started_at_s + grace_ms / 1000
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.is_closed:
-                _stop_at_batch_boundary(self._query, self.held_checkpoint.path, lambda: self._is_grace_over(deadline))
-                self._run_last_planned_batch(self._query, deadline)
+                _stop_at_batch_boundary(self._query, self.held_checkpoint.path, lambda: self._is_grace_over(deadline_s))
+                self._run_last_planned_batch(self._query, deadline_s)
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
-            log.debug("%s: the query did not stop at a batch boundary: %s", self.task, error)
+            log.debug("Task %s: the query did not stop at a batch boundary: %s", self.task, error)
         finally:
             # The batch function may wait for a server: closing the sink ends that wait. Or it may wait for Spark to
             # compute the batch's rows: then it is interrupted and awaited.
             self.fence.close_nowait()
             self._close_sinks()
-            self._interrupt()
+            self._stop_spark_query()
             self._close_sinks()
-            self.fence.close()
-        planned, committed = (last_batch(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
+            self.fence.close_and_wait()
+        planned, committed = (last_batch_id(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
-        log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+        log.info("Task %s: stopped %s after %d ms", self.task, state, (time.monotonic() - started_at_s) * 1000)
 
-    def _is_grace_over(self, deadline: float) -> bool:
-        """Whether the fence is closed, or the time is past the monotonic second ``deadline``."""
-        return self.fence.is_closed or time.monotonic() > deadline
+    def _is_grace_over(self, deadline_s: float) -> bool:
+        """Whether the fence is closed, or the time is past ``deadline_s``, a monotonic second."""
+        return self.fence.is_closed or time.monotonic() > deadline_s
 
-    def _interrupt(self) -> None:
+    def _stop_spark_query(self) -> None:
         """Stop the query, also in the middle of a batch, and wait until Spark has stopped it. A failure is logged."""
         try:
             # A running start ends first; a later start finds the fence closed.
-            with self._starting:
+            with self._start_lock:
                 if self._query is not None:
                     self._query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             # Occurs when the JVM has ended, or ends while a thread waits here.
-            log.warning("%s: stopping the query failed; its further commits are rejected: %s", self.task, error)
+            log.warning("Task %s: stopping the query failed; its further commits are rejected: %s", self.task, error)
 
     def _close_sinks(self) -> None:
         """Close the sink and the dead letter queue."""
@@ -253,45 +259,45 @@ class TaskQuery:
         if self._pipeline.dead_letter_queue is not None:
             self._pipeline.dead_letter_queue.close()
 
-    def _run_last_planned_batch(self, ended: StreamingQuery, deadline: float) -> None:
-        """Run the batch that Spark planned while the query ``ended`` was being stopped, if there is such a batch, and
-        no other batch: the next owner of the task then has no batch to replay.
+    def _run_last_planned_batch(self, ended_query: StreamingQuery, deadline_s: float) -> None:
+        """Run the batch that Spark planned while ``ended_query`` was being stopped, if there is such a batch, and no
+        other batch: the next owner of the task then has no batch to replay.
 
         Returns when that batch has ended or failed, or when the grace is over. Does nothing if the query has failed or
         its checkpoint was taken over. Raises the exceptions of :meth:`start`.
         """
-        if self._is_grace_over(deadline) or ended.exception() is not None or self.is_checkpoint_lost:
+        if self._is_grace_over(deadline_s) or ended_query.exception() is not None or self.is_checkpoint_lost:
             return
-        if batch_in_flight(self.held_checkpoint.path) is None:
+        if find_batch_in_flight(self.held_checkpoint.path) is None:
             return
-        log.debug("%s: running the batch that Spark planned during the stop", self.task)
-        ended.stop()
+        log.debug("Task %s: running the batch that Spark planned during the stop", self.task)
+        ended_query.stop()
         query = self._start_closing_on_error(once=True)
-        while not self._is_grace_over(deadline) and not query.awaitTermination(POLL_INTERVAL_S):
+        while not self._is_grace_over(deadline_s) and not query.awaitTermination(POLL_INTERVAL_S):
             pass
 
     def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
         """The function of foreachBatch: the source checks the planned batch, the sinks stage the rows, the source
         checks that the rows read are the planned ones, and the staged rows are committed unless the fence is closed.
 
-        Every exception makes the query fail. Before that, the cause is kept for :meth:`trace` and for the supervisor; a
-        FencedError is only logged.
+        Every exception makes the query fail. Before that, the cause is kept for :meth:`end_reason` and for the
+        supervisor; a FencedError is only logged.
         """
-        self._running_batch = (batch_id, time.monotonic())
+        self._running_batch_and_start_s = (batch_id, time.monotonic())
         try:
             self._pipeline.source.check_before_read(self.held_checkpoint.path, batch_id)
             if self.fence.is_closed:
                 raise FencedError
             is_small = self._pipeline.source.is_batch_small(batch.sparkSession, self.held_checkpoint.path, batch_id)
-            whole = Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
-            with ExitStack() as stack:
-                in_order, sifted = self._stage(whole, stack)
+            whole_batch = Batch(task_lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
+            with ExitStack() as clean_up_stack:
+                staged_batches, get_summary = self._stage_batch(whole_batch, clean_up_stack)
                 self._pipeline.source.check_after_read(batch.sparkSession, self.held_checkpoint.path, batch_id)
                 with self.fence.allow_commit():
-                    for staged in in_order:
-                        staged.commit()
+                    for staged_batch in staged_batches:
+                        staged_batch.commit()
                 if self._bad_record_reporter is not None:
-                    self._bad_record_reporter.add_batch(sifted())
+                    self._bad_record_reporter.add_batch(get_summary())
         except UnreachableError as error:
             self._last_failure = str(error)
             self.is_server_unreachable = True
@@ -304,72 +310,85 @@ class TaskQuery:
             raise
         except FencedError:
             log.info(
-                "%s: batch %d was not committed: the task was stopped here, or another worker has taken over the task",
+                "Task %s: batch %d was not committed: the task was stopped here, or another worker has taken over "
+                "the task",
                 self.task,
                 batch_id,
             )
             raise
         except Exception as error:
-            self.permanent_failure = raise_error_message(error)
-            self._last_failure = f"Batch {batch_id} failed: {message_of(error)}"
+            self.permanent_failure = message_of_raise_error(error)
+            self._last_failure = f"Batch {batch_id} failed: {error_message(error)}"
             raise
         finally:
-            self._running_batch = None
+            self._running_batch_and_start_s = None
 
-    def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[StagedBatch], Callable[[], BadRowSummary]]:
-        """Stage the good rows of ``whole``, and its bad rows if they are written. The staged data is removed when
-        ``stack`` ends.
+    def _stage_batch(
+        self, whole_batch: Batch, clean_up_stack: ExitStack
+    ) -> tuple[list[StagedBatch], Callable[[], BadRowSummary]]:
+        """Stage the good rows of ``whole_batch``, and its bad rows if they are written. The staged data is removed when
+        ``clean_up_stack`` ends.
 
         Returns the staged batches in the order in which they must be committed, and a function that returns the number
         of bad rows and the first of them; it is called after the commits.
         """
-        sink, tolerance = self._pipeline.sink, self._pipeline.tolerance
+        sink, tolerance = self._pipeline.sink, self._pipeline.error_tolerance
         if tolerance is None:
-            return [self._staged(stack, sink.stage(whole))], BadRowSummary
+            return [self._clean_up_at_end(clean_up_stack, sink.stage(whole_batch))], BadRowSummary
         if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letters):
-            sifter = BadRowSeparator(whole.rows, is_small=whole.is_small)
-            batch = replace(whole, rows=good_rows(whole.rows), separator=sifter)
-            return [self._staged(stack, sink.stage(batch))], lambda: sifter.bad_row_summary
+            separator = BadRowSeparator(whole_batch.rows, is_small=whole_batch.is_small)
+            batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
+            return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary
         if self._pipeline.dead_letter_queue is None and not tolerance.logs_errors:
             # Only the good rows are evaluated: no second evaluation exists that could give other rows.
-            return [self._staged(stack, sink.stage(replace(whole, rows=good_rows(whole.rows))))], BadRowSummary
-        rows = stack.enter_context(materialized(whole.rows))
-        tally = summarize_bad_rows(rows)
-        in_order: list[StagedBatch] = []
-        if self._pipeline.dead_letter_queue is not None and tally.count:
-            in_order.append(
-                self._staged(stack, self._pipeline.dead_letter_queue.stage(replace(whole, rows=bad_rows(rows))))
+            return [
+                self._clean_up_at_end(
+                    clean_up_stack, sink.stage(replace(whole_batch, rows=good_rows(whole_batch.rows)))
+                )
+            ], BadRowSummary
+        rows = clean_up_stack.enter_context(rows_evaluated_once(whole_batch.rows))
+        summary = summarize_bad_rows(rows)
+        staged_batches: list[StagedBatch] = []
+        if self._pipeline.dead_letter_queue is not None and summary.count:
+            staged_batches.append(
+                self._clean_up_at_end(
+                    clean_up_stack, self._pipeline.dead_letter_queue.stage(replace(whole_batch, rows=bad_rows(rows)))
+                )
             )
-        in_order.append(self._staged(stack, sink.stage(replace(whole, rows=good_rows(rows)))))
-        return in_order, lambda: tally
+        staged_batches.append(
+            self._clean_up_at_end(clean_up_stack, sink.stage(replace(whole_batch, rows=good_rows(rows))))
+        )
+        return staged_batches, lambda: summary
 
     @staticmethod
-    def _staged(stack: ExitStack, staged: StagedBatch) -> StagedBatch:
-        """Return ``staged``, after registering its :meth:`StagedBatch.clean_up` with ``stack``."""
-        stack.callback(staged.clean_up)
-        return staged
+    def _clean_up_at_end(clean_up_stack: ExitStack, staged_batch: StagedBatch) -> StagedBatch:
+        """Return ``staged_batch``, after registering its :meth:`StagedBatch.clean_up` with ``clean_up_stack``."""
+        clean_up_stack.callback(staged_batch.clean_up)
+        return staged_batch
 
 
-def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_over: Callable[[], bool]) -> None:
-    """Prevent further batches, and wait until the running batch has ended or ``is_over()`` is True. Spark may plan one
-    more batch and not run it.
+def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:
+    """Prevent further batches, and wait until the running batch has ended or ``is_grace_over()`` is True. Spark may
+    plan one more batch and not run it.
 
     Uses Spark's internals: Spark's loop over batches continues while its state is not TERMINATED.
     """
-    inner: Any = query._jsq
-    module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
-    terminated = module.getField("MODULE$").get(None)
-    thread = inner.streamingQuery().queryExecutionThread()
+    java_query: Any = query._jsq
+    terminated_class = (
+        java_query.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+    )
+    terminated = terminated_class.getField("MODULE$").get(None)
+    thread = java_query.streamingQuery().queryExecutionThread()
     # A batch that is being planned would be dropped after the planning: wait until it runs, or until there is none.
-    while (status := inner.status()).isTriggerActive() and status.message() != "Processing new data":
-        if is_over() or not thread.isAlive():
+    while (status := java_query.status()).isTriggerActive() and status.message() != "Processing new data":
+        if is_grace_over() or not thread.isAlive():
             return
         time.sleep(0.002)
-    inner.streamingQuery().state().set(terminated)
-    quiet = 0
+    java_query.streamingQuery().state().set(terminated)
+    idle_reads = 0
     # The loop ends at once, or sleeps until its next trigger. The trigger can read as inactive in the middle of a
     # batch: accept it only after two equal reads without a batch in flight.
-    while quiet < 2 and thread.isAlive() and not is_over():
+    while idle_reads < 2 and thread.isAlive() and not is_grace_over():
         time.sleep(0.02)
-        idle = not inner.status().isTriggerActive() and batch_in_flight(checkpoint) is None
-        quiet = quiet + 1 if idle else 0
+        is_idle = not java_query.status().isTriggerActive() and find_batch_in_flight(checkpoint) is None
+        idle_reads = idle_reads + 1 if is_idle else 0

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 METADATA_PREFIX = "__coterie_"
-"""Prefix of the names of all hidden columns (:func:`is_metadata`)."""
+"""Prefix of the names of all hidden columns (:func:`is_metadata_name`)."""
 
 
 class MetadataColumn(Enum):
@@ -36,28 +36,29 @@ class MetadataColumn(Enum):
         return self.value.removeprefix(METADATA_PREFIX)
 
 
-PREDICATE_MATCHES = METADATA_PREFIX + "matches"
+PREDICATE_MATCHES_COLUMN = METADATA_PREFIX + "matches"
 """Whether a row matches the predicate of a transform. Exists only while that transform is applied."""
-ROW_BEFORE = METADATA_PREFIX + "before"
+ROW_BEFORE_COLUMN = METADATA_PREFIX + "before"
 """The row before a transform with a predicate. Exists only while that transform is applied."""
-_METADATA_NAMES = frozenset([*(part.value for part in MetadataColumn), PREDICATE_MATCHES, ROW_BEFORE])
+_METADATA_NAMES = frozenset([*(part.value for part in MetadataColumn), PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN])
 
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 """The type of the column :attr:`MetadataColumn.HEADERS`."""
 
 
-def is_metadata(name: str) -> bool:
+def is_metadata_name(name: str) -> bool:
     """Whether ``name`` is the name of a hidden column."""
     return name in _METADATA_NAMES
 
 
-def column(name: str) -> Column:
-    """The column with exactly this name, which may contain dots."""
+def exact_column(name: str) -> Column:
+    """The column with exactly the name ``name``, which may contain dots."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def has_metadata(rows: DataFrame, column_kind: MetadataColumn) -> bool:
-    return column_kind.value in rows.columns
+def has_metadata_column(rows: DataFrame, metadata_column: MetadataColumn) -> bool:
+    """Whether ``rows`` have the metadata column ``metadata_column``."""
+    return metadata_column.value in rows.columns
 
 
 def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
@@ -65,19 +66,21 @@ def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
 
     :raises ValueError: when the rows have no such column.
     """
-    if not has_metadata(rows, column_kind):
+    if not has_metadata_column(rows, column_kind):
         raise ValueError(f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have one")
-    return column(column_kind.value)
+    return exact_column(column_kind.value)
 
 
-def visible_names(rows: DataFrame) -> list[str]:
-    return [name for name in rows.columns if not is_metadata(name)]
+def visible_column_names(rows: DataFrame) -> list[str]:
+    """The names of the visible columns of ``rows``, in their order."""
+    return [name for name in rows.columns if not is_metadata_name(name)]
 
 
-def metadata_names(rows: DataFrame) -> list[str]:
-    return [name for name in rows.columns if is_metadata(name)]
+def metadata_column_names(rows: DataFrame) -> list[str]:
+    """The names of the hidden columns of ``rows``, in their order."""
+    return [name for name in rows.columns if is_metadata_name(name)]
 
 
-def without_metadata(rows: DataFrame) -> DataFrame:
+def without_metadata_columns(rows: DataFrame) -> DataFrame:
     """``rows`` without the hidden columns."""
-    return rows.select(*map(column, visible_names(rows))) if metadata_names(rows) else rows
+    return rows.select(*map(exact_column, visible_column_names(rows))) if metadata_column_names(rows) else rows

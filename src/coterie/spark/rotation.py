@@ -16,7 +16,7 @@ DEFINITION = ConfigDef(
                 "Number of waiting rows at which a task writes them; it also writes when rotate.interval.ms is over. "
                 "Default: the rows of a full batch. For sources that report the number of waiting rows (Kafka)."
             ),
-            optional=True,
+            is_optional=True,
             validator=at_least(1),
             group=SINK_GROUP,
             width=Width.SHORT,
@@ -43,12 +43,12 @@ in its definition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A batch starts when ``rows`` rows are waiting, and at the latest ``interval_ms`` after the start of the previous
-    batch if any row is waiting then."""
+    """A batch starts when ``flush_rows`` rows are waiting, and at the latest ``rotate_interval_ms`` after the start of
+    the previous batch if any row is waiting then."""
 
-    rows: int | None
+    flush_rows: int | None
     """None means as many rows as the source's largest batch has."""
-    interval_ms: int
+    rotate_interval_ms: int
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self | None:
@@ -57,11 +57,11 @@ class Rotation:
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        interval_ms = config.read(DEFINITION, "rotate.interval.ms", int)
-        rows = config.find(DEFINITION, "flush.size", int)
-        return cls(rows=rows, interval_ms=interval_ms) if interval_ms else None
+        interval_ms = config.required_value(DEFINITION, "rotate.interval.ms", int)
+        rows = config.optional_value(DEFINITION, "flush.size", int)
+        return cls(flush_rows=rows, rotate_interval_ms=interval_ms) if interval_ms else None
 
 
-def keys(config: PrefixedConfig) -> tuple[str, ...]:
-    """The user's keys (:meth:`PrefixedConfig.key`) of the rotation keys, whether or not the user has set them."""
-    return tuple(config.key(known.name) for known in DEFINITION.keys)
+def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:
+    """The user's keys (:meth:`PrefixedConfig.full_key`) of the rotation keys, whether or not the user has set them."""
+    return tuple(config.full_key(key.name) for key in DEFINITION.keys)

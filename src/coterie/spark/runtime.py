@@ -10,29 +10,29 @@ from dataclasses import replace
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.config.worker import JARS_OF_USER
+from coterie.config.worker import USER_JAR_KEYS
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import user_code
-from coterie.spark.checkpoint import HeldCheckpoint, check_location
-from coterie.spark.events import Events
-from coterie.spark.jar_fetch import fetch, has_pinned_digest
-from coterie.spark.jars import missing_package_messages, packages, session_settings
+from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
+from coterie.spark.events import EventQueue
+from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jars import jar_packages, jar_settings, missing_package_messages
 from coterie.spark.offset_committer import OffsetCommitter
-from coterie.spark.pipeline import resolved
+from coterie.spark.pipeline import resolve_references
 from coterie.spark.plugins import connector_type
 from coterie.spark.session import SparkDriver, start_driver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.splitting import Splitter
-from coterie.spark.supervisor import Supervisor, on_thread
+from coterie.spark.supervisor import Supervisor, run_on_thread
 from coterie.spark.validation import config_errors
 from coterie.spark.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
-VALIDATIONS_MAX = 16
+CONCURRENT_VALIDATIONS_MAX = 16
 """Maximum number of connectors that are validated or split at the same time. A plug-in may block without limit."""
 
 
@@ -42,16 +42,16 @@ class SparkTaskRuntime:
 
     def __init__(self, config: SparkConfig) -> None:
         self._config = config
-        self._events = Events()
+        self._events = EventQueue()
         self._driver: SparkDriver | None = None
-        self._exit_reason: str | None = None
+        self._jvm_exit_reason: str | None = None
         self._missing_jars: Mapping[str, str] = {}
         self._closing = threading.Event()
-        self._lag_thread: threading.Thread | None = None
-        self._supervisor = Supervisor(config, self._events, self._driver_or_raise, self._closing)
-        self._splitter = Splitter(config, self._events, self._driver_or_raise)
+        self._offset_commit_thread: threading.Thread | None = None
+        self._supervisor = Supervisor(config, self._events, self._running_driver, self._closing)
+        self._splitter = Splitter(config, self._events, self._running_driver)
         # Separate from starts and stops: a plug-in that blocks in a validation or a split must delay neither.
-        self._validation_pool = ThreadPoolExecutor(VALIDATIONS_MAX, thread_name_prefix="coterie-validate")
+        self._validation_pool = ThreadPoolExecutor(CONCURRENT_VALIDATIONS_MAX, thread_name_prefix="coterie-validate")
 
     async def open(self) -> None:
         """Start Spark, run a first query to warm it up, and start the threads of the runtime.
@@ -59,20 +59,23 @@ class SparkTaskRuntime:
         :raises WorldError: when the checkpoint location or the jars' folder cannot be used, jars cannot be fetched,
             there is no suitable Java, Spark does not start, its first query fails, or :meth:`close` was called.
         """
-        self._events.bind()
-        await on_thread(self._validation_pool, self._open)
+        self._events.bind_to_running_loop()
+        await run_on_thread(self._validation_pool, self._open_blocking)
 
     async def close(self) -> None:
         self._closing.set()
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self._close_blocking)
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        return await on_thread(
+        return await run_on_thread(
             self._validation_pool,
             lambda: config_errors(
-                self._driver_or_raise().spark, resolved(config), self._config.kafka, checkpointed_task_configs
+                self._running_driver().spark,
+                resolve_references(config),
+                self._config.worker_kafka_properties,
+                checkpointed_task_configs,
             ),
         )
 
@@ -92,7 +95,7 @@ class SparkTaskRuntime:
         keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         fence = self._splitter.open_fence(connector)
-        return await on_thread(
+        return await run_on_thread(
             self._validation_pool,
             lambda: self._splitter.split(
                 fence, connector, incarnation, config, checkpointed_task_configs, keeps_source_parts=keeps_source_parts
@@ -106,7 +109,7 @@ class SparkTaskRuntime:
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         fence = self._splitter.open_fence(connector)
-        return await on_thread(
+        return await run_on_thread(
             self._validation_pool, lambda: self._splitter.finish_checkpoint_generation(fence, connector, incarnation)
         )
 
@@ -120,7 +123,7 @@ class SparkTaskRuntime:
         await self._supervisor.stop(task, grace_ms=grace_ms)
 
     def halt_all_tasks(self) -> None:
-        self._splitter.close_nowait()
+        self._splitter.close_fences_nowait()
         self._supervisor.halt_all_tasks()
 
     async def next_event(self) -> TaskEvent:
@@ -137,50 +140,61 @@ class SparkTaskRuntime:
 
     # -- on threads ---------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open_blocking(self) -> None:
         """:meth:`open`, on a thread."""
         config = self._config
-        check_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
-        settings = {**user_code.settings_of(config.python), **self._jar_settings(), **config.settings}
-        self._driver = start_driver(replace(config, settings=settings), self._on_jvm_exit)
+        check_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
+        settings = {
+            **user_code.python_session_settings(config.python),
+            **self._fetch_jars_and_make_settings(),
+            **config.user_settings,
+        }
+        self._driver = start_driver(replace(config, user_settings=settings), self._on_jvm_exit)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")
         try:
-            warm_up(self._driver.spark, config.scratch)
+            warm_up(self._driver.spark, config.scratch_folder)
         except (PySparkException, Py4JError) as error:
-            raise WorldError(f"Spark's first query failed; see {config.log_file}: {error}") from error
+            raise WorldError(f"Spark's first query failed; see {config.jvm_log_file}: {error}") from error
         self._missing_jars = missing_package_messages(self._driver.spark)
         if self._missing_jars:
             log.info(
                 "This worker rejects connectors that need the jars of %s: see `coterie jars list`",
                 ", ".join(self._missing_jars),
             )
-        self._supervisor.watch()
-        watcher = threading.Thread(
-            target=self._splitter.watch_parts, args=(self._closing,), name="coterie-parts", daemon=True
+        self._supervisor.start_polling()
+        partitions_thread = threading.Thread(
+            target=self._splitter.watch_source_partitions, args=(self._closing,), name="coterie-parts", daemon=True
         )
-        watcher.start()
-        lag = OffsetCommitter(self._supervisor.running, self._config.offset_flush_interval_ms)
-        self._lag_thread = threading.Thread(target=lag.run, args=(self._closing,), name="coterie-lag", daemon=True)
-        self._lag_thread.start()
+        partitions_thread.start()
+        offset_committer = OffsetCommitter(self._supervisor.running_queries, self._config.offset_flush_interval_ms)
+        self._offset_commit_thread = threading.Thread(
+            target=offset_committer.run_until_closing, args=(self._closing,), name="coterie-lag", daemon=True
+        )
+        self._offset_commit_thread.start()
 
-    def _jar_settings(self) -> Mapping[str, str]:
-        """The settings that add the jars of the worker's folder to Spark (:func:`session_settings`). If the worker's
+    def _fetch_jars_and_make_settings(self) -> Mapping[str, str]:
+        """The settings that add the jars of the worker's folder to Spark (:func:`jar_settings`). If the worker's
         settings say so, the pinned jars that are missing or differ are fetched first.
 
         :raises WorldError: when jars cannot be fetched or the folder cannot be read, or :meth:`close` was called.
         """
-        jars, users = self._config.jars, self._config.settings
-        if jars is None:
+        jar_config, user_settings = self._config.jars, self._config.user_settings
+        if jar_config is None:
             return {}
-        if jars.fetch and not any(users.get(key) for key in JARS_OF_USER):
-            pinned = [jar for package in packages().values() for jar in package.jars]
-            lacking = [jar for jar in pinned if not has_pinned_digest(jar, jars.folder)]
-            if lacking:
-                log.info("Fetching %d jars into %s", len(lacking), jars.folder)
-                fetch(lacking, jars.folder, mirror=jars.mirror, on_bytes=self._check_not_closing)
+        if jar_config.fetches_missing and not any(user_settings.get(key) for key in USER_JAR_KEYS):
+            pinned_jars = [jar for package in jar_packages().values() for jar in package.jars]
+            jars_to_fetch = [jar for jar in pinned_jars if not has_pinned_digest(jar, jar_config.folder)]
+            if jars_to_fetch:
+                log.info("Fetching %d jars into %s", len(jars_to_fetch), jar_config.folder)
+                fetch_jars(
+                    jars_to_fetch,
+                    jar_config.folder,
+                    repository_url=jar_config.repository_url,
+                    on_bytes=self._check_not_closing,
+                )
                 log.info("All missing jars were fetched")
-        return session_settings(jars.folder, users)
+        return jar_settings(jar_config.folder, user_settings)
 
     def _check_not_closing(self, *_: object) -> None:
         """End a fetch of jars after :meth:`close` was called.
@@ -190,18 +204,18 @@ class SparkTaskRuntime:
         if self._closing.is_set():
             raise WorldError("Spark was closed while its jars were fetched")
 
-    def _close(self) -> None:
+    def _close_blocking(self) -> None:
         """:meth:`close`, on a thread."""
-        self._splitter.close_nowait()
+        self._splitter.close_fences_nowait()
         self._supervisor.close()
         self._validation_pool.shutdown(wait=False, cancel_futures=True)
         # The end of the JVM ends its queries, and so every thread of this worker that waits for a query.
         if self._driver is not None:
             self._driver.close()
-        self._supervisor.join()
+        self._supervisor.wait_for_threads()
         self._validation_pool.shutdown(cancel_futures=True)
-        if self._lag_thread is not None:
-            self._lag_thread.join()
+        if self._offset_commit_thread is not None:
+            self._offset_commit_thread.join()
         # `open` may have created the session after the check above.
         if self._driver is not None:
             self._driver.close()
@@ -209,18 +223,18 @@ class SparkTaskRuntime:
     def _on_jvm_exit(self, reason: str) -> None:
         """Reject further commits of all splits and tasks and report :class:`RuntimeDied`: the JVM has ended
         unexpectedly."""
-        self._exit_reason = reason
-        self._splitter.close_nowait()
-        self._supervisor.fence_running()
+        self._jvm_exit_reason = reason
+        self._splitter.close_fences_nowait()
+        self._supervisor.end_runs_with_query()
         self._events.put(RuntimeDied(reason=reason))
 
-    def _driver_or_raise(self) -> SparkDriver:
-        """The running Spark session.
+    def _running_driver(self) -> SparkDriver:
+        """The Spark session of this worker, with its JVM.
 
         :raises WorldError: when Spark is not running on this worker, or is being closed.
         """
-        if self._exit_reason is not None:
-            raise WorldError(self._exit_reason)
+        if self._jvm_exit_reason is not None:
+            raise WorldError(self._jvm_exit_reason)
         if self._driver is None or self._closing.is_set():
             raise WorldError("Spark is not running on this worker")
         return self._driver

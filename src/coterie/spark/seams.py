@@ -23,12 +23,12 @@ from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 
-PARTITION_BYTES = 32 << 20
+SPARK_PARTITION_BYTES_MAX = 32 << 20
 """Approximate maximum size of the input of one Spark partition, in bytes. When the driver writes the rows, it holds the
 rows of two Spark partitions at a time."""
-SMALL_BATCH_ROWS = 20_000
-"""Maximum number of rows of a small batch; see :data:`SMALL_BATCH_BYTES`."""
-SMALL_BATCH_BYTES = 8 << 20
+SMALL_BATCH_ROWS_MAX = 20_000
+"""Maximum number of rows of a small batch; see :data:`SMALL_BATCH_BYTES_MAX`."""
+SMALL_BATCH_BYTES_MAX = 8 << 20
 """Approximate maximum size of the input of a small batch, in bytes. The rows of a small batch fit into the driver's
 memory, and the driver writes them by Arrow with less CPU time than Spark's own writers (1.7 to 8 times less for a batch
 of 100 rows)."""
@@ -42,8 +42,8 @@ class TaskInput:
     """The task's number, from 0 to ``task_count`` - 1."""
     task_count: int
     """The number of the connector's tasks."""
-    parts: tuple[str, ...]
-    """The source partitions that this task reads, as :meth:`Source.split` assigned them."""
+    source_partitions: tuple[str, ...]
+    """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
 
@@ -91,17 +91,18 @@ class Source(Protocol):
         cannot be reached. Empty when there is none.
 
         Called when the definition detects no error. Waits some seconds at most for a server. Columns whose key is among
-        :meth:`keys_to_infer` are not checked: a second call checks them with the values of :meth:`infer`.
+        :meth:`keys_to_infer` are not checked: a second call checks them with the values of :meth:`infer_values`.
         """
         ...
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
-        """The keys that ``config`` does not set and for which :meth:`infer` finds a value: the columns of the input."""
+        """The keys that ``config`` does not set and for which :meth:`infer_values` finds a value: the columns of the
+        input."""
         ...
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+    def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """A value for each of :meth:`keys_to_infer`, by key, inferred from the existing input. All tasks of a
         checkpoint generation have these values. A later generation that reads one of the same source partitions keeps
         them. Called when :meth:`validate` returns no error.
@@ -112,8 +113,9 @@ class Source(Protocol):
         ...
 
     @classmethod
-    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
-        """The names of the existing source partitions.
+    def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
+        """The names of the source partitions that exist now. A source partition is the smallest part of the input that
+        one task reads: a Kafka partition, a folder.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the source cannot be reached.
@@ -121,14 +123,16 @@ class Source(Protocol):
         ...
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """The source partitions of each task, by task number, for ``tasks_max`` tasks at most."""
         ...
 
     @classmethod
-    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
-        """The positions at which to begin with the source partitions ``parts``, which were never read. A source
-        partition that is missing in the result begins at Spark's default.
+    def initial_positions(
+        cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
+    ) -> Positions:
+        """The positions at which to begin with ``source_partitions``, which were never read. A source partition that is
+        missing in the result begins at Spark's default.
 
         ``is_new_connector``: True for the first split of a new connector. False for source partitions that are added to
         an existing connector: these are read from their beginning.
@@ -157,7 +161,7 @@ class Source(Protocol):
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """The stream of this task's rows, from the end of the batches in ``checkpoint``, which may have none. Called
         before each start of the query on ``checkpoint``. A replayed batch has the same rows. The size of every batch is
-        bounded. ``rotation``: how long a batch waits for rows; None: not at all.
+        bounded. ``rotation``: how long a batch waits for more rows; None: it does not wait.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the task cannot resume from this checkpoint.
@@ -165,8 +169,9 @@ class Source(Protocol):
         ...
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether the planned batch ``batch_id`` is small (:data:`SMALL_BATCH_ROWS`, :data:`SMALL_BATCH_BYTES`), so
-        that all its rows fit into the driver's memory. Judged by the plan in ``checkpoint``: no row is counted.
+        """Whether the planned batch ``batch_id`` is small (:data:`SMALL_BATCH_ROWS_MAX`,
+        :data:`SMALL_BATCH_BYTES_MAX`), so that all its rows fit into the driver's memory. Judged by the plan in
+        ``checkpoint``: no row is counted.
 
         :raises BatchTooLargeError: when a Spark partition would be too large; the next :meth:`read` uses smaller ones.
         """
@@ -193,8 +198,8 @@ class TaskLineage:
     """A task and the lineage of its checkpoint: batch ids are unique in a lineage, and repeat in other lineages."""
 
     task: ConnectorTaskId
-    lineage: str
-    """The id of the checkpoint's contents (:attr:`HeldCheckpoint.lineage`)."""
+    lineage_id: str
+    """The id of the checkpoint's contents (:attr:`HeldCheckpoint.lineage_id`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,16 +210,16 @@ class Batch:
     deterministic, two evaluations of the rows may classify different rows as bad.
     """
 
-    lineage: TaskLineage
+    task_lineage: TaskLineage
     batch_id: int
     rows: DataFrame
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
-    separator: BadRowSeparator | None = None
+    bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
-    (:attr:`Sink.atomic_dead_letters`); else None. The sink then takes its rows from ``separator``, and not from
-    ``rows``: these are the good rows of another evaluation."""
+    (:attr:`Sink.atomic_dead_letters`); else None. Such a sink takes its rows from this separator and not from
+    :attr:`rows`, which are the good rows of another evaluation."""
 
 
 class StagedBatch(Protocol):
@@ -248,7 +253,8 @@ class Sink(Protocol):
     """See :attr:`Source.connection_keys`."""
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]]
     """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
-    these kinds :meth:`stage` receives a batch with a :attr:`Batch.separator`; the sink's config names the destination.
+    these kinds :meth:`stage` receives a batch with a :attr:`Batch.bad_row_separator`; the sink's config names the
+    destination.
 
     For other kinds the batch contains only the good rows. A separate sink commits the bad rows before the good rows."""
 

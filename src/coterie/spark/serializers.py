@@ -37,14 +37,14 @@ from pyspark.sql.types import (
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of
 from coterie.nouns.errors import WorldError
-from coterie.spark.converters import FORMATS, Format
+from coterie.spark.converters import FORMAT_BY_CONVERTER_CLASS, Format
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
 
-_DEFAULTS = {"key": Format.STRING, "value": Format.JSON}
+_DEFAULT_FORMAT_BY_SIDE = {"key": Format.STRING, "value": Format.JSON}
 """The format by side, for a config that sets no converter."""
 
-_PLAIN: dict[type[DataType], str] = {
+_CONNECT_TYPE_BY_SPARK_TYPE: dict[type[DataType], str] = {
     BooleanType: "boolean",
     ByteType: "int8",
     ShortType: "int16",
@@ -64,7 +64,7 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
     """The config keys of the converter of ``side`` (``key`` or ``value``), without the prefix of ``config``; with the
     key for JSON if the converter is the JsonConverter."""
     name = f"{side}.converter"
-    default = _DEFAULTS[side]
+    default = _DEFAULT_FORMAT_BY_SIDE[side]
     keys = [
         ConfigKey(
             name=name,
@@ -72,14 +72,14 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             documentation=f"Format in which the {side} of a record is written: the name of Connect's converter.",
             default=default.value,
             importance=Importance.HIGH,
-            validator=one_of(FORMATS),
+            validator=one_of(FORMAT_BY_CONVERTER_CLASS),
             group=SINK_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",
         )
     ]
-    chosen = config.config.get(config.key(name), default.value).strip()
-    if FORMATS.get(chosen) is Format.JSON:
+    converter_class = config.config.get(config.full_key(name), default.value).strip()
+    if FORMAT_BY_CONVERTER_CLASS.get(converter_class) is Format.JSON:
         keys.append(
             ConfigKey(
                 name=f"{name}.schemas.enable",
@@ -110,17 +110,19 @@ class Serializer:
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        own = definition(config, side)
-        format_ = FORMATS[config.read(own, f"{side}.converter", str)]
-        has_envelope = format_ is Format.JSON and config.read(own, f"{side}.converter.schemas.enable", bool)
+        own_definition = definition(config, side)
+        format_ = FORMAT_BY_CONVERTER_CLASS[config.required_value(own_definition, f"{side}.converter", str)]
+        has_envelope = format_ is Format.JSON and config.required_value(
+            own_definition, f"{side}.converter.schemas.enable", bool
+        )
         return cls(side=side, format=format_, has_schema_envelope=has_envelope)
 
-    def of_column(self, rows: DataFrame, name: str) -> Column:
+    def serialize_column(self, rows: DataFrame, name: str) -> Column:
         """The serialized bytes of the column ``name`` of ``rows``; null where the column is null.
 
         :raises WorldError: when the format does not support the column's type.
         """
-        field, column = rows.schema[name], column_of(name)
+        field, column = rows.schema[name], exact_column(name)
         match self.format:
             case Format.BYTES if not isinstance(field.dataType, BinaryType):
                 raise WorldError(
@@ -138,20 +140,20 @@ class Serializer:
                 # Binary values are written unchanged.
                 return column if isinstance(field.dataType, BinaryType) else column.cast("string").cast("binary")
             case Format.JSON:
-                text = _json_of(column, field)
-                return F.when(column.isNotNull(), self._with_schema(text, field.dataType))
+                text = _column_to_json(column, field)
+                return F.when(column.isNotNull(), self._with_envelope(text, field.dataType))
 
-    def of_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
+    def serialize_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
         """The bytes of a JSON object with the columns ``names`` of ``rows``, in an envelope if
         ``has_schema_envelope``. Only for the format JSON.
 
         :raises WorldError: when JSON does not support the type of a column.
         """
         fields = [rows.schema[name] for name in names]
-        payload = F.struct(*(_payload(column_of(name), rows.schema[name]).alias(name) for name in names))
-        return self._with_schema(_to_json(payload), StructType(fields))
+        payload = F.struct(*(_to_json_types(exact_column(name), rows.schema[name]).alias(name) for name in names))
+        return self._with_envelope(_struct_to_json(payload), StructType(fields))
 
-    def _with_schema(self, text: Column, type_: DataType) -> Column:
+    def _with_envelope(self, text: Column, type_: DataType) -> Column:
         """The bytes of the JSON ``text``, which was written from the column type ``type_``; in an envelope with the
         schema if ``has_schema_envelope``."""
         if not self.has_schema_envelope:
@@ -160,38 +162,38 @@ class Serializer:
         return F.concat(F.lit(f'{{"schema":{schema},"payload":'), text, F.lit("}")).cast("binary")
 
 
-def column_of(name: str) -> Column:
+def exact_column(name: str) -> Column:
     """The column with exactly this name, which may contain dots."""
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
-def _json_of(column: Column, field: StructField) -> Column:
+def _column_to_json(column: Column, field: StructField) -> Column:
     """The JSON text of ``column``, which ``field`` describes, for any supported type. Spark's ``to_json`` writes only
     objects and lists."""
-    text = _to_json(F.struct(_payload(column, field).alias("v")))
+    text = _struct_to_json(F.struct(_to_json_types(column, field).alias("v")))
     return F.substring(text, F.lit(len('{"v":') + 1), F.length(text) - len('{"v":}'))
 
 
-def _to_json(payload: Column) -> Column:
+def _struct_to_json(payload: Column) -> Column:
     """The JSON text of a struct, with its null fields."""
     return F.to_json(payload, {"ignoreNullFields": "false"})
 
 
-def _payload(column: Column, field: StructField) -> Column:
+def _to_json_types(column: Column, field: StructField) -> Column:
     """``column``, converted to types that Spark writes to JSON in the same way as Connect.
 
     :raises WorldError: when the type of ``field`` has no such conversion; the message names the column.
     """
     try:
-        return _converted(column, field.dataType)
+        return _convert_nested(column, field.dataType)
     except ValueError as error:
         raise WorldError(
             f"Column {field.name} has type {error}, which a JsonConverter cannot write; cast or drop it by a transform"
         ) from error
 
 
-def _converted(column: Column, type_: DataType) -> Column:
-    """:func:`_payload` for a column, list item, map value or struct field of the type ``type_``.
+def _convert_nested(column: Column, type_: DataType) -> Column:
+    """:func:`_to_json_types` for a column, list item, map value or struct field of the type ``type_``.
 
     :raises ValueError: when a type cannot be written; the message is the name of the type.
     """
@@ -203,29 +205,32 @@ def _converted(column: Column, type_: DataType) -> Column:
         case DateType():
             return F.unix_date(column)
         case ArrayType():
-            _converted(F.lit(None), type_.elementType)
-            return F.transform(column, lambda item: _converted(item, type_.elementType))
+            _convert_nested(F.lit(None), type_.elementType)
+            return F.transform(column, lambda item: _convert_nested(item, type_.elementType))
         case MapType(keyType=StringType()):
-            _converted(F.lit(None), type_.valueType)
-            return F.transform_values(column, lambda _, value: _converted(value, type_.valueType))
+            _convert_nested(F.lit(None), type_.valueType)
+            return F.transform_values(column, lambda _, value: _convert_nested(value, type_.valueType))
         case StructType():
-            members = (_converted(column[one.name], one.dataType).alias(one.name) for one in type_.fields)
-            return F.when(column.isNotNull(), F.struct(*members))
+            converted_fields = (
+                _convert_nested(column[field.name], field.dataType).alias(field.name) for field in type_.fields
+            )
+            return F.when(column.isNotNull(), F.struct(*converted_fields))
         case DecimalType():
             return column
-        case _ if type(type_) in _PLAIN:
+        case _ if type(type_) in _CONNECT_TYPE_BY_SPARK_TYPE:
             return column
         case _:
             raise ValueError(type_.simpleString())
 
 
 def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
-    """The schema, as Connect's JsonConverter writes it, of a column type that :func:`_converted` supports."""
+    """The schema, as Connect's JsonConverter writes it, of a column type that :func:`_convert_nested` supports."""
     schema: dict[str, Any]
     match type_:
         case StructType():
             fields = [
-                {**_connect_schema(one.dataType, is_optional=one.nullable), "field": one.name} for one in type_.fields
+                {**_connect_schema(field.dataType, is_optional=field.nullable), "field": field.name}
+                for field in type_.fields
             ]
             schema = {"type": "struct", "fields": fields}
         case ArrayType():
@@ -242,5 +247,5 @@ def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
             name = "org.apache.kafka.connect.data.Decimal"
             schema = {"type": "bytes", "name": name, "version": 1, "parameters": {"scale": str(type_.scale)}}
         case _:
-            schema = {"type": _PLAIN[type(type_)]}
+            schema = {"type": _CONNECT_TYPE_BY_SPARK_TYPE[type(type_)]}
     return {**schema, "optional": is_optional}

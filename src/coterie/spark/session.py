@@ -15,8 +15,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.class_archive import with_archive
-from coterie.spark.java import find_java_home, wrap_ignoring_signals
+from coterie.spark.class_archive import with_archive_option
+from coterie.spark.java import find_java_home, write_signal_ignoring_launcher
 from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 # same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
-DEFAULT_SETTINGS = {
+DEFAULT_SPARK_SETTINGS = {
     # Hadoop's local file system starts a chmod process for every file; the raw one with this manager does not. This
     # halves the time of a small batch (30 queries at 1 s: from 14-20 batches/s to the full 30).
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
@@ -58,7 +58,7 @@ DEFAULT_SETTINGS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """Settings for a Spark whose executors run in the driver's JVM: other machines cannot connect to the driver."""
 
 THREADS_PER_CORE = 4
@@ -66,27 +66,28 @@ THREADS_PER_CORE = 4
 backlog occupies its thread for seconds. With more threads than cores other tasks still get a thread, and the operating
 system divides the cores between all threads."""
 
-_launching = threading.Lock()
+_launch_lock = threading.Lock()
 """Held while this process starts a JVM: two starts at the same time must not both find that there is no session."""
 
 
-def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """Coterie's default settings, overridden by ``settings``, the user's ``spark.*`` settings. The user's value of a
-    key replaces Coterie's value: lists of options are not merged."""
-    ours = {
-        **DEFAULT_SETTINGS,
+def make_spark_settings(user_settings: Mapping[str, str], scratch_folder: Path) -> dict[str, str]:
+    """Coterie's default settings, overridden by ``user_settings``, the user's ``spark.*`` settings. The user's value of
+    a key replaces Coterie's value: lists of options are not merged. ``scratch_folder``: the folder for Spark's
+    temporary files."""
+    default_settings = {
+        **DEFAULT_SPARK_SETTINGS,
         "spark.master": "local[*]",
         "spark.app.name": "coterie",
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch_folder),
+        "spark.sql.warehouse.dir": str(scratch_folder / "warehouse"),
         # TieredStopAtLevel=1 halves the CPU of small batches; heavy queries run slower.
         "spark.driver.extraJavaOptions": (
-            f"-Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -XX:TieredStopAtLevel=1"
+            f"-Djava.io.tmpdir={scratch_folder} -Dderby.system.home={scratch_folder} -XX:TieredStopAtLevel=1"
         ),
     }
-    if settings.get("spark.master", "local").startswith("local"):
-        ours |= LOOPBACK
-    return {**ours, **settings}
+    if user_settings.get("spark.master", "local").startswith("local"):
+        default_settings |= LOOPBACK_SETTINGS
+    return {**default_settings, **user_settings}
 
 
 class SparkDriver:
@@ -95,20 +96,20 @@ class SparkDriver:
     When the JVM ends and :meth:`close` was not called before, ``on_exit(reason)`` is called on a thread of this object.
     """
 
-    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path, on_exit: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, gateway: Any, jvm_log_file: Path, on_exit: Callable[[str], None]) -> None:
         self.spark = spark
         self.jvm_pid: int = gateway.proc.pid
         self._gateway = gateway
         self._closing = threading.Event()
 
-        def watch() -> None:
-            code = gateway.proc.wait()
+        def wait_for_jvm_exit() -> None:
+            exit_code = gateway.proc.wait()
             if not self._closing.is_set():
-                ended = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-                on_exit(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {log_file}")
+                end_text = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with {exit_code}"
+                on_exit(f"Spark's JVM (process {self.jvm_pid}) {end_text}; its log is {jvm_log_file}")
 
-        self._watcher = threading.Thread(target=watch, name="coterie-jvm-watch", daemon=True)
-        self._watcher.start()
+        self._jvm_exit_thread = threading.Thread(target=wait_for_jvm_exit, name="coterie-jvm-watch", daemon=True)
+        self._jvm_exit_thread.start()
 
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop Spark and end the JVM. A JVM that still runs ``timeout_s`` seconds after Spark was stopped is killed.
@@ -119,8 +120,8 @@ class SparkDriver:
                 self.spark.stop()
         except Exception as error:  # noqa: BLE001 - a failure of the JVM; the JVM is ended below in any case
             log.warning("Stopping Spark failed, so its JVM is ended now: %s", error)
-        _end(self._gateway, timeout_s=timeout_s)
-        self._watcher.join()
+        _end_jvm(self._gateway, timeout_s=timeout_s)
+        self._jvm_exit_thread.join()
 
 
 def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDriver:
@@ -129,25 +130,33 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
     :raises WorldError: when there is no suitable Java, Spark does not start, or this process already has a session; the
         message contains the reason or the log file to read.
     """
-    scratch, log_file = config.scratch, config.log_file
-    scratch.mkdir(parents=True, exist_ok=True)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    java_home = find_java_home(scratch, os.environ)
+    scratch_folder, jvm_log_file = config.scratch_folder, config.jvm_log_file
+    scratch_folder.mkdir(parents=True, exist_ok=True)
+    jvm_log_file.parent.mkdir(parents=True, exist_ok=True)
+    java_home = find_java_home(scratch_folder, os.environ)
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(with_archive(settings_for(config.settings, scratch), java_home, os.environ).items()))
-    with _launching, log_file.open("ab") as printed:
+    conf.setAll(
+        list(
+            with_archive_option(
+                make_spark_settings(config.user_settings, scratch_folder), java_home, os.environ
+            ).items()
+        )
+    )
+    with _launch_lock, jvm_log_file.open("ab") as jvm_output:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; a process can have only one")
         try:
             # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. The JVM ignores
             # the signals that end this process in a clean way: it must not end before the last batches are committed.
-            launcher = wrap_ignoring_signals(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
-            options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
+            launcher = write_signal_ignoring_launcher(
+                Path(_find_spark_home(), "bin", "spark-submit"), scratch_folder, java_home
+            )
+            options = {"executable": str(launcher), "stdout": jvm_output, "stderr": jvm_output}
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
-            raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
+            raise WorldError(f"Spark's JVM did not start ({java_home}); see {jvm_log_file}: {error}") from error
         try:
-            if "spark.master" not in config.settings:
+            if "spark.master" not in config.user_settings:
                 # Java takes the CPU limit of a container into account.
                 cores = gateway.jvm.java.lang.Runtime.getRuntime().availableProcessors()
                 conf.set("spark.master", f"local[{THREADS_PER_CORE * cores}]")
@@ -155,15 +164,15 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
                 conf.setIfMissing("spark.default.parallelism", str(cores))
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
-            return SparkDriver(SparkSession(context), gateway, log_file, on_exit)
+            return SparkDriver(SparkSession(context), gateway, jvm_log_file, on_exit)
         except Exception as error:
-            _end(gateway, timeout_s=10)
-            raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
+            _end_jvm(gateway, timeout_s=10)
+            raise WorldError(f"Spark did not start; see {jvm_log_file}: {error}") from error
 
 
-def _end(gateway: Any, *, timeout_s: float) -> None:
-    """End the JVM and clear PySpark's references to it, so that this process can start another JVM. The JVM is killed
-    if it has not ended after ``timeout_s`` seconds."""
+def _end_jvm(gateway: Any, *, timeout_s: float) -> None:
+    """End the JVM of ``gateway`` and clear PySpark's references to it, so that this process can start another JVM. The
+    JVM is killed if it has not ended after ``timeout_s`` seconds."""
     jvm: subprocess.Popen[bytes] = gateway.proc
     try:
         gateway.shutdown()

@@ -12,9 +12,9 @@ class JarSettings:
     """The folder of the jars that a worker's connectors need, whether a worker fetches missing jars, and from where."""
 
     folder: Path
-    fetch: bool = False
+    fetches_missing: bool = False
     """Whether pinned jars that are missing in ``folder``, or differ there, are fetched before Spark starts."""
-    mirror: str = field(default=MAVEN_CENTRAL, repr=False)
+    repository_url: str = field(default=MAVEN_CENTRAL, repr=False)
     """URL of the Maven repository; may contain a password."""
 
 
@@ -22,7 +22,7 @@ class JarSettings:
 class PythonSettings:
     """The users' Python code that a worker allows, and the Python that runs it."""
 
-    modules: tuple[str, ...] = ()
+    allowed_modules: tuple[str, ...] = ()
     """Modules, and packages with all their modules, from which connectors may run functions."""
     executable: str | None = None
     """The Python executable that runs functions over rows; None means the worker's own."""
@@ -34,16 +34,16 @@ class SparkConfig:
 
     checkpoint_location: Path
     """The folder of all checkpoints, shared by all workers."""
-    scratch: Path
+    scratch_folder: Path
     """The folder for temporary files of Spark and Coterie; each worker has its own."""
-    log_file: Path
+    jvm_log_file: Path
     """The file for the output of the JVM."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    user_settings: Mapping[str, str] = field(default_factory=dict)
     """The user's ``spark.*`` settings, which override Coterie's."""
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of Kafka's clients: the defaults of Kafka sources and sinks, which a connector can override."""
     jars: JarSettings | None = None
-    """None means that Coterie adds no jars to Spark's own and to those of ``settings``."""
+    """None means that Coterie adds no jars to Spark's own and to those of ``user_settings``."""
     python: PythonSettings = PythonSettings()
     offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
     """Interval at which the offsets of tasks that read from Kafka are committed to their connector's consumer group."""

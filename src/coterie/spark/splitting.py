@@ -16,34 +16,34 @@ from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, Wo
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken_over
-from coterie.spark.events import Events
-from coterie.spark.failures import message_of
+from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
+from coterie.spark.events import EventQueue
+from coterie.spark.failures import error_message
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, newest_plan_or_manifest
+from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
+from coterie.spark.pipeline import GENERATION_KEY, Pipeline, resolve_references, split_source, task_configs
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.query import TaskQuery
 from coterie.spark.seams import TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
-from coterie.spark.task_timeouts import METADATA_MAX_AGE
-from coterie.spark.transforms import first_line
-from coterie.spark.validation import common, sink_errors, source_errors, split_errors
+from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
+from coterie.spark.transforms import first_message_line
+from coterie.spark.validation import common_definition, sink_errors, source_errors, split_errors
 
 log = logging.getLogger(__name__)
 
-RELEASE_GRACE_MS = 15_000
+TASKS_STOP_TIMEOUT_MS = 15_000
 """How long a re-split waits, from the closing of a checkpoint generation, until its tasks have stopped. Then the
-re-split continues also without those that still run. Consists of the tasks' own grace and the time until their workers
-detect that the generation is closed."""
+re-split continues also without those that still run. The time consists of the tasks' own grace and the time until their
+workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
-"""Interval at which :meth:`Splitter.watch_parts` checks whether a source's partitions have to be listed."""
+"""Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
 SOURCE_QUERY_TIMEOUT_S = 2
 """How long a source that does not respond when its partitions are listed may delay the other sources."""
 
@@ -54,43 +54,46 @@ class WatchedSource:
     and removed ones."""
 
     source: ConfiguredSource
-    parts: Sequence[str]
+    source_partitions: Sequence[str]
     """The source partitions at the time of the split."""
-    max_age_s: float
-    """The interval in seconds; ``metadata.max.age.ms`` of the connector."""
-    last_checked_s: float
+    check_interval_s: float
+    """The interval of the checks in seconds: ``metadata.max.age.ms`` of the connector."""
+    last_checked_at_s: float
     """The monotonic second in which the source partitions were last listed."""
 
     @property
-    def next_check_s(self) -> float:
+    def next_check_at_s(self) -> float:
         """The monotonic second from which the source partitions have to be listed again."""
-        return self.last_checked_s + self.max_age_s
+        return self.last_checked_at_s + self.check_interval_s
 
 
 class Splitter:
-    """Splits connectors on the Spark that ``driver`` returns; ``driver`` raises WorldError when Spark is not running.
+    """Splits connectors on the Spark that ``running_driver`` returns; ``running_driver`` raises WorldError when Spark
+    is not running.
 
     A split divides a connector's input between its tasks. A re-split is a split with new input or another sink: it
     closes the checkpoint generation, finishes its batches in flight and creates the next generation. Split methods may
     block: they are called on threads.
     """
 
-    def __init__(self, config: SparkConfig, events: Events, driver: Callable[[], SparkDriver]) -> None:
+    def __init__(self, config: SparkConfig, events: EventQueue, running_driver: Callable[[], SparkDriver]) -> None:
         self._config = config
         self._events = events
-        self._driver = driver
+        self._running_driver = running_driver
         self._lock = threading.Lock()
-        self._fences: dict[Fence, ConnectorName] = {}
-        """The fences of the running :meth:`split` and :meth:`finish_checkpoint_generation` calls."""
-        self._watched: dict[ConnectorName, WatchedSource] = {}
-        """The sources whose partitions :meth:`watch_parts` lists, by connector."""
+        self._connector_by_fence: dict[Fence, ConnectorName] = {}
+        """The fences of the running :meth:`split` and :meth:`finish_checkpoint_generation` calls, each with its
+        connector."""
+        self._watched_sources: dict[ConnectorName, WatchedSource] = {}
+        """The sources whose partitions :meth:`watch_source_partitions` lists, by connector."""
 
     def open_fence(self, connector: ConnectorName) -> Fence:
         """A new fence, to be passed to one call of :meth:`split` or :meth:`finish_checkpoint_generation` of
-        ``connector``. :meth:`stop_connector` and :meth:`close_nowait` close the fence, also before that call begins."""
+        ``connector``. :meth:`stop_connector` and :meth:`close_fences_nowait` close the fence, also before that call
+        begins."""
         fence = Fence()
         with self._lock:
-            self._fences[fence] = connector
+            self._connector_by_fence[fence] = connector
         return fence
 
     def split(
@@ -104,41 +107,49 @@ class Splitter:
         keeps_source_parts: bool = False,
     ) -> list[Mapping[str, str]]:
         """See :meth:`coterie.herder.seams.TaskRuntime.split`. ``fence``: a new one from :meth:`open_fence`. The
-        source's partitions are watched afterwards (:meth:`watch_parts`)."""
+        source's partitions are watched afterwards (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
-            source = configured_source(resolved(config), self._config.kafka)
+            source = configured_source(resolve_references(config), self._config.worker_kafka_properties)
             if errors := source_errors(source, checkpointed_task_configs) | sink_errors(
                 source, checkpointed_task_configs
             ):
                 raise ConfigError(errors)
-            asked_at, max_age_ms = time.monotonic(), common().read(config, METADATA_MAX_AGE.name, int)
-            parts = source.plugin.parts(source.config)
-            split = split_of(source, parts)
+            listed_at_s, max_age_ms = (
+                time.monotonic(),
+                common_definition().required_value(config, METADATA_MAX_AGE_KEY.name, int),
+            )
+            source_partitions = source.plugin.list_source_partitions(source.config)
+            split = split_source(source, source_partitions)
             if source.plugin.has_fixed_split and (
-                errors := split_errors(config, len(split.tasks), checkpointed_task_configs)
+                errors := split_errors(config, len(split.partitions_by_task), checkpointed_task_configs)
             ):
                 raise ConfigError(errors)
-            is_known = any(GENERATION in task for task in checkpointed_task_configs)
-            wanted = GenerationRequest(
+            has_generation = any(GENERATION_KEY in task for task in checkpointed_task_configs)
+            request = GenerationRequest(
                 config=config,
                 split=split,
-                sink_identity_of=self._sink_identity,
+                identify_sink=self._sink_identity,
                 initial_positions=partial(source.plugin.initial_positions, source.config),
                 keys_to_infer=frozenset(source.plugin.keys_to_infer(source.config)),
-                infer=lambda known: source.plugin.infer(self._driver().spark, source.config.with_defaults(known)),
+                infer_values=lambda known_values: source.plugin.infer_values(
+                    self._running_driver().spark, source.config.with_defaults(known_values)
+                ),
                 is_split_fixed=source.plugin.has_fixed_split,
-                was_started=is_known,
+                was_started=has_generation,
                 generation_zero=self._generation_zero_manifest(checkpointed_task_configs)
-                if checkpointed_task_configs and not is_known
+                if checkpointed_task_configs and not has_generation
                 else None,
                 keeps_source_parts=keeps_source_parts,
             )
-            resplit = self._finisher(fence, connector, incarnation, config, parts)
-            manifest = GenerationUpdater(resplit, grace_ms=RELEASE_GRACE_MS).update(wanted)
+            resplit_finisher = self._make_resplit_finisher(fence, connector, incarnation, config, source_partitions)
+            manifest = GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS).update(request)
             with self._lock:
                 if not fence.is_closed:
-                    self._watched[connector] = WatchedSource(
-                        source=source, parts=parts, max_age_s=max_age_ms / 1000, last_checked_s=asked_at
+                    self._watched_sources[connector] = WatchedSource(
+                        source=source,
+                        source_partitions=source_partitions,
+                        check_interval_s=max_age_ms / 1000,
+                        last_checked_at_s=listed_at_s,
                     )
             return task_configs(connector, config, manifest)
 
@@ -149,11 +160,15 @@ class Splitter:
         no checkpoint generation. ``fence``: a new one from :meth:`open_fence`."""
         with self._fenced_operation(fence, connector):
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-            if (stated := newest_plan_or_manifest(folder)) is None:
+            if (newest_document := read_newest_plan_or_manifest(folder)) is None:
                 return None
-            parts = [part for task in stated.split.tasks for part in task]
-            resplit = self._finisher(fence, connector, incarnation, stated.config, parts)
-            manifest = GenerationUpdater(resplit, grace_ms=RELEASE_GRACE_MS).finish_if_abandoned()
+            source_partitions = [partition for task in newest_document.split.partitions_by_task for partition in task]
+            resplit_finisher = self._make_resplit_finisher(
+                fence, connector, incarnation, newest_document.config, source_partitions
+            )
+            manifest = GenerationUpdater(
+                resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS
+            ).finish_if_abandoned()
             # Use the checkpoint generation's config and not the connector's: if the generation does not match the
             # connector's config, the worker that has the connector creates another one.
             return None if manifest is None else task_configs(connector, manifest.config, manifest)
@@ -161,12 +176,12 @@ class Splitter:
     def stop_connector(self, connector: ConnectorName) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop_connector`."""
         with self._lock:
-            self._watched.pop(connector, None)
-            for fence, name in self._fences.items():
+            self._watched_sources.pop(connector, None)
+            for fence, name in self._connector_by_fence.items():
                 if name == connector:
                     fence.close_nowait()
 
-    def watch_parts(self, closing: threading.Event) -> None:
+    def watch_source_partitions(self, closing: threading.Event) -> None:
         """List the partitions of the watched sources at their intervals, and report each connector whose source
         partitions differ from those at its split (:class:`SourcePartsChanged`), until ``closing`` is set. Runs on a
         separate thread.
@@ -174,21 +189,25 @@ class Splitter:
         After a report the connector is not checked before its next split. A source that does not respond delays the
         other sources by :data:`SOURCE_QUERY_TIMEOUT_S` at most, and is not checked again before it has responded.
         """
-        looks: dict[ConnectorName, threading.Thread] = {}
+        check_threads: dict[ConnectorName, threading.Thread] = {}
         while not closing.wait(POLL_INTERVAL_S):
-            looks = {connector: look for connector, look in looks.items() if look.is_alive()}
-            now = time.monotonic()
+            check_threads = {
+                connector: check_thread for connector, check_thread in check_threads.items() if check_thread.is_alive()
+            }
+            now_s = time.monotonic()
             with self._lock:
-                due = sorted(
-                    name for name, one in self._watched.items() if one.next_check_s <= now and name not in looks
+                due_connectors = sorted(
+                    name
+                    for name, watched in self._watched_sources.items()
+                    if watched.next_check_at_s <= now_s and name not in check_threads
                 )
-            for connector in due:
-                look = threading.Thread(
+            for connector in due_connectors:
+                check_thread = threading.Thread(
                     target=self._check_source_partitions, args=(connector,), name="coterie-look", daemon=True
                 )
-                look.start()
-                look.join(SOURCE_QUERY_TIMEOUT_S)
-                looks[connector] = look
+                check_thread.start()
+                check_thread.join(SOURCE_QUERY_TIMEOUT_S)
+                check_threads[connector] = check_thread
                 if closing.is_set():
                     return
 
@@ -196,47 +215,52 @@ class Splitter:
         """Report ``connector`` if its source partitions have changed since this worker split it. Does nothing if it is
         not watched; a source that cannot be listed is logged and listed again later."""
         with self._lock:
-            before = self._watched.get(connector)
-        if before is None:
+            watched_before = self._watched_sources.get(connector)
+        if watched_before is None:
             return
-        now = replace(before, last_checked_s=time.monotonic())
+        watched_after = replace(watched_before, last_checked_at_s=time.monotonic())
         has_changed = False
         try:
-            has_changed = sorted(before.source.plugin.parts(before.source.config)) != sorted(before.parts)
+            has_changed = sorted(
+                watched_before.source.plugin.list_source_partitions(watched_before.source.config)
+            ) != sorted(watched_before.source_partitions)
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
-            log.warning("Connector %s: listing the source's partitions failed: %s", connector, first_line(error))
+            log.warning(
+                "Connector %s: listing the source's partitions failed: %s", connector, first_message_line(error)
+            )
         with self._lock:
-            if self._watched.get(connector) is not before:
+            if self._watched_sources.get(connector) is not watched_before:
                 return
             if not has_changed:
-                self._watched[connector] = now
+                self._watched_sources[connector] = watched_after
                 return
-            del self._watched[connector]
+            del self._watched_sources[connector]
         self._events.put(SourcePartsChanged(connector=connector))
 
-    def close_nowait(self) -> None:
+    def close_fences_nowait(self) -> None:
         """Close the fences of all running splits: they commit no checkpoint generation and no batch in flight any more,
         except in a step that is already running. Does not wait."""
         with self._lock:
-            for fence in self._fences:
+            for fence in self._connector_by_fence:
                 fence.close_nowait()
 
     @contextmanager
     def _fenced_operation(self, fence: Fence, connector: ConnectorName) -> Iterator[None]:
-        """Run one split, or finish one closed checkpoint generation, in the block; then remove ``fence`` from the
-        running operations. Exceptions of the block that are not mentioned below are raised unchanged.
+        """Context manager: the block is one split, or finishes one closed checkpoint generation; at its end ``fence``
+        is removed from the running operations. Exceptions of the block that are not mentioned below are raised
+        unchanged.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
             the split.
         :raises WorldError: when Spark is not running on this worker.
         """
         try:
-            self._driver()
+            self._running_driver()
             if fence.is_closed:
                 raise FencedError
             yield
         except FencedError as error:
-            self._driver()
+            self._running_driver()
             raise SplitEndedError(
                 f"The split of connector {connector} was ended on this worker; it is tried again"
             ) from error
@@ -244,123 +268,147 @@ class Splitter:
             raise SplitEndedError(f"{error}; the split of connector {connector} is tried again") from error
         finally:
             with self._lock:
-                del self._fences[fence]
+                del self._connector_by_fence[fence]
 
-    def _finisher(
+    def _make_resplit_finisher(
         self,
         fence: Fence,
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        parts: Sequence[str],
+        source_partitions: Sequence[str],
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
-        connector that this worker has. ``parts``: the source partitions with this config."""
+        connector that this worker has. ``source_partitions``: the source partitions with this config."""
         return ResplitFinisher(
-            connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
-            position_store=configured_source(resolved(config), self._config.kafka).plugin.position_store,
-            run_batch=partial(self._run_batch, fence, connector, config, frozenset(parts)),
+            connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
+            position_store=configured_source(
+                resolve_references(config), self._config.worker_kafka_properties
+            ).plugin.position_store,
+            run_batch_in_flight=partial(
+                self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
+            ),
             fence=fence,
             remove_commit_markers=partial(self._remove_commit_markers, connector),
         )
 
-    def _generation_zero_manifest(self, tasks: Sequence[Mapping[str, str]]) -> Manifest:
+    def _generation_zero_manifest(self, task_configs_: Sequence[Mapping[str, str]]) -> Manifest:
         """The manifest of generation 0: the checkpoints of a version of Coterie without checkpoint generations.
 
-        ``tasks``: the configs of all tasks of the connector, which contain no checkpoint generation. The source
+        ``task_configs_``: the configs of all tasks of the connector, which contain no checkpoint generation. The source
         partitions of each task are those of a split now into as many tasks.
 
         :raises ConfigError: when a value in the first task's config is not valid.
         :raises WorldError: when the source cannot be reached.
         """
-        source = configured_source(resolved(tasks[0]), self._config.kafka, "task.class")
-        function = source.plugin.split_function
-        parts = source.plugin.split(source.plugin.parts(source.config), len(tasks))
+        source = configured_source(
+            resolve_references(task_configs_[0]), self._config.worker_kafka_properties, "task.class"
+        )
+        split_function = source.plugin.split_function
+        partitions_by_task = source.plugin.divide_partitions(
+            source.plugin.list_source_partitions(source.config), len(task_configs_)
+        )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
             split=Split(
-                function=SplitFunction.PATH_HASH_V0 if function is SplitFunction.PATH_HASH_V1 else function,
-                tasks=tuple(tuple(one) for one in parts),
+                function=SplitFunction.PATH_HASH_V0 if split_function is SplitFunction.PATH_HASH_V1 else split_function,
+                partitions_by_task=tuple(tuple(partitions_of_task) for partitions_of_task in partitions_by_task),
             ),
-            config={key: value for key, value in tasks[0].items() if not key.startswith("task.")},
-            inferred={},
+            config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
+            inferred_values={},
             positions={},
-            positions_of_absent={},
+            absent_partition_positions={},
         )
 
     def _sink_identity(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
         """:func:`sink_identity` of a connector's config."""
-        return sink_identity(resolved(config), self._config.kafka)
+        return sink_identity(resolve_references(config), self._config.worker_kafka_properties)
 
     def _remove_commit_markers(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
         """Remove the data that the sink and the dead letter queue of the old checkpoint generation ``manifest`` keep to
         reject second copies of its batches. ``lineages``: the generation's checkpoint lineages by task number. Returns
         False, after logging the error, when that failed; see :data:`RemoveCommitMarkers`."""
-        retired = [TaskLineage(task=ConnectorTaskId(connector, task), lineage=one) for task, one in lineages.items()]
+        task_lineages = [
+            TaskLineage(task=ConnectorTaskId(connector, task), lineage_id=lineage_id)
+            for task, lineage_id in lineages.items()
+        ]
         try:
-            sink = configured_sink(resolved(manifest.config), self._config.kafka)
-            sink.plugin.remove_commit_markers(sink.config, retired)
-            queue.remove_commit_markers(sink.config.config, retired)
+            sink = configured_sink(resolve_references(manifest.config), self._config.worker_kafka_properties)
+            sink.plugin.remove_commit_markers(sink.config, task_lineages)
+            queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
             log.warning(
                 "Connector %s: the old checkpoint generation %s is kept until its data in the sink can be removed: %s",
                 connector,
                 manifest.generation,
-                message_of(error),
+                error_message(error),
             )
             return False
         return True
 
-    def _run_batch(
+    def _run_batch_in_flight(
         self,
         fence: Fence,
         connector: ConnectorName,
         config: Mapping[str, str],
-        parts: frozenset[str],
+        source_partitions: frozenset[str],
         manifest: Manifest,
-        task: int,
-        held: HeldCheckpoint,
+        task_number: int,
+        held_checkpoint: HeldCheckpoint,
     ) -> None:
-        """Run the batch in flight of ``held``, the checkpoint of the task ``task`` of the closed checkpoint generation
-        ``manifest``: with the newest ``config``, but with the source partitions and the sink of that generation; see
-        :mod:`coterie.spark.in_flight`. ``parts``: the source partitions with the newest config.
+        """Run the batch in flight of ``held_checkpoint``, the checkpoint of the task ``task_number`` of the closed
+        checkpoint generation ``manifest``: with the newest ``config``, but with the source partitions and the sink of
+        that generation; see
+        :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the newest config.
 
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
         """
-        task_id = ConnectorTaskId(connector, task)
+        task_id = ConnectorTaskId(connector, task_number)
         log.info(
-            "%s: running batch %s of the closed checkpoint generation %s",
+            "Task %s: running batch %s of the closed checkpoint generation %s",
             task_id,
-            held.batch_in_flight,
+            held_checkpoint.batch_id_in_flight,
             manifest.generation,
         )
-        batch = f"Connector {connector} cannot be split again: batch {held.batch_in_flight} of task {task} must be"
-        spark = self._driver().spark.newSession()
+        message_start = (
+            f"Connector {connector} cannot be split again: batch {held_checkpoint.batch_id_in_flight} of task "
+            f"{task_number} must be"
+        )
+        spark = self._running_driver().spark.newSession()
         try:
-            to_run = config_for_batch_in_flight(resolved(config), manifest, parts, self._config.kafka)
-            pipeline = Pipeline.of(task_configs(connector, to_run, manifest)[task], self._config.kafka)
-            query = TaskQuery(spark, task_id, pipeline, held, fence)
+            batch_config = config_for_batch_in_flight(
+                resolve_references(config), manifest, source_partitions, self._config.worker_kafka_properties
+            )
+            pipeline = Pipeline.of(
+                task_configs(connector, batch_config, manifest)[task_number], self._config.worker_kafka_properties
+            )
+            query = TaskQuery(spark, task_id, pipeline, held_checkpoint, fence)
             query.run_batch_in_flight()
         except FencedError:
             raise
         except (PySparkException, Py4JError, CoterieError, OSError) as error:
-            if is_taken_over(held.path):
+            if is_checkpoint_taken_over(held_checkpoint.path):
                 raise SupersededError(
-                    f"The checkpoint {held.path} was taken over by another worker, which also splits the connector"
+                    f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "
+                    "the connector"
                 ) from error
             if isinstance(error, UnreachableError):
-                sentence = f"{batch} finished first, and a server cannot be reached: {first_line(error)}"
-                raise UnreachableError(sentence) from error
+                message = f"{message_start} finished first, and a server cannot be reached: {first_message_line(error)}"
+                raise UnreachableError(message) from error
             raise WorldError(
-                f"{batch} finished first, and this batch fails. Put a config with which the batch succeeds, or delete "
-                f"the connector and create it again: {first_line(error)}"
+                f"{message_start} finished first, and this batch fails. Put a config with which the batch succeeds, or "
+                f"delete the connector and create it again: {first_message_line(error)}"
             ) from error
-        if batch_in_flight(held.path) is not None:
-            if is_taken_over(held.path):
+        if find_batch_in_flight(held_checkpoint.path) is not None:
+            if is_checkpoint_taken_over(held_checkpoint.path):
                 raise SupersededError(
-                    f"The checkpoint {held.path} was taken over by another worker, which also splits the connector"
+                    f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "
+                    "the connector"
                 )
-            raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} was not committed")
+            raise WorldError(
+                f"Connector {connector}: batch {held_checkpoint.batch_id_in_flight} of task {task_number} was not "
+                "committed"
+            )

@@ -40,18 +40,18 @@ from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, Tas
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint
-from coterie.spark.events import Events
-from coterie.spark.failures import message_of, trace_of
+from coterie.spark.events import EventQueue
+from coterie.spark.failures import error_message, message_with_trace
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
-    is_closed,
-    take_over_in_open,
+    is_generation_closed,
+    take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import record_task_stopped
-from coterie.spark.pipeline import GENERATION, Pipeline
+from coterie.spark.pipeline import GENERATION_KEY, Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
@@ -61,27 +61,27 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STARTS_AT_ONCE = 4
+CONCURRENT_STARTS_MAX = 4
 """Maximum number of queries that are started at the same time; more would only share the same two or four cores."""
-RESTARTS_AT_ONCE = 16
+CONCURRENT_RESTARTS_MAX = 16
 """Maximum number of queries that are restarted at the same time after a server could not be reached. The limit applies
 to the restarts that the herder orders, and separately to those of the supervisor itself. Each restart may wait a minute
 for its server."""
-RESTARTS_OF_CONNECTOR = 4
+CONCURRENT_RESTARTS_OF_CONNECTOR_MAX = 4
 """Maximum number of queries of one connector that are being restarted at the same time: then the supervisor restarts no
 other query of this connector that waits for a server. The threads stay free for connectors whose server is reachable
 again."""
-STOPS_AT_ONCE = 64
+CONCURRENT_STOPS_MAX = 64
 """Maximum number of queries that are stopped at the same time. A stop may hang in Spark, and no stop may wait for
 another."""
-REPORTS_AT_ONCE = 4
+CONCURRENT_REPORTS_MAX = 4
 """Maximum number of failed queries whose cause is read at the same time."""
-CLOSE_GRACE_MS = 10_000
+CLOSED_GENERATION_STOP_GRACE_MS = 10_000
 """Time limit for the last batch of a task whose checkpoint generation is closed, from the start of the stop. A batch
 that takes longer is interrupted and replayed."""
 GENERATION_VISIBLE_TIMEOUT_MS = 10_000
 """How long a start waits until the shared file system shows the checkpoint generation that the task's config names."""
-COMMITS_TIMEOUT_MS = 10_000
+RUNNING_COMMITS_TIMEOUT_MS = 10_000
 """How long the immediate end of all runs waits for their running commits, in all. Only a sink that waits for something
 other than Spark can take longer; its late commit cannot harm the next owner of the task."""
 POLL_INTERVAL_MS = 300
@@ -101,7 +101,7 @@ class QueryRunning:
 
     query: TaskQuery
     progress: tuple[int, int, str] | None
-    """The last reported progress; see :meth:`TaskQuery.progress`."""
+    """The last reported progress; see :meth:`TaskQuery.last_progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class QueryWaiting:
     """The query failed because a server cannot be reached, and the supervisor will restart it."""
 
     query: TaskQuery
-    restarts_at: float
+    restarts_at_s: float
     """The monotonic second from which the query may be restarted."""
 
 
@@ -152,132 +152,137 @@ class QueryRun:
     def __init__(self, task: ConnectorTaskId) -> None:
         self.task = task
         self.fence = Fence()
-        self.generation: Path | None = None
+        self.generation_path: Path | None = None
         """The folder of the checkpoint generation that contains the checkpoint; None before the take-over begins."""
-        self.ended = threading.Event()
-        """Set when the state becomes QueryEnded."""
+        self.has_ended = threading.Event()
+        """An event that is set when the state becomes QueryEnded."""
         self.outage: Outage | None = None
         """Set while a server that the task needs cannot be reached; None again after the query's next progress."""
         self.state: QueryState = QueryStarting()
 
 
 class Supervisor:
-    """Runs tasks on the Spark that ``driver`` returns. ``driver`` raises WorldError when Spark is not running.
+    """Runs tasks on the Spark that ``running_driver`` returns. ``running_driver`` raises WorldError when Spark is not
+    running.
 
     ``closing`` is set before :meth:`close` is called: waiting threads then wake up and end.
     """
 
     def __init__(
-        self, config: SparkConfig, events: Events, driver: Callable[[], SparkDriver], closing: threading.Event
+        self,
+        config: SparkConfig,
+        events: EventQueue,
+        running_driver: Callable[[], SparkDriver],
+        closing: threading.Event,
     ) -> None:
         self._config = config
         self._events = events
-        self._driver = driver
+        self._running_driver = running_driver
         self._closing = closing
         self._lock = threading.Lock()
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
-        self._watcher: threading.Thread | None = None
+        self._polling_thread: threading.Thread | None = None
         # Separate pools: a start that blocks in a plug-in must delay neither a stop nor the report of a failure. No
         # start waits for a restart whose server cannot be reached, and no restart that the herder orders waits for a
         # restart of the supervisor (errors.retry.*).
-        self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
-        self._restarts = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-restart")
-        self._retries = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-retry")
-        self._stops = ThreadPoolExecutor(STOPS_AT_ONCE, thread_name_prefix="coterie-stop")
-        self._reports = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="coterie-report")
+        self._start_pool = ThreadPoolExecutor(CONCURRENT_STARTS_MAX, thread_name_prefix="coterie-start")
+        self._restart_pool = ThreadPoolExecutor(CONCURRENT_RESTARTS_MAX, thread_name_prefix="coterie-restart")
+        self._retry_pool = ThreadPoolExecutor(CONCURRENT_RESTARTS_MAX, thread_name_prefix="coterie-retry")
+        self._stop_pool = ThreadPoolExecutor(CONCURRENT_STOPS_MAX, thread_name_prefix="coterie-stop")
+        self._report_pool = ThreadPoolExecutor(CONCURRENT_REPORTS_MAX, thread_name_prefix="coterie-report")
 
-    def watch(self) -> None:
+    def start_polling(self) -> None:
         """Start the thread that polls the runs. Spark must be running."""
-        self._watcher = threading.Thread(target=self._watch, name="coterie-watch", daemon=True)
-        self._watcher.start()
+        self._polling_thread = threading.Thread(target=self._poll_runs, name="coterie-watch", daemon=True)
+        self._polling_thread.start()
 
     async def start(self, spec: TaskSpec) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.start`."""
-        self._events.forget(spec.task)
+        self._events.drop_events_of(spec.task)
         run = QueryRun(spec.task)
         with self._lock:
             self._runs.append(run)
-        await on_thread(self._starts, lambda: self._start(run, spec))
+        await run_on_thread(self._start_pool, lambda: self._start_run(run, spec))
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.restart`."""
         with self._lock:
-            current = self._current(task)
-            if current is None or not isinstance(dead := current[0].state, QueryFailed):
+            run_and_query = self._find_run_with_query(task)
+            if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailed):
                 raise WorldError(f"Task {task} cannot be restarted on this worker: it holds no checkpoint here")
-            run, restarting = current[0], QueryRestarting(query=dead.query)
+            run, restarting = run_and_query[0], QueryRestarting(query=failed_state.query)
             run.state = restarting
-        pool = self._restarts if dead.query.is_server_unreachable else self._starts
-        await on_thread(pool, lambda: self._restart(run, restarting))
+        pool = self._restart_pool if failed_state.query.is_server_unreachable else self._start_pool
+        await run_on_thread(pool, lambda: self._restart_query(run, restarting))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
-        deadline = time.monotonic() + grace_ms / 1000
-        if (stopping := self._mark_stopping(task)) is not None:
-            await on_thread(self._stops, lambda: self._stop(*stopping, deadline))
-        elif (closing := self._closing_run(task)) is not None:
-            await on_thread(self._stops, lambda: _await_end(closing, deadline))
-        self._events.forget(task)
+        deadline_s = time.monotonic() + grace_ms / 1000
+        if (run_and_query := self._mark_stopping(task)) is not None:
+            await run_on_thread(self._stop_pool, lambda: self._stop_run(*run_and_query, deadline_s))
+        elif (stopping_run := self._find_stopping_run(task)) is not None:
+            await run_on_thread(self._stop_pool, lambda: _wait_for_end(stopping_run, deadline_s))
+        self._events.drop_events_of(task)
 
     def halt_all_tasks(self) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks`, with an exception: a commit that does not end
-        within :data:`COMMITS_TIMEOUT_MS` is logged, and may still write after this method has returned. The caller must
-        then give up the worker's membership of the group."""
+        within :data:`RUNNING_COMMITS_TIMEOUT_MS` is logged, and may still write after this method has returned. The
+        caller must then give up the worker's membership of the group."""
         with self._lock:
-            halted = list(self._runs)
-            queries = self._end_running()
-            for run, _ in queries:
+            halted_runs = list(self._runs)
+            ended_runs = self._end_runs_with_query()
+            for run, _ in ended_runs:
                 self._events.put(TaskHalted(task=run.task))
         # Shut all fences before waiting for one: a run that hangs in its commit must not keep the others running. A run
         # in QueryStarting finds its fence closed and reports TaskHalted. For a run in QueryStopping this ends the
         # grace, and the run reports nothing.
-        for run in halted:
+        for run in halted_runs:
             run.fence.close_nowait()
-        for _, query in queries:
-            self._stops.submit(query.stop, grace_ms=0)
-        _close_fences(halted)
-        log.warning("Stopped all %d tasks of this worker immediately, without grace", len(halted))
+        for _, query in ended_runs:
+            self._stop_pool.submit(query.stop, grace_ms=0)
+        _close_fences_and_wait(halted_runs)
+        log.warning("Stopped all %d tasks of this worker immediately, without grace", len(halted_runs))
 
-    def fence_running(self) -> None:
+    def end_runs_with_query(self) -> None:
         """End all runs that have a query and are not being stopped, without stopping their queries and without events:
         the JVM has ended or is about to end. Rejects their further commits, and waits for running commits,
-        :data:`COMMITS_TIMEOUT_MS` at most."""
+        :data:`RUNNING_COMMITS_TIMEOUT_MS` at most."""
         with self._lock:
-            runs = [run for run, _ in self._end_running()]
-        _close_fences(runs)
+            runs = [run for run, _ in self._end_runs_with_query()]
+        _close_fences_and_wait(runs)
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint that the run of ``task`` on this worker holds; None when there is no such run, or the run is
         being started or stopped."""
         with self._lock:
-            current = self._current(task)
-            return None if current is None else current[1].held_checkpoint
+            run_and_query = self._find_run_with_query(task)
+            return None if run_and_query is None else run_and_query[1].held_checkpoint
 
-    def running(self) -> list[TaskQuery]:
+    def running_queries(self) -> list[TaskQuery]:
         """The queries of all runs in QueryRunning, and of those in QueryStopping, which may commit one more batch."""
         with self._lock:
             return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
 
     def close(self) -> None:
-        """:meth:`fence_running`, wait for the end of the polling thread, and cancel the starts and restarts that still
-        wait for a thread. ``closing`` must be set."""
-        self.fence_running()
+        """:meth:`end_runs_with_query`, wait for the end of the polling thread, and cancel the starts and restarts that
+        still wait for a thread. ``closing`` must be set."""
+        self.end_runs_with_query()
         # The polling thread uses the pools, so it ends first.
-        if self._watcher is not None:
-            self._watcher.join()
-        for pool in (self._starts, self._restarts, self._retries):
+        if self._polling_thread is not None:
+            self._polling_thread.join()
+        for pool in (self._start_pool, self._restart_pool, self._retry_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def join(self) -> None:
+    def wait_for_threads(self) -> None:
         """Wait for the threads. Spark must have been closed before, so that no thread waits for a query."""
-        for pool in (self._starts, self._restarts, self._retries, self._stops, self._reports):
+        for pool in (self._start_pool, self._restart_pool, self._retry_pool, self._stop_pool, self._report_pool):
             pool.shutdown(cancel_futures=True)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
 
-    def _start(self, run: QueryRun, spec: TaskSpec) -> None:
+    def _start_run(self, run: QueryRun, spec: TaskSpec) -> None:
         """Stop the task's former run without grace, take over the checkpoint and start the query.
 
         If ``run`` was halted meanwhile, its checkpoint generation is closed, or a later start of the task has taken
@@ -288,34 +293,34 @@ class Supervisor:
             not running.
         """
         try:
-            session = self._driver()
-            if (former := self._mark_stopping(run.task)) is not None:
-                self._stop(*former, time.monotonic())
+            driver = self._running_driver()
+            if (former_run := self._mark_stopping(run.task)) is not None:
+                self._stop_run(*former_run, time.monotonic())
             if run.fence.is_closed:
                 raise FencedError
-            pipeline = Pipeline.of(spec.config, self._config.kafka)
-            held = self._take_over(run, spec)
+            pipeline = Pipeline.of(spec.config, self._config.worker_kafka_properties)
+            held_checkpoint = self._take_over(run, spec)
             log.info(
-                "%s: start %d has taken over the checkpoint; batch in flight: %s",
+                "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
                 run.task,
-                held.start_number,
-                held.batch_in_flight,
+                held_checkpoint.start_number,
+                held_checkpoint.batch_id_in_flight,
             )
-            self._start_query(run, TaskQuery(session.spark.newSession(), run.task, pipeline, held, run.fence))
+            self._start_query(run, TaskQuery(driver.spark.newSession(), run.task, pipeline, held_checkpoint, run.fence))
         except FencedError:
-            self._driver()
+            self._running_driver()
             self._events.put(TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run))
         except GenerationClosedError:
-            if run.generation is not None:
-                record_task_stopped(run.generation, run.task.task)
+            if run.generation_path is not None:
+                record_task_stopped(run.generation_path, run.task.task)
             self._events.put(TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
-                has_failed = isinstance(run.state, QueryStarting)
-                if has_failed:
-                    self._end(run)
-            if has_failed:
-                run.fence.close()
+                has_no_query = isinstance(run.state, QueryStarting)
+                if has_no_query:
+                    self._end_run(run)
+            if has_no_query:
+                run.fence.close_and_wait()
 
     def _take_over(self, run: QueryRun, spec: TaskSpec) -> HeldCheckpoint:
         """Take over the task's checkpoint in the checkpoint generation that the config in ``spec`` names.
@@ -327,21 +332,21 @@ class Supervisor:
         :raises FencedError: when the run was halted during this wait.
         :raises WorldError: when the generation does not appear, or the checkpoint cannot be taken over.
         """
-        if (name := spec.config.get(GENERATION)) is None:
+        if (generation_text := spec.config.get(GENERATION_KEY)) is None:
             raise GenerationClosedError(
                 f"The config of {run.task} was written by a version of Coterie without checkpoint generations: it has "
                 "no key generation"
             )
-        named = GenerationId.parse(name)
-        connector = connector_folder(self._config.checkpoint_location, run.task.connector, spec.incarnation)
-        run.generation = generation_folder(connector, named.number)
-        deadline = time.monotonic() + GENERATION_VISIBLE_TIMEOUT_MS / 1000
+        generation_id = GenerationId.parse(generation_text)
+        connector_path = connector_folder(self._config.checkpoint_location, run.task.connector, spec.incarnation)
+        run.generation_path = generation_folder(connector_path, generation_id.number)
+        deadline_s = time.monotonic() + GENERATION_VISIBLE_TIMEOUT_MS / 1000
         while True:
             try:
-                return take_over_in_open(run.generation, named, run.task.task)
+                return take_over_in_open_generation(run.generation_path, generation_id, run.task.task)
             except GenerationAbsentError:
                 # A shared file system may show the generation late.
-                if time.monotonic() > deadline or self._closing.wait(POLL_INTERVAL_MS / 1000):
+                if time.monotonic() > deadline_s or self._closing.wait(POLL_INTERVAL_MS / 1000):
                     raise
             if run.fence.is_closed:
                 raise FencedError
@@ -355,18 +360,18 @@ class Supervisor:
         :raises FencedError: when the run was halted before Spark started the query.
         :raises WorldError: when Spark is not running any more.
         """
-        died = self._try_start_query(run, query)
-        if died is not None and not died.holds_checkpoint:
+        died_event = self._try_start_query(run, query)
+        if died_event is not None and not died_event.holds_checkpoint:
             query.stop(grace_ms=0)
-            self._events.put(died)
+            self._events.put(died_event)
             return
         with self._lock:
-            self._driver()
+            self._running_driver()
             if not run.fence.is_closed:
-                if died is None:
+                if died_event is None:
                     run.state = QueryRunning(query=query, progress=None)
                 else:
-                    self._fail(run, query, died)
+                    self._fail_or_retry(run, query, died_event)
                 return
         self._events.put(TaskHalted(task=run.task))
         query.stop(grace_ms=0)
@@ -384,53 +389,54 @@ class Supervisor:
         except FencedError:
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; it is this task's failure
-            self._driver()
-            log.warning("%s: the query did not start: %.500s", run.task, message_of(error))
+            self._running_driver()
+            log.warning("Task %s: the query did not start: %.500s", run.task, error_message(error))
             if query.is_checkpoint_lost:
                 return _checkpoint_lost_event(run)
-            trace = f"The query did not start: {trace_of(error)}"
+            reason = f"The query did not start: {message_with_trace(error)}"
             return TaskDied(
-                task=run.task, trace=trace, holds_checkpoint=True, can_restart=not isinstance(error, ConfigError)
+                task=run.task, trace=reason, holds_checkpoint=True, can_restart=not isinstance(error, ConfigError)
             )
         return None
 
     def _mark_stopping(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
-        """Change the state of the run of :meth:`_current` to QueryStopping. Returns the run and its query; None when
-        ``task`` has no such run."""
+        """Change the state of the run of :meth:`_find_run_with_query` to QueryStopping. Returns the run and its query;
+        None when ``task`` has no such run."""
         with self._lock:
-            current = self._current(task)
-            if current is not None:
-                current[0].state = QueryStopping(query=current[1])
-            return current
+            run_and_query = self._find_run_with_query(task)
+            if run_and_query is not None:
+                run_and_query[0].state = QueryStopping(query=run_and_query[1])
+            return run_and_query
 
-    def _stop(self, run: QueryRun, query: TaskQuery, deadline: float) -> None:
-        """Stop the query, with a grace until the monotonic second ``deadline``, and end the run. Record in the
+    def _stop_run(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> None:
+        """Stop the query, with a grace until the monotonic second ``deadline_s``, and end the run. Record in the
         checkpoint generation's folder that the task has stopped, unless another start holds the checkpoint."""
         try:
-            query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000)))
-            if run.generation is not None and not query.is_checkpoint_lost:
-                record_task_stopped(run.generation, run.task.task)
+            query.stop(grace_ms=max(0, round((deadline_s - time.monotonic()) * 1000)))
+            if run.generation_path is not None and not query.is_checkpoint_lost:
+                record_task_stopped(run.generation_path, run.task.task)
         finally:
             with self._lock:
-                self._end(run)
+                self._end_run(run)
 
-    def _close(self, run: QueryRun, query: TaskQuery) -> None:
-        """Stop a query because its checkpoint generation is closed, with the grace :data:`CLOSE_GRACE_MS`, and end the
-        run. Record in the generation's folder that the task has stopped: the worker that performs the re-split waits
-        for that record. Reports :class:`TaskCheckpointClosed` unless the run was ended meanwhile."""
-        assert run.generation is not None
+    def _stop_in_closed_generation(self, run: QueryRun, query: TaskQuery) -> None:
+        """Stop a query because its checkpoint generation is closed, with the grace
+        :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the task has
+        stopped: the worker that performs the re-split waits for that record. Reports :class:`TaskCheckpointClosed`
+        unless the run was ended meanwhile."""
+        assert run.generation_path is not None
         try:
-            query.stop(grace_ms=CLOSE_GRACE_MS)
-            record_task_stopped(run.generation, run.task.task)
+            query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
+            record_task_stopped(run.generation_path, run.task.task)
         finally:
             with self._lock:
                 if not isinstance(run.state, QueryEnded):
-                    self._end(run)
+                    self._end_run(run)
                     self._events.put(TaskCheckpointClosed(task=run.task))
 
     # -- the polling thread -------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _poll_runs(self) -> None:
         """Call :meth:`_check_run` for every run at intervals of :data:`POLL_INTERVAL_MS`, until ``closing`` is set."""
         while not self._closing.wait(POLL_INTERVAL_MS / 1000):
             with self._lock:
@@ -440,17 +446,19 @@ class Supervisor:
                     self._check_run(run)
                 except (PySparkException, Py4JError, OSError) as error:
                     # The JVM is ending: the thread that waits for its exit reports that.
-                    log.debug("%s: polling the query failed: %s", run.task, error)
+                    log.debug("Task %s: polling the query failed: %s", run.task, error)
                 except Exception as error:
                     # Continue with the other runs and report this one; its checkpoint is held until the stop.
                     log.exception(
-                        "%s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
+                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
                     )
                     state = run.state
                     if isinstance(state, QueryRunning):
                         run.fence.close_nowait()
-                        died = TaskDied(task=run.task, trace=trace_of(error), holds_checkpoint=True, can_restart=False)
-                        self._transition(run, state, QueryFailed(query=state.query), died)
+                        died_event = TaskDied(
+                            task=run.task, trace=message_with_trace(error), holds_checkpoint=True, can_restart=False
+                        )
+                        self._transition(run, state, QueryFailed(query=state.query), died_event)
 
     def _check_run(self, run: QueryRun) -> None:
         """Poll a run in QueryRunning or QueryWaiting. Ends the run if its checkpoint was taken over; stops it if its
@@ -462,84 +470,88 @@ class Supervisor:
         query = state.query
         if query.is_checkpoint_lost:
             # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
-            self._abandon(run, _checkpoint_lost_event(run))
+            self._end_taken_over_run(run, _checkpoint_lost_event(run))
             return
-        if run.generation is not None and is_closed(run.generation):
+        if run.generation_path is not None and is_generation_closed(run.generation_path):
             if self._transition(run, state, QueryStopping(query=query)):
-                self._stops.submit(self._close, run, query)
+                self._stop_pool.submit(self._stop_in_closed_generation, run, query)
             return
         if isinstance(state, QueryWaiting):
             restarting = QueryRestarting(query=query)
-            is_due = time.monotonic() >= state.restarts_at and self._may_restart(run.task.connector)
+            is_due = time.monotonic() >= state.restarts_at_s and self._may_restart(run.task.connector)
             if is_due and self._transition(run, state, restarting):
-                self._retries.submit(self._restart, run, restarting)
+                self._retry_pool.submit(self._restart_query, run, restarting)
             return
-        if (overdue := query.check_batch_timeout()) is not None:
+        if (timeout_message := query.check_batch_timeout()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
-            died = TaskDied(task=run.task, trace=overdue, holds_checkpoint=True, can_restart=False)
-            self._transition(run, state, QueryFailed(query=query), died)
+            died_event = TaskDied(task=run.task, trace=timeout_message, holds_checkpoint=True, can_restart=False)
+            self._transition(run, state, QueryFailed(query=query), died_event)
             return
-        is_alive, progress = query.active(), query.progress()
+        is_alive, progress = query.is_active(), query.last_progress()
         if progress is not None and progress != state.progress:
-            progressed = QueryRunning(query=query, progress=progress)
+            running_state = QueryRunning(query=query, progress=progress)
             batch_id, input_rows, _ = progress
             event = TaskProgressed(
-                task=run.task, batch_id=batch_id, input_rows=input_rows, bad_records=query.bad_records
+                task=run.task, batch_id=batch_id, input_rows=input_rows, bad_records=query.bad_record_count
             )
-            if not self._transition(run, state, progressed, event):
+            if not self._transition(run, state, running_state, event):
                 return
-            state = progressed
+            state = running_state
             run.outage = None
         if not is_alive:
-            dead = QueryFailed(query=query)
-            if self._transition(run, state, dead):
-                self._reports.submit(self._report, run, dead)
+            failed_state = QueryFailed(query=query)
+            if self._transition(run, state, failed_state):
+                self._report_pool.submit(self._report_failure, run, failed_state)
 
     def _may_restart(self, connector: ConnectorName) -> bool:
-        """Whether fewer than :data:`RESTARTS_OF_CONNECTOR` queries of ``connector`` are being restarted now."""
+        """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
+        now."""
         with self._lock:
             restarting = [run for run in self._runs if isinstance(run.state, QueryRestarting)]
-        return sum(run.task.connector == connector for run in restarting) < RESTARTS_OF_CONNECTOR
+        return sum(run.task.connector == connector for run in restarting) < CONCURRENT_RESTARTS_OF_CONNECTOR_MAX
 
-    def _report(self, run: QueryRun, dead: QueryFailed) -> None:
-        """Read the cause of a query's failure, and report or retry it (:meth:`_fail`). If another start has taken over
-        the checkpoint, end the run."""
-        query = dead.query
+    def _report_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
+        """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry`). If another start has
+        taken over the checkpoint, end the run."""
+        query = failed_state.query
         try:
-            trace = query.trace()
-            is_held = not query.is_checkpoint_lost
+            reason = query.end_reason()
+            is_checkpoint_held = not query.is_checkpoint_lost
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread
-            trace, is_held = f"The query failed, and reading the cause failed too: {error}", True
-        if not is_held:
-            self._abandon(run, _checkpoint_lost_event(run))
+            reason, is_checkpoint_held = f"The query failed, and reading the cause failed too: {error}", True
+        if not is_checkpoint_held:
+            self._end_taken_over_run(run, _checkpoint_lost_event(run))
             return
-        log.warning("%s: the query failed: %.500s", run.task, trace)
-        died = TaskDied(task=run.task, trace=trace, holds_checkpoint=True, can_restart=query.permanent_failure is None)
+        log.warning("Task %s: the query failed: %.500s", run.task, reason)
+        died_event = TaskDied(
+            task=run.task, trace=reason, holds_checkpoint=True, can_restart=query.permanent_failure is None
+        )
         with self._lock:
-            if run.state is dead:
-                self._fail(run, query, died)
+            if run.state is failed_state:
+                self._fail_or_retry(run, query, died_event)
 
-    def _restart(self, run: QueryRun, restarting: QueryRestarting) -> None:
+    def _restart_query(self, run: QueryRun, restarting_state: QueryRestarting) -> None:
         """Start the query of ``run`` again, on the checkpoint that is held. A failure is reported or retried
-        (:meth:`_fail`). If a later start of the task has taken over, in a sink or in the checkpoint, end the run."""
-        query = restarting.query
+        (:meth:`_fail_or_retry`). If a later start of the task has taken over, in a sink or in the checkpoint, end the
+        run."""
+        query = restarting_state.query
         try:
-            died = self._try_start_query(run, query)
+            died_event = self._try_start_query(run, query)
         except FencedError:
             if run.fence.is_closed:
-                log.info("%s was stopped while its query was restarted", run.task)
-            self._abandon(run, _fenced_in_sink_event(run))
+                log.info("Task %s was stopped while its query was restarted", run.task)
+            self._end_taken_over_run(run, _fenced_in_sink_event(run))
             return
-        if died is None:
-            self._transition(run, restarting, QueryRunning(query=query, progress=None))
-        elif died.holds_checkpoint:
+        if died_event is None:
+            self._transition(run, restarting_state, QueryRunning(query=query, progress=None))
+        elif died_event.holds_checkpoint:
             with self._lock:
-                if run.state is restarting:
-                    self._fail(run, query, died)
+                if run.state is restarting_state:
+                    self._fail_or_retry(run, query, died_event)
         else:
-            self._abandon(run, died)
+            self._end_taken_over_run(run, died_event)
 
-    def _abandon(self, run: QueryRun, event: TaskDied) -> None:
+    def _end_taken_over_run(self, run: QueryRun, event: TaskDied) -> None:
         """End a run whose task another start has taken over, in the checkpoint or in a sink, and report ``event``. Does
         nothing more than closing the fence if the run is being started or stopped, or has ended.
 
@@ -555,19 +567,19 @@ class Supervisor:
                     | QueryWaiting(query=query)
                     | QueryRestarting(query=query)
                 ):
-                    self._end(run)
+                    self._end_run(run)
                     self._events.put(event)
                 case QueryStarting() | QueryStopping() | QueryEnded():
                     return
-        self._stops.submit(query.stop, grace_ms=0)
+        self._stop_pool.submit(query.stop, grace_ms=0)
 
     # -- states; the caller holds the lock, except for _closing_run and _transition -----------------------------------
 
-    def _current(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
+    def _find_run_with_query(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none."""
-        return next((found for found in self._runs_with_query() if found[0].task == task), None)
+        return next((run_and_query for run_and_query in self._runs_with_query() if run_and_query[0].task == task), None)
 
-    def _closing_run(self, task: ConnectorTaskId) -> QueryRun | None:
+    def _find_stopping_run(self, task: ConnectorTaskId) -> QueryRun | None:
         """The run of ``task`` that is being stopped: because its checkpoint generation is closed, or by another call of
         :meth:`stop`. None when there is none."""
         with self._lock:
@@ -581,76 +593,85 @@ class Supervisor:
             if isinstance(run.state, QueryRunning | QueryFailed | QueryWaiting | QueryRestarting)
         ]
 
-    def _end_running(self) -> list[tuple[QueryRun, TaskQuery]]:
-        """End the runs of :meth:`_runs_with_query` and return them. Their queries and fences are not changed."""
-        running = self._runs_with_query()
-        for run, _ in running:
-            self._end(run)
-        return running
+    def _end_runs_with_query(self) -> list[tuple[QueryRun, TaskQuery]]:
+        """End the runs of :meth:`_runs_with_query` and return them. Their queries and fences are not changed. The
+        caller holds the lock."""
+        runs_and_queries = self._runs_with_query()
+        for run, _ in runs_and_queries:
+            self._end_run(run)
+        return runs_and_queries
 
-    def _fail(self, run: QueryRun, query: TaskQuery, died: TaskDied) -> None:
-        """Change the state of ``run`` to QueryFailed and report ``died``. But if a server cannot be reached and
+    def _fail_or_retry(self, run: QueryRun, query: TaskQuery, died_event: TaskDied) -> None:
+        """Change the state of ``run`` to QueryFailed and report ``died_event``. But if a server cannot be reached and
         ``errors.retry.timeout`` is not over, change the state to QueryWaiting and report :class:`TaskRetrying`."""
         if query.is_server_unreachable:
-            now = time.monotonic()
-            outage = run.outage or Outage(since=now, attempts=0)
-            if (at := query.timeouts.retry_at(outage, now)) is not None:
-                run.outage = Outage(since=outage.since, attempts=outage.attempts + 1)
-                run.state = QueryWaiting(query=query, restarts_at=at)
+            now_s = time.monotonic()
+            outage = run.outage or Outage(since_s=now_s, planned_restarts=0)
+            if (restart_at_s := query.timeouts.next_restart_at_s(outage, now_s)) is not None:
+                run.outage = Outage(since_s=outage.since_s, planned_restarts=outage.planned_restarts + 1)
+                run.state = QueryWaiting(query=query, restarts_at_s=restart_at_s)
                 log.warning(
-                    "%s: a server cannot be reached, so the query is started again in %d ms: %.500s",
+                    "Task %s: a server cannot be reached, so the query is started again in %d ms: %.500s",
                     run.task,
-                    (at - now) * 1000,
-                    died.trace,
+                    (restart_at_s - now_s) * 1000,
+                    died_event.trace,
                 )
-                cause = died.trace.partition("\n\n")[0]
-                trace = f"A server cannot be reached; the task is restarted until errors.retry.timeout is over: {cause}"
+                cause_message = died_event.trace.partition("\n\n")[0]
+                trace = (
+                    "A server cannot be reached; the task is restarted until errors.retry.timeout is over: "
+                    f"{cause_message}"
+                )
                 self._events.put(TaskRetrying(task=run.task, trace=trace))
                 return
         run.state = QueryFailed(query=query)
-        self._events.put(died)
+        self._events.put(died_event)
 
-    def _end(self, run: QueryRun) -> None:
+    def _end_run(self, run: QueryRun) -> None:
         """Change the state of ``run`` to QueryEnded and remove it from the runs."""
         run.state = QueryEnded()
-        run.ended.set()
+        run.has_ended.set()
         self._runs.remove(run)
 
     def _transition(
-        self, run: QueryRun, before: QueryState, after: QueryState, event: TaskProgressed | TaskDied | None = None
+        self,
+        run: QueryRun,
+        state_before: QueryState,
+        state_after: QueryState,
+        event: TaskProgressed | TaskDied | None = None,
     ) -> bool:
-        """Change the state of ``run`` from ``before`` to ``after`` and report ``event``, if given. Returns True.
+        """Change the state of ``run`` from ``state_before`` to ``state_after`` and report ``event``, if given. Returns
+        True.
 
-        Returns False, without a change or a report, when the run is not in the state ``before`` any more.
+        Returns False, without a change or a report, when the run is no longer in ``state_before``.
         """
         with self._lock:
-            if run.state is not before:
+            if run.state is not state_before:
                 return False
-            run.state = after
+            run.state = state_after
             if event is not None:
                 self._events.put(event)
             return True
 
 
-def _await_end(run: QueryRun, deadline: float) -> None:
-    """Wait for the end of a run that another thread stops, until the monotonic second ``deadline`` at most. Then close
-    its fence: reject further commits and wait, without limit, for its running commit."""
-    run.ended.wait(max(0, deadline - time.monotonic()))
-    run.fence.close()
+def _wait_for_end(run: QueryRun, deadline_s: float) -> None:
+    """Wait for the end of a run that another thread stops, until the monotonic second ``deadline_s`` at most. Then
+    close its fence: reject further commits and wait, without limit, for its running commit."""
+    run.has_ended.wait(max(0, deadline_s - time.monotonic()))
+    run.fence.close_and_wait()
 
 
-def _close_fences(runs: Sequence[QueryRun]) -> None:
-    """Reject further commits of ``runs``, and wait for their running commits, :data:`COMMITS_TIMEOUT_MS` at most in
-    all. A commit that has not ended then is logged."""
+def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
+    """Reject further commits of ``runs``, and wait for their running commits, :data:`RUNNING_COMMITS_TIMEOUT_MS` at
+    most in all. A commit that has not ended then is logged."""
     for run in runs:
         run.fence.close_nowait()
-    deadline = time.monotonic() + COMMITS_TIMEOUT_MS / 1000
+    deadline_s = time.monotonic() + RUNNING_COMMITS_TIMEOUT_MS / 1000
     for run in runs:
-        if not run.fence.close(within_s=max(0, deadline - time.monotonic())):
+        if not run.fence.close_and_wait(timeout_s=max(0, deadline_s - time.monotonic())):
             log.error(
-                "%s: the commit of its last batch has not ended within %d ms; the next owner replays the batch",
+                "Task %s: the commit of its last batch has not ended within %d ms; the next owner replays the batch",
                 run.task,
-                COMMITS_TIMEOUT_MS,
+                RUNNING_COMMITS_TIMEOUT_MS,
             )
 
 
@@ -664,14 +685,15 @@ def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
     return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)
 
 
-async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Run ``work`` on a thread of ``pool``, and return its result or raise its exception.
+async def run_on_thread(pool: ThreadPoolExecutor, blocking_call: Callable[[], T]) -> T:
+    """Run ``blocking_call`` on a thread of ``pool``, and return its result or raise its exception.
 
-    :raises WorldError: when the pool was shut down before this call, or is shut down while ``work`` waits for a thread.
+    :raises WorldError: when the pool was shut down before this call, or is shut down while ``blocking_call`` waits for
+        a thread.
     """
     caller = asyncio.current_task()
     try:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        return await asyncio.get_running_loop().run_in_executor(pool, blocking_call)
     except asyncio.CancelledError as error:
         if caller is None or caller.cancelling():
             raise

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
 from coterie.spark.bad_records import keys as bad_records
 
-FIRST_DELAY_MS = 300
+FIRST_RETRY_DELAY_MS = 300
 """Delay before the first restart after a server could not be reached. As in Connect, the delay doubles with each
 restart, up to ``errors.retry.delay.max.ms``."""
 
-BATCH_TIMEOUT = ConfigKey(
+BATCH_TIMEOUT_KEY = ConfigKey(
     name="task.batch.timeout.ms",
     type=Type.LONG,
     documentation="How long one batch may take before its task fails, in milliseconds; 0 means without limit.",
@@ -24,7 +24,7 @@ BATCH_TIMEOUT = ConfigKey(
 """The key for the time limit of a batch. A batch is bounded in rows or files: a batch that takes an hour, the default,
 most likely hangs in user code."""
 
-METADATA_MAX_AGE = ConfigKey(
+METADATA_MAX_AGE_KEY = ConfigKey(
     name="metadata.max.age.ms",
     type=Type.LONG,
     documentation=(
@@ -45,9 +45,9 @@ METADATA_MAX_AGE = ConfigKey(
 class Outage:
     """An outage for one task: since when a server cannot be reached, and how often the task was restarted meanwhile."""
 
-    since: float
+    since_s: float
     """The monotonic second of the first failure."""
-    attempts: int
+    planned_restarts: int
     """Number of restarts of the task's query that were planned since then."""
 
 
@@ -57,7 +57,7 @@ class TaskTimeouts:
 
     retry_timeout_ms: int
     """How long after the first failure a task is restarted while a server cannot be reached; -1 means without limit."""
-    delay_max_ms: int
+    retry_delay_max_ms: int
     """Maximum delay between a failure and the restart."""
     batch_timeout_ms: int | None
     """Time limit of one batch; None means without limit."""
@@ -68,17 +68,17 @@ class TaskTimeouts:
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        limit_ms = ConfigDef((BATCH_TIMEOUT,)).read(config, BATCH_TIMEOUT.name, int)
+        limit_ms = ConfigDef((BATCH_TIMEOUT_KEY,)).required_value(config, BATCH_TIMEOUT_KEY.name, int)
         return cls(
-            retry_timeout_ms=bad_records.DEFINITION.read(config, "errors.retry.timeout", int),
-            delay_max_ms=bad_records.DEFINITION.read(config, "errors.retry.delay.max.ms", int),
+            retry_timeout_ms=bad_records.DEFINITION.required_value(config, "errors.retry.timeout", int),
+            retry_delay_max_ms=bad_records.DEFINITION.required_value(config, "errors.retry.delay.max.ms", int),
             batch_timeout_ms=limit_ms or None,
         )
 
-    def retry_at(self, outage: Outage, now: float) -> float | None:
-        """The monotonic second of the next restart, after a failure in the monotonic second ``now``. None when that
+    def next_restart_at_s(self, outage: Outage, now_s: float) -> float | None:
+        """The monotonic second of the next restart, after a failure in the monotonic second ``now_s``. None when that
         restart would be more than ``retry_timeout_ms`` after the outage's first failure."""
-        delay_ms = min(FIRST_DELAY_MS << min(outage.attempts, 30), self.delay_max_ms)
-        at = now + delay_ms / 1000
-        is_in_time = self.retry_timeout_ms < 0 or at - outage.since <= self.retry_timeout_ms / 1000
-        return at if is_in_time else None
+        delay_ms = min(FIRST_RETRY_DELAY_MS << min(outage.planned_restarts, 30), self.retry_delay_max_ms)
+        restart_at_s = now_s + delay_ms / 1000
+        is_in_time = self.retry_timeout_ms < 0 or restart_at_s - outage.since_s <= self.retry_timeout_ms / 1000
+        return restart_at_s if is_in_time else None

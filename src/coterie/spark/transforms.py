@@ -7,59 +7,59 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, as_list, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of, split_list
 from coterie.nouns.errors import ConfigError
-from coterie.spark.columns import column_ids
+from coterie.spark.columns import column_id_by_name
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import PREDICATE_MATCHES, ROW_BEFORE, column
-from coterie.spark.smt.predicates import PREDICATES, PredicateType
-from coterie.spark.smt.registry import TRANSFORM_TYPES, TYPE_CHECK
-from coterie.spark.smt.transform_type import Side, TransformType
+from coterie.spark.record_columns import PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN, exact_column
+from coterie.spark.smt.predicates import PREDICATE_TYPE_BY_NAME, PredicateType
+from coterie.spark.smt.registry import TRANSFORM_TYPE_VALIDATOR, TYPE_AND_SIDE_BY_NAME
+from coterie.spark.smt.transform_type import RecordSide, TransformType
 
 
-def _distinct(value: str) -> str | None:
-    """A check of a list of aliases: None if all are different and none is empty, else the error message."""
-    aliases = as_list(value)
+def _check_aliases(value: str) -> str | None:
+    """A validator of a list of aliases: None if all are different and none is empty, else the error message."""
+    aliases = split_list(value)
     if "" in aliases:
         return "List must not contain empty items"
     return "Aliases must be distinct" if len(set(aliases)) < len(aliases) else None
 
 
-def _aliases(name: str, documentation: str) -> ConfigKey:
-    """The key ``name`` of a connector, whose value is a list of aliases."""
-    label = name.capitalize()
+def _alias_list_key(name: str, documentation: str) -> ConfigKey:
+    """The definition of a connector's key ``name``, whose value is a list of aliases."""
+    group = name.capitalize()
     return ConfigKey(
         name=name,
         type=Type.LIST,
         documentation=documentation,
         default="",
-        validator=_distinct,
-        group=label,
+        validator=_check_aliases,
+        group=group,
         order=0,
         width=Width.LONG,
-        display_name=label,
+        display_name=group,
     )
 
 
-ALIASES = _aliases("transforms", "Aliases of the transforms, in the order in which they are applied.")
+TRANSFORM_ALIASES = _alias_list_key("transforms", "Aliases of the transforms, in the order in which they are applied.")
 """The key ``transforms`` of a connector."""
-PREDICATE_ALIASES = _aliases("predicates", "Aliases of the predicates, which transforms name.")
+PREDICATE_ALIASES = _alias_list_key("predicates", "Aliases of the predicates, which transforms name.")
 """The key ``predicates`` of a connector."""
-_PREFIXES = tuple(f"{key.name}." for key in (ALIASES, PREDICATE_ALIASES))
+_KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES, PREDICATE_ALIASES))
 """The prefixes of all keys of transforms and predicates."""
 
 
-def aliases(config: Mapping[str, str], key: ConfigKey = ALIASES) -> list[str]:
-    """The aliases in the value of ``key``, which is :data:`ALIASES` or :data:`PREDICATE_ALIASES`. The value need not be
-    valid."""
-    return as_list(config.get(key.name, key.default or ""))
+def list_aliases(config: Mapping[str, str], key: ConfigKey = TRANSFORM_ALIASES) -> list[str]:
+    """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES` or :data:`PREDICATE_ALIASES`. The value
+    need not be valid."""
+    return split_list(config.get(key.name, key.default or ""))
 
 
-def _settings(config: Mapping[str, str], key: ConfigKey, alias: str) -> PrefixedConfig:
+def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) -> PrefixedConfig:
     """A config with only the keys of the transform or predicate ``alias``. ``key``: the key that lists the alias."""
     prefix = f"{key.name}.{alias}."
-    own = {name: value for name, value in config.items() if name.startswith(prefix)}
-    return PrefixedConfig(config=own, prefix=prefix)
+    own_keys = {name: value for name, value in config.items() if name.startswith(prefix)}
+    return PrefixedConfig(config=own_keys, prefix=prefix)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -69,13 +69,23 @@ def definition(config: Mapping[str, str]) -> ConfigDef:
     """The keys of the transforms and predicates that ``config`` lists, with their prefixes. For an unknown type, only
     the key ``type``."""
     keys: list[ConfigKey] = []
-    for alias in aliases(config):
-        found = TRANSFORM_TYPES.get(config.get(f"{ALIASES.name}.{alias}.type", "").strip())
-        own = () if found is None else (*found[0].keys, *(_PREDICATE_KEYS if found[0].takes_predicate else ()))
-        keys += _numbered(ALIASES, alias, "transform", TYPE_CHECK, own)
-    for alias in aliases(config, PREDICATE_ALIASES):
-        kind = PREDICATES.get(config.get(f"{PREDICATE_ALIASES.name}.{alias}.type", "").strip())
-        keys += _numbered(PREDICATE_ALIASES, alias, "predicate", _PREDICATE_CHECK, () if kind is None else kind.keys)
+    for alias in list_aliases(config):
+        type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{TRANSFORM_ALIASES.name}.{alias}.type", "").strip())
+        own_keys = (
+            ()
+            if type_and_side is None
+            else (*type_and_side[0].keys, *(_PREDICATE_KEYS if type_and_side[0].accepts_predicate else ()))
+        )
+        keys += _keys_of_alias(TRANSFORM_ALIASES, alias, "transform", TRANSFORM_TYPE_VALIDATOR, own_keys)
+    for alias in list_aliases(config, PREDICATE_ALIASES):
+        predicate_type = PREDICATE_TYPE_BY_NAME.get(config.get(f"{PREDICATE_ALIASES.name}.{alias}.type", "").strip())
+        keys += _keys_of_alias(
+            PREDICATE_ALIASES,
+            alias,
+            "predicate",
+            _PREDICATE_TYPE_VALIDATOR,
+            () if predicate_type is None else predicate_type.keys,
+        )
     return ConfigDef(tuple(keys))
 
 
@@ -84,7 +94,7 @@ _PREDICATE_KEYS = (
         name="predicate",
         type=Type.STRING,
         documentation="The transform is applied only to rows that match this predicate; other rows stay unchanged.",
-        optional=True,
+        is_optional=True,
         width=Width.MEDIUM,
         display_name="Predicate",
     ),
@@ -98,17 +108,17 @@ _PREDICATE_KEYS = (
     ),
 )
 """The keys, without the prefix, of a transform to which a predicate can be added."""
-_PREDICATE_CHECK = one_of(PREDICATES, "No such predicate; there are")
+_PREDICATE_TYPE_VALIDATOR = one_of(PREDICATE_TYPE_BY_NAME, "No such predicate; there are")
 
 
-def _numbered(
-    list_key: ConfigKey, alias: str, item_kind: str, validator: object, own: Iterable[ConfigKey]
+def _keys_of_alias(
+    list_key: ConfigKey, alias: str, item_kind: str, validator: object, own_keys: Iterable[ConfigKey]
 ) -> list[ConfigKey]:
-    """The keys of the transform or predicate ``alias``, with their prefix: ``type``, then ``own``. Their group and
-    their order in a form are set. ``validator``: the check of ``type``."""
+    """The keys of the transform or predicate ``alias``, with their prefix, group and order in a form: ``type``, then
+    ``own_keys``. ``validator``: the validator of ``type``."""
     prefix, group = f"{list_key.name}.{alias}.", f"{list_key.display_name}: {alias}"
     assert callable(validator)
-    type_ = ConfigKey(
+    type_key = ConfigKey(
         name="type",
         type=Type.CLASS,
         documentation=f"Type of the {item_kind} {alias}.",
@@ -117,43 +127,46 @@ def _numbered(
         width=Width.LONG,
         display_name=f"Type of {alias}",
     )
-    own = list(own)
-    type_ = replace(type_, dependents=tuple(prefix + key.name for key in own))
-    return [replace(key, name=prefix + key.name, group=group, order=order) for order, key in enumerate([type_, *own])]
+    own_keys = list(own_keys)
+    type_key = replace(type_key, dependents=tuple(prefix + key.name for key in own_keys))
+    return [
+        replace(key, name=prefix + key.name, group=group, order=order)
+        for order, key in enumerate([type_key, *own_keys])
+    ]
 
 
 def config_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     """Errors in the keys of the transforms and predicates, by key. Whether they fit the columns of the rows is not
     checked."""
-    own = definition(config)
-    known = {key.name for key in own.keys}
-    unknown = [key for key in config if key.startswith(_PREFIXES) and key not in known]
-    return _value_errors(config, own) | {key: [f"Unknown configuration {key}"] for key in unknown}
+    own_definition = definition(config)
+    known_keys = {key.name for key in own_definition.keys}
+    unknown_keys = [key for key in config if key.startswith(_KEY_PREFIXES) and key not in known_keys]
+    return _value_errors(config, own_definition) | {key: [f"Unknown configuration {key}"] for key in unknown_keys}
 
 
-def _value_errors(config: Mapping[str, str], own: ConfigDef) -> dict[str, list[str]]:
-    """Errors, by key, in the values of the keys ``own``, and of transforms whose values are valid alone and invalid
-    together."""
-    found = own.errors(config)
-    for alias in aliases(config):
-        settings = _settings(config, ALIASES, alias)
-        if any(key.startswith(settings.prefix) for key in found):
+def _value_errors(config: Mapping[str, str], own_definition: ConfigDef) -> dict[str, list[str]]:
+    """Errors, by key, in the values of the keys ``own_definition``, and of transforms whose values are valid alone and
+    invalid together."""
+    errors = own_definition.errors(config)
+    for alias in list_aliases(config):
+        settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+        if any(key.startswith(settings.prefix) for key in errors):
             continue
-        kind, _ = TRANSFORM_TYPES[config[f"{settings.prefix}type"].strip()]
-        found |= kind.check_values(settings) | _predicate_errors(config, settings)
-    return found
+        transform_type, _ = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
+        errors |= transform_type.value_errors(settings) | _predicate_errors(config, settings)
+    return errors
 
 
 def _predicate_errors(config: Mapping[str, str], settings: PrefixedConfig) -> dict[str, list[str]]:
     """An error, by key, if the transform with the keys ``settings`` has a predicate that ``config`` does not list, or
     negates no predicate."""
-    name = config.get(settings.key("predicate"))
-    if name is not None and name.strip() not in (there := aliases(config, PREDICATE_ALIASES)):
+    name = config.get(settings.full_key("predicate"))
+    if name is not None and name.strip() not in (listed_predicates := list_aliases(config, PREDICATE_ALIASES)):
         return settings.error_by_key(
-            "predicate", f"There is no such predicate; predicates names {', '.join(there) or 'none'}"
+            "predicate", f"There is no such predicate; predicates names {', '.join(listed_predicates) or 'none'}"
         )
-    if name is None and settings.key("negate") in config:
-        return settings.error_by_key("negate", f"There is no predicate to negate: set {settings.key('predicate')}")
+    if name is None and settings.full_key("negate") in config:
+        return settings.error_by_key("negate", f"There is no predicate to negate: set {settings.full_key('predicate')}")
     return {}
 
 
@@ -170,17 +183,17 @@ class Predicate:
     is_negated: bool
     """Whether the transform is applied to the rows that do not match the predicate."""
 
-    def matches(self, rows: DataFrame) -> Column:
-        """Whether the transform is applied to a row, with the negation considered; never null.
+    def applies_column(self, rows: DataFrame) -> Column:
+        """A boolean column, never null: whether the transform is applied to the row, with the negation considered.
 
         :raises ConfigError: when the predicate does not fit the rows' columns; the error names the key.
         """
         key = self.predicate_type.keys[0].name if self.predicate_type.keys else "type"
         try:
-            found = F.coalesce(self.predicate_type.matches(rows, self.settings), F.lit(False))
+            matches = F.coalesce(self.predicate_type.matches_column(rows, self.settings), F.lit(False))
         except (PySparkException, ValueError) as error:
-            raise self.settings.config_error(key, first_line(error)) from error
-        return ~found if self.is_negated else found
+            raise self.settings.config_error(key, first_message_line(error)) from error
+        return ~matches if self.is_negated else matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,27 +201,27 @@ class Transform:
     """One transform of a connector."""
 
     transform_type: TransformType
-    side: Side
+    side: RecordSide
     settings: PrefixedConfig
     """The keys of the transform."""
     predicate: Predicate | None = None
     """The condition on the rows to which the transform is applied; None: all rows."""
 
     @property
-    def key(self) -> str:
+    def error_key(self) -> str:
         """The key, with the prefix, that an error of this transform names unless the error is about another key: the
         first key of the transform's type, or ``type`` if the transform has no other keys."""
-        return self.settings.key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
+        return self.settings.full_key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
 
     @property
-    def type(self) -> str:
+    def type_name(self) -> str:
         """The value of the transform's key ``type``."""
-        return self.settings.config[self.settings.key("type")].strip()
+        return self.settings.config[self.settings.full_key("type")].strip()
 
     @property
-    def value(self) -> str:
-        """The set value of :attr:`key`, or an empty text."""
-        return self.settings.config.get(self.key, "")
+    def error_key_value(self) -> str:
+        """The value that the config sets for :attr:`error_key`; empty text if it sets none."""
+        return self.settings.config.get(self.error_key, "")
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """``rows`` after the transform. With a predicate, only rows that match are transformed.
@@ -218,12 +231,14 @@ class Transform:
         try:
             if self.predicate is None:
                 return self.transform_type.apply(rows, self.side, self.settings)
-            return self._where_matching(rows, self.predicate.matches(rows))
+            return self._apply_to_matching_rows(rows, self.predicate.applies_column(rows))
         except (PySparkException, ValueError) as error:
-            sentence = f"Invalid value {self.value} for configuration {self.key}: {first_line(error)}"
-            raise ConfigError({self.key: [sentence]}) from error
+            message = (
+                f"Invalid value {self.error_key_value} for configuration {self.error_key}: {first_message_line(error)}"
+            )
+            raise ConfigError({self.error_key: [message]}) from error
 
-    def _where_matching(self, rows: DataFrame, matches: Column) -> DataFrame:
+    def _apply_to_matching_rows(self, rows: DataFrame, matches: Column) -> DataFrame:
         """Apply the transform to all rows, and then select for each row the new columns if ``matches`` is true, else
         the old columns.
 
@@ -234,31 +249,41 @@ class Transform:
         :raises ConfigError: when a column would have two types.
         :raises PySparkException, ValueError: when the transform does not fit the columns of ``rows``.
         """
-        before = rows.withColumn(PREDICATE_MATCHES, matches).withColumn(
-            ROW_BEFORE, F.struct(*map(column, rows.columns))
+        marked_rows = rows.withColumn(PREDICATE_MATCHES_COLUMN, matches).withColumn(
+            ROW_BEFORE_COLUMN, F.struct(*map(exact_column, rows.columns))
         )
-        after = self.transform_type.apply(before, self.side, self.settings)
-        ids_before, ids_after = column_ids(before), column_ids(after)
-        old = {field.name: field.dataType for field in rows.schema.fields}
-        new = {
+        transformed_rows = self.transform_type.apply(marked_rows, self.side, self.settings)
+        ids_before, ids_after = column_id_by_name(marked_rows), column_id_by_name(transformed_rows)
+        old_types = {field.name: field.dataType for field in rows.schema.fields}
+        new_types = {
             field.name: field.dataType
-            for field in after.schema.fields
-            if field.name not in (PREDICATE_MATCHES, ROW_BEFORE)
+            for field in transformed_rows.schema.fields
+            if field.name not in (PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN)
         }
-        chosen: list[Column] = []
-        for name in [*new, *(name for name in old if name not in new)]:
-            if name in old and ids_after.get(name) == ids_before[name]:
-                chosen.append(column(name))
+        selected: list[Column] = []
+        for name in [*new_types, *(name for name in old_types if name not in new_types)]:
+            if name in old_types and ids_after.get(name) == ids_before[name]:
+                selected.append(exact_column(name))
                 continue
-            if name in old and name in new and old[name].simpleString() != new[name].simpleString():
+            if (
+                name in old_types
+                and name in new_types
+                and old_types[name].simpleString() != new_types[name].simpleString()
+            ):
                 raise self.settings.config_error(
                     "predicate",
-                    f"the transform makes {new[name].simpleString()} of column {name}, and rows that do not match have "
-                    f"{old[name].simpleString()}: give all rows one type",
+                    f"the transform makes {new_types[name].simpleString()} of column {name}, and rows that do not "
+                    f"match have {old_types[name].simpleString()}: give all rows one type",
                 )
-            taken = F.when(column(PREDICATE_MATCHES), column(name) if name in new else F.lit(None))
-            chosen.append(taken.otherwise(column(ROW_BEFORE)[name] if name in old else F.lit(None)).alias(name))
-        return after.select(*chosen)
+            new_value = F.when(
+                exact_column(PREDICATE_MATCHES_COLUMN), exact_column(name) if name in new_types else F.lit(None)
+            )
+            selected.append(
+                new_value.otherwise(exact_column(ROW_BEFORE_COLUMN)[name] if name in old_types else F.lit(None)).alias(
+                    name
+                )
+            )
+        return transformed_rows.select(*selected)
 
 
 def parse_transforms(config: Mapping[str, str]) -> tuple[Transform, ...]:
@@ -268,21 +293,21 @@ def parse_transforms(config: Mapping[str, str]) -> tuple[Transform, ...]:
     """
     if errors := _value_errors(config, definition(config)):
         raise ConfigError(errors)
-    return tuple(_parse_transform(config, alias) for alias in aliases(config))
+    return tuple(_parse_transform(config, alias) for alias in list_aliases(config))
 
 
 def _parse_transform(config: Mapping[str, str], alias: str) -> Transform:
-    settings = _settings(config, ALIASES, alias)
-    kind, side = TRANSFORM_TYPES[config[f"{settings.prefix}type"].strip()]
+    settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+    transform_type, side = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
     predicate = None
-    if (name := config.get(settings.key("predicate"))) is not None:
-        own = _settings(config, PREDICATE_ALIASES, name.strip())
+    if (name := config.get(settings.full_key("predicate"))) is not None:
+        predicate_settings = _settings_of_alias(config, PREDICATE_ALIASES, name.strip())
         predicate = Predicate(
-            predicate_type=PREDICATES[config[f"{own.prefix}type"].strip()],
-            settings=own,
-            is_negated=settings.read(ConfigDef(_PREDICATE_KEYS), "negate", bool),
+            predicate_type=PREDICATE_TYPE_BY_NAME[config[f"{predicate_settings.prefix}type"].strip()],
+            settings=predicate_settings,
+            is_negated=settings.required_value(ConfigDef(_PREDICATE_KEYS), "negate", bool),
         )
-    return Transform(transform_type=kind, side=side, settings=settings, predicate=predicate)
+    return Transform(transform_type=transform_type, side=side, settings=settings, predicate=predicate)
 
 
 def apply_transforms(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
@@ -290,24 +315,31 @@ def apply_transforms(rows: DataFrame, transforms: Iterable[Transform]) -> DataFr
 
     :raises ConfigError: when a transform does not fit the columns that it gets; the error names the key.
     """
-    for one in transforms:
-        rows = one.apply(rows)
+    for transform in transforms:
+        rows = transform.apply(rows)
     return rows
 
 
-def use_headers(config: Mapping[str, str]) -> bool:
+def uses_headers(config: Mapping[str, str]) -> bool:
     """Whether a transform or a predicate that ``config`` lists uses the headers of records. Only then the source reads
     headers, because that costs CPU time."""
-    for alias in aliases(config):
-        settings = _settings(config, ALIASES, alias)
-        found = TRANSFORM_TYPES.get(config.get(f"{settings.prefix}type", "").strip())
-        if found is not None and found[0].uses_headers(settings):
+    for alias in list_aliases(config):
+        settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+        type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{settings.prefix}type", "").strip())
+        if type_and_side is not None and type_and_side[0].uses_headers(settings):
             return True
-    types = [config.get(f"{PREDICATE_ALIASES.name}.{alias}.type") for alias in aliases(config, PREDICATE_ALIASES)]
-    return any(type_ is not None and (kind := PREDICATES.get(type_.strip())) and kind.uses_headers for type_ in types)
+    type_names = [
+        config.get(f"{PREDICATE_ALIASES.name}.{alias}.type") for alias in list_aliases(config, PREDICATE_ALIASES)
+    ]
+    return any(
+        type_ is not None
+        and (predicate_type := PREDICATE_TYPE_BY_NAME.get(type_.strip()))
+        and predicate_type.uses_headers
+        for type_ in type_names
+    )
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, which must not be empty; without the plan or the position that Spark adds
-    on further lines."""
+def first_message_line(error: Exception) -> str:
+    """The first line of the message of ``error``, without the plan or the position that Spark adds on further lines.
+    The message must not be empty."""
     return str(error).strip().splitlines()[0]

@@ -24,9 +24,9 @@ class UnsupportedConnectKey:
     """Values, in lower case, that request what Coterie does in any case: a config may set the key to them."""
 
 
-_PARTITIONERS = "io.confluent.connect.storage.partitioner."
+_PARTITIONERS_PACKAGE = "io.confluent.connect.storage.partitioner."
 """The Java package of the S3 sink's partitioners."""
-JDBC_SINK: Mapping[str, UnsupportedConnectKey] = {
+UNSUPPORTED_JDBC_SINK_KEYS: Mapping[str, UnsupportedConnectKey] = {
     "db.timezone": UnsupportedConnectKey(
         advice="a timestamp goes into a column without time zone as UTC; convert it by the transform Sql",
         accepted_values=("utc", "etc/utc"),
@@ -53,7 +53,7 @@ JDBC_SINK: Mapping[str, UnsupportedConnectKey] = {
     ),
 }
 """By name: keys of Connect's JDBC sink that have no effect in PostgresSink."""
-JDBC_PREFIXES: Mapping[str, UnsupportedConnectKey] = {
+UNSUPPORTED_JDBC_SINK_PREFIXES: Mapping[str, UnsupportedConnectKey] = {
     "connection.": UnsupportedConnectKey(
         advice="properties of a JDBC driver have no effect; set those that PostgresSink supports, such as sslmode, as "
         "parameters of connection.url",
@@ -65,10 +65,10 @@ JDBC_PREFIXES: Mapping[str, UnsupportedConnectKey] = {
     ),
 }
 """By prefix: keys of Connect's JDBC sink that have no effect in PostgresSink and no fixed name."""
-JDBC_IGNORED = ("connection.attempts", "connection.backoff.ms")
-"""Keys with a prefix of :data:`JDBC_PREFIXES` that are ignored without an error, because they do not affect the written
-data: ``max.retries`` and ``retry.backoff.ms`` replace them."""
-S3_SINK: Mapping[str, UnsupportedConnectKey] = {
+IGNORED_JDBC_SINK_KEYS = ("connection.attempts", "connection.backoff.ms")
+"""Keys with a prefix of :data:`UNSUPPORTED_JDBC_SINK_PREFIXES` that are ignored without an error, because they do not
+affect the written data: ``max.retries`` and ``retry.backoff.ms`` replace them."""
+UNSUPPORTED_S3_SINK_KEYS: Mapping[str, UnsupportedConnectKey] = {
     "behavior.on.null.values": UnsupportedConnectKey(
         advice="a record with a null value is written as a row of nulls; drop such records by the transform Filter "
         "with the predicate RecordIsTombstone",
@@ -78,8 +78,8 @@ S3_SINK: Mapping[str, UnsupportedConnectKey] = {
         advice="make a column by a transform, and name it in partition.field.name",
         accepted_values=(
             "",
-            f"{_PARTITIONERS}defaultpartitioner",
-            f"{_PARTITIONERS}fieldpartitioner",
+            f"{_PARTITIONERS_PACKAGE}defaultpartitioner",
+            f"{_PARTITIONERS_PACKAGE}fieldpartitioner",
         ),
     ),
     "store.kafka.headers": UnsupportedConnectKey(
@@ -98,23 +98,25 @@ def unsupported_key_errors(source: ConfiguredSource, sink: ConfiguredSink) -> di
     Connect."""
     if source.plugin is not KafkaSource or not sink.config.is_prefix_optional:
         return {}
-    known = {key.name for end in (source, sink) for key in end.definition.keys}
-    found = {
-        key: unsupported_key(sink, key) for key in sink.config.config if key not in known and key not in JDBC_IGNORED
+    known_keys = {key.name for connector_end in (source, sink) for key in connector_end.definition.keys}
+    entry_by_key = {
+        key: find_unsupported_key(sink, key)
+        for key in sink.config.config
+        if key not in known_keys and key not in IGNORED_JDBC_SINK_KEYS
     }
     return {
-        key: [f"Configuration {key} has no effect here: {missed.advice} (docs/connect-keys.md)"]
-        for key, missed in found.items()
-        if missed is not None and sink.config.config[key].strip().lower() not in missed.accepted_values
+        key: [f"Configuration {key} has no effect here: {entry.advice} (docs/connect-keys.md)"]
+        for key, entry in entry_by_key.items()
+        if entry is not None and sink.config.config[key].strip().lower() not in entry.accepted_values
     }
 
 
-def unsupported_key(sink: ConfiguredSink, key: str) -> UnsupportedConnectKey | None:
+def find_unsupported_key(sink: ConfiguredSink, key: str) -> UnsupportedConnectKey | None:
     """The entry of ``key``, which ``sink`` does not define, in the table of the Connect sink that ``sink`` replaces;
-    None when it has no entry. :data:`JDBC_IGNORED` is not considered."""
+    None when it has no entry. :data:`IGNORED_JDBC_SINK_KEYS` is not considered."""
     if sink.plugin is FileSink:
-        return S3_SINK.get(key)
+        return UNSUPPORTED_S3_SINK_KEYS.get(key)
     if sink.plugin is not PostgresSink:
         return None
-    prefixed = (missed for start, missed in JDBC_PREFIXES.items() if key.startswith(start))
-    return JDBC_SINK.get(key) or next(prefixed, None)
+    prefixed = (entry for prefix, entry in UNSUPPORTED_JDBC_SINK_PREFIXES.items() if key.startswith(prefix))
+    return UNSUPPORTED_JDBC_SINK_KEYS.get(key) or next(prefixed, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from coterie.config.definition import as_list
+from coterie.config.definition import split_list
 from coterie.spark.settings import PythonSettings
 
 MODULES_SETTING = "spark.coterie.pipeline.modules"
@@ -19,60 +19,60 @@ PYTHON_SETTING = "spark.sql.execution.pyspark.python"
 """Spark's setting for the Python executable that runs functions of users."""
 
 
-def settings_of(python: PythonSettings) -> Mapping[str, str]:
+def python_session_settings(python: PythonSettings) -> Mapping[str, str]:
     """The settings of a worker's Spark session for functions of users, by key: :data:`MODULES_SETTING` and
     :data:`PYTHON_SETTING`."""
-    return {MODULES_SETTING: ",".join(python.modules), PYTHON_SETTING: python.executable or sys.executable}
+    return {MODULES_SETTING: ",".join(python.allowed_modules), PYTHON_SETTING: python.executable or sys.executable}
 
 
-def well_formed(value: str) -> str | None:
-    """A check of a config value: None if it has the form ``package.module:function``, else the error message."""
+def check_function_name(value: str) -> str | None:
+    """A validator: None if ``value`` has the form ``package.module:function``, else the error message."""
     module, colon, name = value.partition(":")
-    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+    if colon and name.isidentifier() and all(module_part.isidentifier() for module_part in module.split(".")):
         return None
     return "Must be package.module:function"
 
 
-def load(spark: SparkSession, named: str) -> Callable[..., Any]:
-    """Import the function ``named``, a text that :func:`well_formed` accepts.
+def load_function(spark: SparkSession, function_name: str) -> Callable[..., Any]:
+    """Import the function ``function_name``, a text that :func:`check_function_name` accepts.
 
     :raises ValueError: when the worker does not allow the module, the module cannot be imported, or it has no function
         of this name.
     """
-    module_name, _, name = named.partition(":")
-    allowed = as_list(spark.conf.get(MODULES_SETTING, "") or "")
-    if not any(module_name == prefix or module_name.startswith(f"{prefix}.") for prefix in allowed):
-        there = f"allows {', '.join(allowed)}" if allowed else "is not set"
+    module_name, _, attribute_name = function_name.partition(":")
+    allowed_modules = split_list(spark.conf.get(MODULES_SETTING, "") or "")
+    if not any(module_name == prefix or module_name.startswith(f"{prefix}.") for prefix in allowed_modules):
+        setting_text = f"allows {', '.join(allowed_modules)}" if allowed_modules else "is not set"
         raise ValueError(
-            f"the worker does not allow the module {module_name}: its pipeline.modules {there}. Add the module, or a "
-            "package that it is in, to the file of every worker"
+            f"the worker does not allow the module {module_name}: its pipeline.modules {setting_text}. Add the module, "
+            "or a package that it is in, to the file of every worker"
         )
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ValueError(f"the module {module_name} cannot be imported: {exception_message(error)}") from error
-    function = getattr(module, name, None)
+    function = getattr(module, attribute_name, None)
     if function is None:
-        raise ValueError(f"the module {module_name} has no {name}")
+        raise ValueError(f"the module {module_name} has no {attribute_name}")
     if not callable(function):
-        raise ValueError(f"{named} is a {type(function).__name__} and not a function")
-    found: Callable[..., Any] = function
-    return found
+        raise ValueError(f"{function_name} is a {type(function).__name__} and not a function")
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def exception_message(error: BaseException) -> str:
     """One line about an exception: its type, the first line of its message and, if it was raised, the innermost file
     and line number of its traceback."""
     lines = str(error).strip().splitlines()
-    sentence = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{sentence} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else sentence
+    return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else message
 
 
-def call_within(limit_s: float, function: Callable[..., Any], *arguments: object) -> Any:
+def call_with_timeout(timeout_s: float, function: Callable[..., Any], *arguments: object) -> Any:
     """Call ``function`` with ``arguments`` on a separate thread and return its result.
 
-    :raises ValueError: when ``function`` raises any exception, SystemExit too, or does not return within ``limit_s``
+    :raises ValueError: when ``function`` raises any exception, SystemExit too, or does not return within ``timeout_s``
         seconds; in the latter case the thread continues to run.
     """
     results: list[object] = []
@@ -86,9 +86,9 @@ def call_within(limit_s: float, function: Callable[..., Any], *arguments: object
 
     thread = threading.Thread(target=run, name="coterie-user-code", daemon=True)
     thread.start()
-    thread.join(limit_s)
+    thread.join(timeout_s)
     if errors:
         raise ValueError(f"the function raised {exception_message(errors[0])}") from errors[0]
     if not results:
-        raise ValueError(f"the function did not return within {limit_s:.0f} s")
+        raise ValueError(f"the function did not return within {timeout_s:.0f} s")
     return results[0]

@@ -16,92 +16,95 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import create_first_checkpoint, take_over
-from coterie.spark.class_archive import JAVA_OPTIONS, archive_path, option
+from coterie.spark.checkpoint import create_first_checkpoint, take_over_checkpoint
+from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, java_path_option
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.java import find_java_home
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
-from coterie.spark.session import settings_for, start_driver
+from coterie.spark.session import make_spark_settings, start_driver
 from coterie.spark.settings import SparkConfig
 
-FORMATS = ("json", "parquet")
+SINK_FORMATS = ("json", "parquet")
 """The formats of the sinks of the two queries: the first is written by Spark's writer, the second by Arrow."""
-ROWS = 200
+ROWS_PER_FILE = 200
 """Number of rows in each input file."""
-ARCHIVE_WITHIN_S = 600
+ARCHIVE_TIMEOUT_S = 600
 """Time limit, in seconds, for the end of the JVM, which writes the archive when it ends."""
 
 
-def warm_up(spark: SparkSession, scratch: Path) -> None:
+def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
     """Run two queries with two batches each: read CSV, filter, cast, and write files by Spark's writer and by Arrow.
     Returns when both have ended.
 
-    All files are in a new folder in ``scratch``, which is removed afterwards.
+    All files are in a new folder in ``scratch_folder``, which is removed afterwards.
 
     :raises WorldError, PySparkException: when a query fails.
     """
-    folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch))
+    folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch_folder))
     try:
-        with ThreadPoolExecutor(len(FORMATS)) as threads:
-            for run in [threads.submit(_run, spark, folder, format_) for format_ in FORMATS]:
+        with ThreadPoolExecutor(len(SINK_FORMATS)) as threads:
+            for run in [threads.submit(_run_query, spark, folder, format_) for format_ in SINK_FORMATS]:
                 run.result()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_archive(config: SparkConfig) -> None:
+def write_class_archive(config: SparkConfig) -> None:
     """Write the archive of classes for workers with this config (:func:`archive_path`): start Spark as such a worker
     does, warm it up, and end it. At its end Java writes an archive of the classes that it has loaded.
 
     :raises WorldError: when there is no suitable Java, Spark does not start, its first query fails, or the archive
         cannot be written.
     """
-    config.scratch.mkdir(parents=True, exist_ok=True)
-    java_home = find_java_home(config.scratch, os.environ)
-    path = archive_path(java_home, settings_for(config.settings, config.scratch), os.environ)
-    unfinished = path.with_name(f".{config.scratch.name}-{path.name}")
+    config.scratch_folder.mkdir(parents=True, exist_ok=True)
+    java_home = find_java_home(config.scratch_folder, os.environ)
+    path = archive_path(java_home, make_spark_settings(config.user_settings, config.scratch_folder), os.environ)
+    unfinished_file = path.with_name(f".{config.scratch_folder.name}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        settings = {**config.settings, JAVA_OPTIONS: option("ArchiveClassesAtExit", unfinished)}
-        session = start_driver(replace(config, settings=settings), lambda _: None)
+        settings = {
+            **config.user_settings,
+            DEFAULT_JAVA_OPTIONS_KEY: java_path_option("ArchiveClassesAtExit", unfinished_file),
+        }
+        driver = start_driver(replace(config, user_settings=settings), lambda _: None)
         try:
-            warm_up(session.spark, config.scratch)
-            session.close(timeout_s=ARCHIVE_WITHIN_S)
+            warm_up(driver.spark, config.scratch_folder)
+            driver.close(timeout_s=ARCHIVE_TIMEOUT_S)
         finally:
             # After an error or Ctrl-C; it does nothing where the JVM has ended.
-            session.close()
-        unfinished.rename(path)
+            driver.close()
+        unfinished_file.rename(path)
     except (PySparkException, Py4JError) as error:
         raise WorldError(f"Spark's first query failed; no archive of classes was written: {error}") from error
     except FileNotFoundError:
-        printed = config.log_file.read_text(errors="replace").splitlines()[-5:]
-        raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(printed)}") from None
+        last_log_lines = config.jvm_log_file.read_text(errors="replace").splitlines()[-5:]
+        raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(last_log_lines)}") from None
     except OSError as error:
         raise WorldError(f"No archive of classes can be written to {path.parent}: {error.strerror}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        unfinished_file.unlink(missing_ok=True)
 
 
-def _run(spark: SparkSession, folder: Path, format_: str) -> None:
+def _run_query(spark: SparkSession, folder: Path, format_: str) -> None:
     """Write input files into ``folder`` and run a query that writes them to files of the format ``format_``."""
-    source = folder / f"{format_}-in"
-    source.mkdir()
+    source_folder = folder / f"{format_}-in"
+    source_folder.mkdir()
     for number in range(2):
-        lines = (f"{row},{row / 7},text {row}\n" for row in range(ROWS))
-        (source / f"{number}.csv").write_text("id,amount,text\n" + "".join(lines))
+        lines = (f"{row},{row / 7},text {row}\n" for row in range(ROWS_PER_FILE))
+        (source_folder / f"{number}.csv").write_text("id,amount,text\n" + "".join(lines))
     task = ConnectorTaskId(ConnectorName(f"warm-up-{format_}"), 0)
     checkpoints = folder / f"{format_}-checkpoints"
     create_first_checkpoint(checkpoints)
-    held = take_over(checkpoints)
+    held_checkpoint = take_over_checkpoint(checkpoints)
     config = {
         "task.class": "FileSource",
         "task.index": "0",
         "task.count": "1",
         "task.split": SplitFunction.PATH_HASH_V1.value,
         "source.format": "csv",
-        "source.path": str(source),
+        "source.path": str(source_folder),
         "source.schema": "id BIGINT, amount DOUBLE, text STRING",
         "source.option.header": "true",
         "source.max.files.per.trigger": "1",
@@ -113,4 +116,4 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         "sink.format": format_,
         "sink.path": str(folder / f"{format_}-out"),
     }
-    TaskQuery(spark, task, Pipeline.of(config, {}), held, Fence()).run_once()
+    TaskQuery(spark, task, Pipeline.of(config, {}), held_checkpoint, Fence()).run_available_input()

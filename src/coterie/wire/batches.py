@@ -15,30 +15,30 @@ from crc32c import crc32c
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader, Writer
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-BATCH_HEADER_SIZE = _HEADER.size
+_HEADER_STRUCT = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEADER_SIZE = _HEADER_STRUCT.size
 """The size of a batch's header in bytes, 61: there the first record begins."""
-_LENGTH_END = 12
+_LENGTH_FIELD_END = 12
 """The position after the length field, which counts the bytes after itself."""
-_CRC_END = 21
+_CRC_FIELD_END = 21
 """The position after the CRC field, which covers the bytes after itself."""
-_COVERED_HEADER = struct.Struct(">hiqqqhii")
+_CRC_COVERED_HEADER_STRUCT = struct.Struct(">hiqqqhii")
 """The part of the header that the CRC covers."""
-_BASE_OFFSET = struct.Struct(">q")
-_LENGTH = struct.Struct(">i")
-_LEADER_EPOCH = struct.Struct(">i")
+_BASE_OFFSET_STRUCT = struct.Struct(">q")
+_LENGTH_STRUCT = struct.Struct(">i")
+_LEADER_EPOCH_STRUCT = struct.Struct(">i")
 
 _COMPRESSION_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
+_LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
 """The bit in a batch's attributes that means: the batch belongs to its producer's transaction."""
-_CONTROL = 0x20
+_CONTROL_BIT = 0x20
 _RECORD_SIZE_MIN = 7
 """In bytes: length, attributes, timestamp delta, offset delta, key, value and headers take at least a byte each."""
 
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
-_ABORT, _COMMIT = range(2)
+_ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = range(2)
 
 NO_TIMESTAMP = -1
 """The timestamp of a record or batch that has none."""
@@ -87,7 +87,7 @@ class BatchHeader:
     def has_append_time(self) -> bool:
         """Whether ``max_timestamp_ms``, the time of the append to the log, is the timestamp of all records. The
         timestamps inside the records are then ignored."""
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & _LOG_APPEND_TIME_BIT)
 
     def with_codec(self, codec: int) -> "BatchHeader":
         """This header with another codec."""
@@ -101,12 +101,12 @@ class BatchHeader:
     @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to its producer's transaction."""
-        return bool(self.attributes & TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
         """Whether the batch contains a marker that ends a transaction, instead of records of a producer."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & _CONTROL_BIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +130,27 @@ class NewRecord:
     headers: Sequence[tuple[str, bytes | None]] = field(default=())
 
 
-def read_batch_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
-    """Read the header of the batch that begins at position ``at`` of ``data``, and check that the whole batch is
+def read_batch_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """Read the header of the batch that begins at position ``position`` of ``data``, and check that the whole batch is
     present. The CRC is not checked.
 
     :raises WireError: when the batch is cut off, is not of magic 2, or states a negative number; `DamagedBatchError`
         when no client sends such a header.
     """
-    left = len(data) - at
-    if left < BATCH_HEADER_SIZE:
-        raise WireError(f"a batch of {left} bytes has no complete header")
+    available_bytes = len(data) - position
+    if available_bytes < BATCH_HEADER_SIZE:
+        raise WireError(f"a batch of {available_bytes} bytes has no complete header")
     (
         base_offset, length, _, magic, _, attributes, last_offset_delta, base_timestamp_ms, max_timestamp_ms,
         producer_id, producer_epoch, base_sequence, record_count,
-    ) = _HEADER.unpack_from(data, at)  # fmt: skip
-    size_bytes = length + _LENGTH_END
+    ) = _HEADER_STRUCT.unpack_from(data, position)  # fmt: skip
+    size_bytes = length + _LENGTH_FIELD_END
     if magic > 2 or size_bytes < BATCH_HEADER_SIZE:
         raise DamagedBatchError(f"the header of a batch states magic {magic} and {size_bytes} bytes: it is damaged")
     if magic < 2:
         raise WireError(f"a batch has magic {magic}, not 2")
-    if size_bytes > left:
-        raise WireError(f"the header of a batch states {size_bytes} bytes, but {left} bytes are left")
+    if size_bytes > available_bytes:
+        raise WireError(f"the header of a batch states {size_bytes} bytes, but {available_bytes} bytes are left")
     if last_offset_delta < 0 or record_count < 0:
         raise WireError(
             f"the header of a batch states {record_count} records and the last offset delta {last_offset_delta}:"
@@ -170,39 +170,48 @@ def read_batch_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
     )
 
 
-def check_crc(data: bytes | memoryview, at: int, head: BatchHeader) -> None:
-    """Check the CRC of the batch that begins at position ``at`` and has the header ``head``.
+def check_crc(data: bytes | memoryview, position: int, header: BatchHeader) -> None:
+    """Check the CRC of the batch that begins at position ``position`` and has the header ``header``.
 
     :raises DamagedBatchError: when the bytes do not match the CRC, so the batch was damaged on its way.
     """
-    (expected,) = struct.unpack_from(">I", data, at + _CRC_END - 4)
-    if crc32c(memoryview(data)[at + _CRC_END : at + head.size_bytes]) != expected:
+    (expected,) = struct.unpack_from(">I", data, position + _CRC_FIELD_END - 4)
+    if crc32c(memoryview(data)[position + _CRC_FIELD_END : position + header.size_bytes]) != expected:
         raise DamagedBatchError("the CRC of a batch does not match its bytes")
 
 
-def check_produced(data: bytes | memoryview) -> BatchHeader:
+def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
     """Check that ``data``, which a producer sent for one partition, is exactly one batch with a valid header and CRC,
     and return the header. The records themselves are not read.
 
     :raises WireError: when it is not; `DamagedBatchError` when the batch was damaged on its way.
     """
-    head = read_batch_header(data)
-    if head.size_bytes != len(data):
-        raise WireError(f"{len(data) - head.size_bytes} bytes follow the one batch that a producer may send")
-    if head.record_count != head.last_offset_delta + 1:
-        raise WireError(f"the last offset delta of a batch of {head.record_count} records is {head.last_offset_delta}")
-    if not head.is_compressed and head.record_count * _RECORD_SIZE_MIN > head.size_bytes - BATCH_HEADER_SIZE:
+    header = read_batch_header(data)
+    if header.size_bytes != len(data):
+        raise WireError(f"{len(data) - header.size_bytes} bytes follow the one batch that a producer may send")
+    if header.record_count != header.last_offset_delta + 1:
         raise WireError(
-            f"the header of a batch of {head.size_bytes} bytes states too many records: {head.record_count}"
+            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}"
         )
-    check_crc(data, 0, head)
-    return head
+    if not header.is_compressed and header.record_count * _RECORD_SIZE_MIN > header.size_bytes - BATCH_HEADER_SIZE:
+        raise WireError(
+            f"the header of a batch of {header.size_bytes} bytes states too many records: {header.record_count}"
+        )
+    check_crc(data, 0, header)
+    return header
 
 
 def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0) -> bytes:
     """The batch in ``data`` with this base offset and leader epoch. The CRC does not cover the two, so it stays
     valid."""
-    return b"".join((_BASE_OFFSET.pack(base_offset), data[8:_LENGTH_END], _LEADER_EPOCH.pack(leader_epoch), data[16:]))
+    return b"".join(
+        (
+            _BASE_OFFSET_STRUCT.pack(base_offset),
+            data[8:_LENGTH_FIELD_END],
+            _LEADER_EPOCH_STRUCT.pack(leader_epoch),
+            data[16:],
+        )
+    )
 
 
 def iter_batch_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
@@ -211,38 +220,40 @@ def iter_batch_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHea
 
     :raises WireError: when a batch is malformed.
     """
-    at = 0
-    while len(data) - at >= BATCH_HEADER_SIZE:
-        (length,) = struct.unpack_from(">i", data, at + 8)
-        if length + _LENGTH_END > len(data) - at:
+    position = 0
+    while len(data) - position >= BATCH_HEADER_SIZE:
+        (length,) = struct.unpack_from(">i", data, position + 8)
+        if length + _LENGTH_FIELD_END > len(data) - position:
             return
-        head = read_batch_header(data, at)
-        yield at, head
-        at += head.size_bytes
+        header = read_batch_header(data, position)
+        yield position, header
+        position += header.size_bytes
 
 
-def with_append_time(data: bytes | memoryview, head: BatchHeader, now_ms: int) -> tuple[bytes, BatchHeader]:
+def with_append_time(data: bytes | memoryview, header: BatchHeader, now_ms: int) -> tuple[bytes, BatchHeader]:
     """The batch in ``data`` as a topic with ``message.timestamp.type=LogAppendTime`` stores it, and its new header:
     ``now_ms`` becomes the timestamp of all its records."""
-    head = replace(head, attributes=head.attributes | _LOG_APPEND_TIME, max_timestamp_ms=now_ms)
-    return rebuild_batch(data, head, data[BATCH_HEADER_SIZE:]), head
+    header = replace(header, attributes=header.attributes | _LOG_APPEND_TIME_BIT, max_timestamp_ms=now_ms)
+    return rebuild_batch(data, header, data[BATCH_HEADER_SIZE:]), header
 
 
-def rebuild_batch(data: bytes | memoryview, head: BatchHeader, body: bytes | memoryview) -> bytes:
-    """The batch in ``data`` with the fields of ``head`` and with the records in ``body``, the bytes after the header.
-    Its length and CRC are computed again; its base offset and leader epoch stay."""
-    covered = b"".join(
+def rebuild_batch(data: bytes | memoryview, header: BatchHeader, records: bytes | memoryview) -> bytes:
+    """The batch in ``data`` with the fields of ``header``, and with ``records``, the encoded records, after the
+    header. Its length and CRC are computed again; its base offset and leader epoch stay."""
+    crc_covered_bytes = b"".join(
         (
-            _COVERED_HEADER.pack(
-                head.attributes, head.last_offset_delta, head.base_timestamp_ms, head.max_timestamp_ms,
-                head.producer_id, head.producer_epoch, head.base_sequence, head.record_count,
+            _CRC_COVERED_HEADER_STRUCT.pack(
+                header.attributes, header.last_offset_delta, header.base_timestamp_ms, header.max_timestamp_ms,
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
             ),
-            body,
+            records,
         )
     )  # fmt: skip
-    length = _LENGTH.pack(len(covered) + _CRC_END - _LENGTH_END)
-    crc = struct.pack(">I", crc32c(covered))
-    return b"".join((data[: _LENGTH_END - 4], length, data[_LENGTH_END : _CRC_END - 4], crc, covered))
+    length = _LENGTH_STRUCT.pack(len(crc_covered_bytes) + _CRC_FIELD_END - _LENGTH_FIELD_END)
+    crc = struct.pack(">I", crc32c(crc_covered_bytes))
+    return b"".join(
+        (data[: _LENGTH_FIELD_END - 4], length, data[_LENGTH_FIELD_END : _CRC_FIELD_END - 4], crc, crc_covered_bytes)
+    )
 
 
 def encode_batch(
@@ -262,23 +273,26 @@ def encode_batch(
     for count, record in enumerate(records, start=1):
         _write_record(body, count - 1, record)
     assert count, "a batch contains at least one record"
-    covered = _COVERED_HEADER.pack(
+    crc_covered_bytes = _CRC_COVERED_HEADER_STRUCT.pack(
         attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence,
         count,
     ) + body.getvalue()  # fmt: skip
-    length = len(covered) + _CRC_END - _LENGTH_END
-    return struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc32c(covered)) + covered
+    length = len(crc_covered_bytes) + _CRC_FIELD_END - _LENGTH_FIELD_END
+    return struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc32c(crc_covered_bytes)) + crc_covered_bytes
 
 
 def encode_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, timestamp_ms: int) -> bytes:
     """The control batch (marker) that ends a producer's transaction in one partition: with a commit or an abort."""
-    record = NewRecord(key=_MARKER_KEY.pack(0, _COMMIT if is_commit else _ABORT), value=_MARKER_VALUE.pack(0, 0))
+    record = NewRecord(
+        key=_MARKER_KEY.pack(0, _COMMIT_MARKER_TYPE if is_commit else _ABORT_MARKER_TYPE),
+        value=_MARKER_VALUE.pack(0, 0),
+    )
     return encode_batch(
         [record],
         timestamp_ms=timestamp_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        attributes=TRANSACTIONAL | _CONTROL,
+        attributes=TRANSACTIONAL_BIT | _CONTROL_BIT,
     )
 
 
@@ -289,12 +303,12 @@ def decode_records(data: bytes | memoryview) -> list[BatchRecord]:
     :raises WireError: when a batch is malformed, damaged, or compressed: only batches that Coterie wrote are read.
     """
     records: list[BatchRecord] = []
-    for at, head in iter_batch_headers(data):
-        check_crc(data, at, head)
-        if head.is_compressed:
+    for position, header in iter_batch_headers(data):
+        check_crc(data, position, header)
+        if header.is_compressed:
             raise WireError("a batch is compressed; only uncompressed batches are read here")
-        if not head.is_control:
-            records.extend(_read_records(data, at, head))
+        if not header.is_control:
+            records.extend(_read_records(data, position, header))
     return records
 
 
@@ -317,24 +331,26 @@ def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
     writer.raw(body.getvalue())
 
 
-def _read_records(data: bytes | memoryview, at: int, head: BatchHeader) -> Iterator[BatchRecord]:
-    """Decode the records of the uncompressed batch at position ``at``.
+def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) -> Iterator[BatchRecord]:
+    """Decode the records of the uncompressed batch at position ``position``.
 
     :raises WireError: when a record is malformed.
     """
-    reader = Reader(data, at + BATCH_HEADER_SIZE, at + head.size_bytes)
-    if head.record_count * _RECORD_SIZE_MIN > reader.remaining:
+    reader = Reader(data, position + BATCH_HEADER_SIZE, position + header.size_bytes)
+    if header.record_count * _RECORD_SIZE_MIN > reader.remaining:
         raise WireError(
-            f"the header of a batch of {head.size_bytes} bytes states too many records: {head.record_count}"
+            f"the header of a batch of {header.size_bytes} bytes states too many records: {header.record_count}"
         )
-    for _ in range(head.record_count):
+    for _ in range(header.record_count):
         size = reader.varint()
         end = reader.position + size
         reader.int8()
         timestamp_delta = reader.varlong()
         yield BatchRecord(
-            timestamp_ms=(head.max_timestamp_ms if head.has_append_time else head.base_timestamp_ms + timestamp_delta),
-            offset=head.base_offset + reader.varint(),
+            timestamp_ms=(
+                header.max_timestamp_ms if header.has_append_time else header.base_timestamp_ms + timestamp_delta
+            ),
+            offset=header.base_offset + reader.varint(),
             key=reader.varint_bytes(),
             value=reader.varint_bytes(),
             headers=_read_headers(reader),

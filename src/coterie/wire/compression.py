@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NO_COMPRESSION, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """The codecs' numbers in the lowest three bits of a batch's attributes."""
 
-_BLOCK_SIZE = 256 * 1024
+_DECOMPRESSED_BLOCK_SIZE = 256 * 1024
 """The number of decompressed bytes that are read at once."""
 
-_GZIP_MEMBER = b"\x1f\x8b\x08"
+_GZIP_MEMBER_START = b"\x1f\x8b\x08"
 """The first bytes of a gzip member (RFC 1952): its magic number, and the number of the method deflate."""
-_GZIP_BLOCK_SIZE = 16 * 1024
+_COMPRESSED_BLOCK_SIZE = 16 * 1024
 """The number of gzip's compressed bytes that are read at once."""
 
-_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
 """The first bytes of the snappy data of Java's clients. After them come two int32 versions, and then the blocks. Other
 clients write one block without any header."""
-_XERIAL_HEAD_SIZE = 16
-"""The size in bytes of `_XERIAL` and the two versions."""
+_XERIAL_HEADER_SIZE = 16
+"""The size in bytes of `_XERIAL_MAGIC` and the two versions."""
 
 
 def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
@@ -34,22 +34,22 @@ def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
     :raises WireError: when ``data`` is damaged, ``codec`` is unknown, or the result is longer than ``size_max`` bytes.
     """
     try:
-        if codec == NONE:
-            plain = bytes(data)
+        if codec == NO_COMPRESSION:
+            decompressed = bytes(data)
         elif codec == GZIP:
-            plain = _decompress_gzip(memoryview(data), size_max)
+            decompressed = _decompress_gzip(memoryview(data), size_max)
         elif codec == SNAPPY:
-            plain = _decompress_snappy(bytes(data), size_max)
+            decompressed = _decompress_snappy(bytes(data), size_max)
         elif codec in (LZ4, ZSTD):
-            plain = _decompress_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
+            decompressed = _decompress_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
         else:
             raise WireError(f"no codec has the number {codec}")
     except (zlib.error, OSError, ValueError) as error:
         # pyarrow's errors are OSError and ValueError.
         raise WireError(f"compressed records are damaged: {error}") from error
-    if len(plain) > size_max:
+    if len(decompressed) > size_max:
         raise WireError(f"the decompressed records have more than {size_max} bytes")
-    return plain
+    return decompressed
 
 
 def compress_gzip(data: bytes) -> bytes:
@@ -70,20 +70,20 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
     :raises zlib.error: when a member is damaged.
     :raises WireError: when ``data`` ends inside of a member.
     """
-    plain = bytearray()
+    decompressed = bytearray()
     position = 0
-    while not position or data[position : position + len(_GZIP_MEMBER)] == _GZIP_MEMBER:
+    while not position or data[position : position + len(_GZIP_MEMBER_START)] == _GZIP_MEMBER_START:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
             # In small blocks, because zlib copies the bytes after the end of a member: data may have many members.
-            block = data[position : position + _GZIP_BLOCK_SIZE]
+            block = data[position : position + _COMPRESSED_BLOCK_SIZE]
             if not block:
                 raise WireError("compressed records are damaged: they end inside of a gzip member")
-            plain += member.decompress(block, size_max + 1 - len(plain))
-            if len(plain) > size_max:
-                return bytes(plain)
+            decompressed += member.decompress(block, size_max + 1 - len(decompressed))
+            if len(decompressed) > size_max:
+                return bytes(decompressed)
             position += len(block) - len(member.unused_data)
-    return bytes(plain)
+    return bytes(decompressed)
 
 
 def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
@@ -94,11 +94,11 @@ def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> b
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec) as stream:
         # Read into a buffer of this function. pyarrow's own read allocates memory for the whole requested size before
         # it reads anything, and does not free that memory when it then fails.
-        block = memoryview(bytearray(min(size_max + 1, _BLOCK_SIZE)))
-        plain = bytearray()
-        while len(plain) <= size_max and (size := stream.readinto(block)):
-            plain += block[:size]
-        return bytes(plain)
+        block = memoryview(bytearray(min(size_max + 1, _DECOMPRESSED_BLOCK_SIZE)))
+        decompressed = bytearray()
+        while len(decompressed) <= size_max and (size := stream.readinto(block)):
+            decompressed += block[:size]
+        return bytes(decompressed)
 
 
 def _decompress_snappy(data: bytes, size_max: int) -> bytes:
@@ -109,23 +109,23 @@ def _decompress_snappy(data: bytes, size_max: int) -> bytes:
     import pyarrow
 
     blocks: list[bytes] = []
-    left = size_max
+    remaining_bytes = size_max
     for block in _snappy_blocks(data):
         # A block begins with its decompressed size: check it before decompressing.
         size = Reader(block).uvarint()
-        if size > left:
+        if size > remaining_bytes:
             raise WireError(f"the decompressed records have more than {size_max} bytes")
-        left -= size
+        remaining_bytes -= size
         blocks.append(pyarrow.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
     return b"".join(blocks)
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     """The compressed blocks in ``data``."""
-    if not data.startswith(_XERIAL):
+    if not data.startswith(_XERIAL_MAGIC):
         yield data
         return
-    reader = Reader(data, _XERIAL_HEAD_SIZE)
+    reader = Reader(data, _XERIAL_HEADER_SIZE)
     while reader.remaining:
         size = reader.int32()
         if not 0 <= size <= reader.remaining:

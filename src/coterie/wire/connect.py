@@ -121,8 +121,8 @@ class RoundToken:
     still run tasks."""
 
     @classmethod
-    def of(cls, token: object) -> Self:
-        """``token``, which must be a `RoundToken`."""
+    def checked(cls, token: object) -> Self:
+        """``token``; an assertion fails unless it is a `RoundToken`."""
         assert isinstance(token, cls)
         return token
 
@@ -138,7 +138,7 @@ class RoundResult:
     """What is left of the scheduled rebalance delay when the leader computes the assignment; 0 when none runs."""
 
     @classmethod
-    def of(cls, token: object) -> Self:
-        """``token``, which must be a `RoundResult`."""
+    def checked(cls, token: object) -> Self:
+        """``token``; an assertion fails unless it is a `RoundResult`."""
         assert isinstance(token, cls)
         return token

@@ -23,11 +23,11 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.primitives import Reader, Writer
 
-CONNECTOR = -1
+CONNECTOR_INSTANCE = -1
 """In an array of task numbers: the connector instance itself."""
 
 _INT32_MAX = 2**31 - 1
-NULL = -1
+NULL_COUNT = -1
 """The count of a null array."""
 _CONNECTOR_SIZE_MIN = 2 + 4
 """In bytes: an empty name and an empty array of tasks."""
@@ -62,16 +62,16 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
     config_offset = ConfigOffset(reader.int64())
     allocation = reader.nullable_bytes() if reader.remaining else None
     # Bytes that follow the fields of v1 or v2 have no defined meaning and are ignored.
-    end = reader if version >= ConnectProtocol.STATIC else Reader(b"")
+    static_fields_reader = reader if version >= ConnectProtocol.STATIC else Reader(b"")
     return version, WorkerMetadata(
         url=url,
         config_offset=config_offset,
         # A worker that has no jobs may send null or zero bytes.
         allocation=decode_assignment(allocation)[1] if allocation else None,
-        static_connectors=_read_claimed_connectors(end),
-        static_tasks=_read_claimed_tasks(end),
-        draining=end.boolean() if end.remaining else False,
-        opaque=end.nullable_bytes() if end.remaining else None,
+        static_connectors=_read_claimed_connectors(static_fields_reader),
+        static_tasks=_read_claimed_tasks(static_fields_reader),
+        draining=static_fields_reader.boolean() if static_fields_reader.remaining else False,
+        opaque=static_fields_reader.nullable_bytes() if static_fields_reader.remaining else None,
     )
 
 
@@ -102,7 +102,7 @@ def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
     reader = Reader(data)
     version = _read_version(reader)
     return version, WorkerAssignment(
-        error=_read_error(reader),
+        error=_read_assignment_error(reader),
         leader=MemberId(reader.string()),
         leader_url=WorkerUrl(reader.string()),
         config_offset=ConfigOffset(reader.int64()),
@@ -126,7 +126,7 @@ def _read_version(reader: Reader) -> int:
     return version
 
 
-def _read_error(reader: Reader) -> AssignmentError:
+def _read_assignment_error(reader: Reader) -> AssignmentError:
     """The error code of an assignment.
 
     :raises WireError: when it is unknown.
@@ -141,49 +141,51 @@ def _read_error(reader: Reader) -> AssignmentError:
 def _write_jobs(writer: Writer, jobs: Jobs) -> None:
     """Write ``jobs`` sorted by connector name, the connector instance before its tasks, so that equal assignments are
     encoded as equal bytes."""
-    numbers = [(connector, CONNECTOR) for connector in jobs.connectors]
-    _write_numbers(writer, numbers + [(task.connector, task.task) for task in jobs.tasks])
+    connector_instances = [(connector, CONNECTOR_INSTANCE) for connector in jobs.connectors]
+    _write_task_numbers(writer, connector_instances + [(task.connector, task.task) for task in jobs.tasks])
 
 
-def _write_numbers(writer: Writer, numbers: Iterable[tuple[ConnectorName, int]]) -> None:
+def _write_task_numbers(writer: Writer, connector_task_numbers: Iterable[tuple[ConnectorName, int]]) -> None:
     """Write pairs of connector and task number as one array for each connector."""
-    by_connector: Mapping[ConnectorName, list[int]] = {
-        connector: [number for _, number in group] for connector, group in groupby(sorted(numbers), key=itemgetter(0))
+    task_numbers_by_connector: Mapping[ConnectorName, list[int]] = {
+        connector: [number for _, number in group]
+        for connector, group in groupby(sorted(connector_task_numbers), key=itemgetter(0))
     }
-    writer.count(len(by_connector))
-    for connector, tasks in by_connector.items():
+    writer.count(len(task_numbers_by_connector))
+    for connector, task_numbers in task_numbers_by_connector.items():
         writer.string(connector)
-        writer.count(len(tasks))
-        for task in tasks:
-            writer.int32(task)
+        writer.count(len(task_numbers))
+        for task_number in task_numbers:
+            writer.int32(task_number)
 
 
 def _read_jobs(reader: Reader) -> Jobs:
     """Connector instances and tasks; none for a null array, and when no bytes are left."""
-    numbers = _read_numbers(reader, number_min=CONNECTOR) or ()
+    connector_task_numbers = _read_task_numbers(reader, task_number_min=CONNECTOR_INSTANCE) or ()
     return Jobs.of(
-        connector if number == CONNECTOR else ConnectorTaskId(connector, number) for connector, number in numbers
+        connector if number == CONNECTOR_INSTANCE else ConnectorTaskId(connector, number)
+        for connector, number in connector_task_numbers
     )
 
 
-def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorName, int]] | None:
-    """Pairs of connector and task number, one for each task; ``number_min`` is the smallest valid number. None for a
-    null array, and when no bytes are left.
+def _read_task_numbers(reader: Reader, *, task_number_min: int) -> list[tuple[ConnectorName, int]] | None:
+    """Pairs of connector and task number, one for each task; ``task_number_min`` is the smallest valid number. None for
+    a null array, and when no bytes are left.
 
     :raises WireError: when the array is malformed, or a number is too small.
     """
 
     def read_connector() -> list[tuple[ConnectorName, int]]:
         connector = ConnectorName(reader.string())
-        numbers = reader.nullable_array(reader.int32, element_size_min=4) or []
-        if numbers and min(numbers) < number_min:
-            raise WireError(f"connector {connector!r} has the invalid task number {min(numbers)}")
-        return [(connector, number) for number in numbers]
+        task_numbers = reader.nullable_array(reader.int32, element_size_min=4) or []
+        if task_numbers and min(task_numbers) < task_number_min:
+            raise WireError(f"connector {connector!r} has the invalid task number {min(task_numbers)}")
+        return [(connector, number) for number in task_numbers]
 
-    connectors = (
+    numbers_by_connector = (
         reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.remaining else None
     )
-    return None if connectors is None else [job for jobs in connectors for job in jobs]
+    return None if numbers_by_connector is None else [pair for pairs in numbers_by_connector for pair in pairs]
 
 
 # -- the jobs that a worker claims, in v3 -----------------------------------------------------------------------------
@@ -192,15 +194,15 @@ def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorNam
 def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:
     """Write the connectors and the tasks that the worker claims; a null array if the field is None."""
     if metadata.static_connectors is None:
-        writer.count(NULL)
+        writer.count(NULL_COUNT)
     else:
         writer.count(len(metadata.static_connectors))
         for connector in sorted(metadata.static_connectors):
             writer.string(connector)
     if metadata.static_tasks is None:
-        writer.count(NULL)
+        writer.count(NULL_COUNT)
     else:
-        _write_numbers(writer, [(task.connector, task.task) for task in metadata.static_tasks])
+        _write_task_numbers(writer, [(task.connector, task.task) for task in metadata.static_tasks])
 
 
 def _read_claimed_connectors(reader: Reader) -> frozenset[ConnectorName] | None:
@@ -211,5 +213,9 @@ def _read_claimed_connectors(reader: Reader) -> frozenset[ConnectorName] | None:
 
 def _read_claimed_tasks(reader: Reader) -> frozenset[ConnectorTaskId] | None:
     """The claimed tasks; None for a null array, and when no bytes are left."""
-    numbers = _read_numbers(reader, number_min=0)
-    return None if numbers is None else frozenset(ConnectorTaskId(connector, number) for connector, number in numbers)
+    connector_task_numbers = _read_task_numbers(reader, task_number_min=0)
+    return (
+        None
+        if connector_task_numbers is None
+        else frozenset(ConnectorTaskId(connector, number) for connector, number in connector_task_numbers)
+    )

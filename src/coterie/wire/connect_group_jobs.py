@@ -13,7 +13,7 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect_group_messages.structs import TasksOfConnector
 
-_SHOWN_LENGTH = 100
+_SHOWN_NAME_LENGTH_MAX = 100
 """The number of characters of a connector's name in an error message, which has to fit into a response."""
 
 
@@ -44,7 +44,7 @@ def jobs_of(arrays: JobArrays) -> Jobs:
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
-    return Jobs.of(_listed(arrays))
+    return Jobs.of(_all_listed_jobs(arrays))
 
 
 def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
@@ -52,7 +52,7 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
-    counts = Counter(job for arrays in structs for job in _listed(arrays))
+    counts = Counter(job for arrays in structs for job in _all_listed_jobs(arrays))
     return ListedJobs(jobs=Jobs.of(counts), repeated=Jobs.of(job for job, count in counts.items() if count > 1))
 
 
@@ -68,24 +68,25 @@ def arrays_of(jobs: Jobs) -> Mapping[str, Any]:
     }
 
 
-def _listed(arrays: JobArrays) -> list[Job]:
+def _all_listed_jobs(arrays: JobArrays) -> list[Job]:
     """Each job in ``arrays``, as often as it is listed.
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
-    found: list[Job] = [_connector(name) for name in arrays.connectors]
+    jobs: list[Job] = [_connector_name(name) for name in arrays.connectors]
     for tasks in arrays.tasks:
-        connector = _connector(tasks.connector_id)
-        lowest = min(tasks.task_ids, default=0)
-        if lowest < 0:
+        connector = _connector_name(tasks.connector_id)
+        lowest_number = min(tasks.task_ids, default=0)
+        if lowest_number < 0:
             raise InvalidFieldError(
-                f"connector {connector[:_SHOWN_LENGTH]!r} has the task number {lowest}; the lowest one is 0"
+                f"connector {connector[:_SHOWN_NAME_LENGTH_MAX]!r} has the task number {lowest_number}; the "
+                "lowest one is 0"
             )
-        found += [ConnectorTaskId(connector, number) for number in tasks.task_ids]
-    return found
+        jobs += [ConnectorTaskId(connector, number) for number in tasks.task_ids]
+    return jobs
 
 
-def _connector(name: str) -> ConnectorName:
+def _connector_name(name: str) -> ConnectorName:
     """``name`` as the name of a connector.
 
     :raises InvalidFieldError: when it is empty.

@@ -8,7 +8,7 @@ because no rebalance may fail due to this field.
 
 import json
 
-SIZE_MAX_BYTES = 4_096
+OPAQUE_SIZE_MAX_BYTES = 4_096
 """A longer field is ignored, because the leader decodes the field of every member in every rebalance."""
 
 
@@ -20,7 +20,7 @@ def encode_opaque(*, name: str) -> bytes:
 def decode_worker_name(opaque: bytes | None) -> str | None:
     """The worker's name in the opaque field. None when the field is missing, too long or malformed, or has no name, or
     the name is empty or not printable."""
-    if opaque is None or len(opaque) > SIZE_MAX_BYTES:
+    if opaque is None or len(opaque) > OPAQUE_SIZE_MAX_BYTES:
         return None
     try:
         decoded = json.loads(opaque)

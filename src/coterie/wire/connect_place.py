@@ -5,63 +5,114 @@ They stay on one host, between the two processes; they are not part of any proto
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import ConnectPlaceHandover, Handover, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-def encode_place(place: PlaceHandover) -> bytes:
-    """``place`` as JSON, for :func:`decode_place` in the next process."""
-    numbers: dict[str, list[int]] = {}
-    for task in sorted(place.jobs.tasks):
-        numbers.setdefault(task.connector, []).append(task.task)
-    return json.dumps(
-        {
-            "member_id": place.member_id,
-            "generation": place.generation,
-            "protocol": place.protocol,
-            "leader": place.leader,
-            "leader_url": place.leader_url,
-            "config_offset": place.config_offset,
-            "connectors": sorted(place.jobs.connectors),
-            "tasks": numbers,
-            "deferred_until_ms": place.deferred_until_ms,
-            "unheard": place.may_have_missed_vote,
-            "owes_round": place.must_ask_for_round,
-        }
-    ).encode()
+def encode_place_handover(place: Handover) -> bytes:
+    """``place`` as JSON, for :func:`decode_place_handover` in the next process."""
+    match place:
+        case PlaceHandover():
+            fields = _classic_fields(place)
+        case ConnectPlaceHandover():
+            fields = _connect_fields(place)
+    return json.dumps(fields).encode()
 
 
-def decode_place(data: bytes) -> PlaceHandover:
-    """The membership in ``data``, which :func:`encode_place` has encoded in the previous process.
+def decode_place_handover(data: bytes) -> Handover:
+    """The membership in ``data``, which :func:`encode_place_handover` has encoded in the previous process.
 
     :raises WireError: when ``data`` cannot be decoded.
     """
     try:
-        said: Any = json.loads(data)
-        deferred_until_ms = said["deferred_until_ms"]
-        return PlaceHandover(
-            member_id=MemberId(said["member_id"]),
-            generation=Generation(int(said["generation"])),
-            protocol=ConnectProtocol.from_setting(said["protocol"]).setting,
-            leader=MemberId(said["leader"]),
-            leader_url=WorkerUrl(said["leader_url"]),
-            config_offset=ConfigOffset(int(said["config_offset"])),
-            jobs=Jobs(
-                frozenset(map(ConnectorName, said["connectors"])),
-                frozenset(
-                    ConnectorTaskId(ConnectorName(connector), int(number))
-                    for connector, numbers in said["tasks"].items()
-                    for number in numbers
-                ),
-            ),
-            deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
-            may_have_missed_vote=bool(said["unheard"]),
-            must_ask_for_round=bool(said["owes_round"]),
-        )
+        fields: Any = json.loads(data)
+        return _connect_place(fields) if "member_epoch" in fields else _classic_place(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
+
+
+def _classic_fields(place: PlaceHandover) -> Mapping[str, object]:
+    return {
+        "member_id": place.member_id,
+        "generation": place.generation,
+        "protocol": place.protocol,
+        "leader": place.leader,
+        "leader_url": place.leader_url,
+        "config_offset": place.config_offset,
+        **_job_fields(place.jobs),
+        "deferred_until_ms": place.deferred_until_ms,
+        "unheard": place.may_have_missed_vote,
+        "owes_round": place.must_ask_for_round,
+    }
+
+
+def _classic_place(fields: Any) -> PlaceHandover:
+    deferred_until_ms = fields["deferred_until_ms"]
+    return PlaceHandover(
+        member_id=MemberId(fields["member_id"]),
+        generation=Generation(int(fields["generation"])),
+        protocol=ConnectProtocol.from_setting(fields["protocol"]).setting,
+        leader=MemberId(fields["leader"]),
+        leader_url=WorkerUrl(fields["leader_url"]),
+        config_offset=ConfigOffset(int(fields["config_offset"])),
+        jobs=_jobs(fields),
+        deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
+        may_have_missed_vote=bool(fields["unheard"]),
+        must_ask_for_round=bool(fields["owes_round"]),
+    )
+
+
+def _connect_fields(place: ConnectPlaceHandover) -> Mapping[str, object]:
+    return {
+        "member_id": place.member_id,
+        "member_epoch": place.member_epoch,
+        "request_number": place.request_number,
+        "session_timeout_ms": place.session_timeout_ms,
+        "leader": place.leader,
+        "leader_url": place.leader_url,
+        "leader_epoch": place.leader_epoch,
+        "assignment_epoch": place.assignment_epoch,
+        "config_offset": place.config_offset,
+        **_job_fields(place.jobs),
+        "job_epochs": [{"epoch": epoch, **_job_fields(jobs)} for epoch, jobs in sorted(place.job_epochs.items())],
+    }
+
+
+def _connect_place(fields: Any) -> ConnectPlaceHandover:
+    return ConnectPlaceHandover(
+        member_id=MemberId(fields["member_id"]),
+        member_epoch=MemberEpoch(int(fields["member_epoch"])),
+        request_number=int(fields["request_number"]),
+        session_timeout_ms=int(fields["session_timeout_ms"]),
+        leader=MemberId(fields["leader"]),
+        leader_url=WorkerUrl(fields["leader_url"]),
+        leader_epoch=LeaderEpoch(int(fields["leader_epoch"])),
+        assignment_epoch=GroupEpoch(int(fields["assignment_epoch"])),
+        config_offset=ConfigOffset(int(fields["config_offset"])),
+        jobs=_jobs(fields),
+        job_epochs={GroupEpoch(int(one["epoch"])): _jobs(one) for one in fields["job_epochs"]},
+    )
+
+
+def _job_fields(jobs: Jobs) -> Mapping[str, object]:
+    numbers: dict[str, list[int]] = {}
+    for task in sorted(jobs.tasks):
+        numbers.setdefault(task.connector, []).append(task.task)
+    return {"connectors": sorted(jobs.connectors), "tasks": numbers}
+
+
+def _jobs(fields: Any) -> Jobs:
+    return Jobs(
+        frozenset(map(ConnectorName, fields["connectors"])),
+        frozenset(
+            ConnectorTaskId(ConnectorName(connector), int(number))
+            for connector, numbers in fields["tasks"].items()
+            for number in numbers
+        ),
+    )

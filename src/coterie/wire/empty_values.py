@@ -6,7 +6,7 @@ from typing import Any, get_args, get_origin
 
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
-from coterie.wire.schemas import is_nullable, not_none, response_schema
+from coterie.wire.schemas import is_nullable, response_schema, without_none
 
 
 def response_with_empty_values(api_key: int, version: int, values: Values) -> Values:
@@ -29,13 +29,17 @@ def with_empty_values(schema: Any, values: Values) -> Values:
     return complete
 
 
-def _value_with_empty_values(type_: Any, value: Any) -> Any:
-    """``value`` of the type ``type_``, with empty values added if it is a struct or an array of structs."""
-    inner = not_none(type_)
-    if get_origin(inner) is tuple and value is not None:
-        element = get_args(inner)[0]
-        return [_value_with_empty_values(element, one) for one in value]
-    return with_empty_values(inner, value) if is_dataclass(inner) and isinstance(value, Mapping) else value
+def _value_with_empty_values(annotation: Any, value: Any) -> Any:
+    """``value`` of the type ``annotation``, with empty values added if it is a struct or an array of structs."""
+    type_without_none = without_none(annotation)
+    if get_origin(type_without_none) is tuple and value is not None:
+        element_type = get_args(type_without_none)[0]
+        return [_value_with_empty_values(element_type, item) for item in value]
+    return (
+        with_empty_values(type_without_none, value)
+        if is_dataclass(type_without_none) and isinstance(value, Mapping)
+        else value
+    )
 
 
 def _empty_value(field: Field[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Frames: a header and one Kafka message, as the broker reads requests and clients read responses.
 
-A frame here does not include its length; :func:`framed` adds it. Messages are kio's entities of one API version;
+A frame here does not include its length; :func:`with_length` adds it. Messages are kio's entities of one API version;
 `kio_entities` builds them from values that do not depend on a version.
 """
 
@@ -36,7 +36,7 @@ class RequestHeader:
     client_id: str | None = None
 
 
-def framed(frame: bytes) -> bytes:
+def with_length(frame: bytes) -> bytes:
     """``frame`` with its length before it, as it is sent on a connection."""
     return len(frame).to_bytes(LENGTH_SIZE, signed=True) + frame
 
@@ -44,13 +44,13 @@ def framed(frame: bytes) -> bytes:
 # -- the broker's side ------------------------------------------------------------------------------------------------
 
 
-def decode_header(frame: bytes) -> RequestHeader:
+def decode_request_header(frame: bytes) -> RequestHeader:
     """The request header's fields up to the client id, which all header versions share. ``frame`` has no length before
     it.
 
     :raises WireError: when the frame is too short, or the client id is not UTF-8.
     """
-    return _read_header(Reader(frame))
+    return _read_request_header(Reader(frame))
 
 
 def decode_request(frame: bytes, *, elements_max: int | None = None) -> tuple[RequestHeader, Any]:
@@ -61,23 +61,23 @@ def decode_request(frame: bytes, *, elements_max: int | None = None) -> tuple[Re
         elements and tagged fields. None: the maximum of the API, see :data:`REQUEST_ELEMENTS_MAX`.
     """
     reader = Reader(frame)
-    header = _read_header(reader)
+    header = _read_request_header(reader)
     if elements_max is None:
         elements_max = ELEMENTS_MAX if header.api_key in CONNECT_GROUP_APIS else REQUEST_ELEMENTS_MAX
     schema = request_schema(header.api_key, header.api_version)
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
-    return header, _decode(frame, reader.position, schema, elements_max)
+    return header, _decode_entity(frame, reader.position, schema, elements_max)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
-    """The frame of the response to the request of ``header``, without the length (:func:`framed` adds it). The API
+    """The frame of the response to the request of ``header``, without the length (:func:`with_length` adds it). The API
     version is that of kio's entity ``response``."""
     writer = Writer()
     writer.int32(header.correlation_id)
     if header_version(type(response)) == 1:
         writer.no_tagged_fields()
-    return writer.getvalue() + _encode(response)
+    return writer.getvalue() + _encode_entity(response)
 
 
 # -- the client's side ------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
     writer.nullable_string(client_id)
     if header_version(type(request)) == 2:
         writer.no_tagged_fields()
-    return header, writer.getvalue() + _encode(request)
+    return header, writer.getvalue() + _encode_entity(request)
 
 
 def decode_response(frame: bytes, header: RequestHeader) -> Any:
@@ -126,13 +126,13 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
         schema = response_schema(API_VERSIONS, 0)
     if header_version(schema) == 1:
         reader.skip_tagged_fields()
-    return _decode(frame, reader.position, schema, ELEMENTS_MAX)
+    return _decode_entity(frame, reader.position, schema, ELEMENTS_MAX)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _read_header(reader: Reader) -> RequestHeader:
+def _read_request_header(reader: Reader) -> RequestHeader:
     """The request header's fields up to the client id."""
     return RequestHeader(
         api_key=reader.int16(),
@@ -142,20 +142,21 @@ def _read_header(reader: Reader) -> RequestHeader:
     )
 
 
-def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:
-    """kio's entity of the message that begins at position ``at`` of the frame, after a check of its counts and lengths.
+def _decode_entity(frame: bytes, position: int, schema: Any, elements_max: int) -> Any:
+    """kio's entity of the message that begins at position ``position`` of the frame, after a check of its counts and
+    lengths.
 
     :raises WireError: when the message is malformed.
     """
-    checked = checked_message(frame, at, schema, elements_max=elements_max)
+    checked_frame = checked_message(frame, position, schema, elements_max=elements_max)
     try:
-        entity, _ = entity_reader(schema)(checked, at)
+        entity, _ = entity_reader(schema)(checked_frame, position)
     except (SerialError, ValueError, OverflowError) as error:
         raise WireError(f"a {schema.__name__} v{schema.__version__} is malformed: {error}") from error
     return entity
 
 
-def _encode(entity: Any) -> bytes:
+def _encode_entity(entity: Any) -> bytes:
     """The bytes of kio's entity, without a header."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)

@@ -1,7 +1,7 @@
 """Builds kio's entities, which have one class for each version, from field values without a version.
 
-A handler gives the fields of the newest version as plain mappings; :func:`build` drops the fields that the requested
-version does not have. Durations are int milliseconds in the mappings and `timedelta` in kio's entities.
+A handler gives the fields of the newest version as plain mappings; :func:`build_entity` drops the fields that the
+requested version does not have. Durations are int milliseconds in the mappings and `timedelta` in kio's entities.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, get_args, get_origin
 
-from coterie.wire.schemas import is_nullable, not_none, request_schema, response_schema
+from coterie.wire.schemas import is_nullable, request_schema, response_schema, without_none
 
 Values = Mapping[str, Any]
 """Values by kio's field name. The value of a struct is again such a mapping, that of an array is a sequence."""
@@ -23,7 +23,7 @@ def build_response(api_key: int, version: int, values: Values) -> Any:
     :raises UnknownApiError: when there is no such API or version.
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
-    return build(response_schema(api_key, version), values)
+    return build_entity(response_schema(api_key, version), values)
 
 
 def build_request(api_key: int, version: int, values: Values) -> Any:
@@ -32,44 +32,50 @@ def build_request(api_key: int, version: int, values: Values) -> Any:
     :raises UnknownApiError: when there is no such API or version.
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
-    return build(request_schema(api_key, version), values)
+    return build_entity(request_schema(api_key, version), values)
 
 
-def build(schema: Any, values: Values) -> Any:
+def build_entity(schema: Any, values: Values) -> Any:
     """An entity of the class ``schema``. Values that it does not have are dropped; fields that are not given get their
     defaults.
 
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """
-    return schema(**{name: convert(values[name]) for name, convert in _converters(schema) if name in values})
+    return schema(
+        **{name: convert(values[name]) for name, convert in _converters_by_field_name(schema) if name in values}
+    )
 
 
-def milliseconds(duration: timedelta) -> int:
+def to_milliseconds(duration: timedelta) -> int:
     """kio's duration as int milliseconds, rounded."""
     return round(duration / timedelta(milliseconds=1))
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @cache
-def _converters(schema: Any) -> tuple[tuple[str, Any], ...]:
+def _converters_by_field_name(schema: Any) -> tuple[tuple[str, Any], ...]:
     """For each field of ``schema``: its name, and the function that converts its value."""
-    return tuple((field.name, _converter(field.type, field.metadata.get("kafka_type"))) for field in fields(schema))
+    return tuple(
+        (field.name, _value_converter(field.type, field.metadata.get("kafka_type"))) for field in fields(schema)
+    )
 
 
-def _converter(type_: Any, kafka_type: str | None) -> Any:
+def _value_converter(annotation: Any, kafka_type: str | None) -> Any:
     """The function that converts a value to kio's type of a field."""
-    inner = not_none(type_)
-    if get_origin(inner) is tuple:
-        element = _converter(get_args(inner)[0], kafka_type)
-        return lambda values: None if values is None else tuple(element(value) for value in values)
-    if is_dataclass(inner):
-        return lambda values: None if values is None else build(inner, values)
+    type_without_none = without_none(annotation)
+    if get_origin(type_without_none) is tuple:
+        convert_element = _value_converter(get_args(type_without_none)[0], kafka_type)
+        return lambda values: None if values is None else tuple(convert_element(value) for value in values)
+    if is_dataclass(type_without_none):
+        return lambda values: None if values is None else build_entity(type_without_none, values)
     if kafka_type in ("timedelta_i32", "timedelta_i64"):
         return lambda value_ms: timedelta(milliseconds=value_ms)
     if kafka_type == "datetime_i64":
         # kio writes a null time as -1. In a field that may not be null, -1 is the time 1 ms before 1970.
-        may_be_none = is_nullable(type_)
-        return lambda value_ms: None if may_be_none and value_ms < 0 else _EPOCH + timedelta(milliseconds=value_ms)
+        is_field_nullable = is_nullable(annotation)
+        return lambda value_ms: (
+            None if is_field_nullable and value_ms < 0 else _UNIX_EPOCH + timedelta(milliseconds=value_ms)
+        )
     return lambda value: value

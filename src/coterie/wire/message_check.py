@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import STRING_SIZE_MAX, Writer
-from coterie.wire.schemas import is_nullable, not_none
+from coterie.wire.schemas import is_nullable, without_none
 
 ELEMENTS_MAX = 500_000
 """The maximum number of array elements and tagged fields in one message, nested ones included.
@@ -46,87 +46,90 @@ _FIXED_SIZES = {
 class _MessageBytes:
     """The bytes of a message that is walked, and how many more elements it may contain."""
 
-    __slots__ = ("data", "elements_left", "elements_max", "end", "rewritten")
+    __slots__ = ("data", "elements_left", "elements_max", "end", "replacements")
 
     def __init__(self, data: bytes, elements_max: int) -> None:
         self.data = data
         self.end = len(data)
         self.elements_max = elements_max
         self.elements_left = elements_max
-        self.rewritten: list[tuple[int, int, bytes]] = []
+        self.replacements: list[tuple[int, int, bytes]] = []
         """Replacements (start, end, bytes) in ascending order: tagged fields without those that kio's schema lacks."""
 
-    def without_unknown(self) -> bytes:
+    def without_unknown_tagged_fields(self) -> bytes:
         """The bytes with their replacements: without the tagged fields that kio's schema lacks."""
-        return self.replaced(0, self.end, self.rewritten) if self.rewritten else self.data
+        return self.with_replacements(0, self.end, self.replacements) if self.replacements else self.data
 
-    def replaced(self, start: int, end: int, replacements: list[tuple[int, int, bytes]]) -> bytes:
+    def with_replacements(self, start: int, end: int, replacements: list[tuple[int, int, bytes]]) -> bytes:
         """The bytes from ``start`` to ``end`` with those ``replacements`` that are between them."""
         parts: list[bytes] = []
-        at = start
-        for replaced_from, replaced_to, instead in replacements:
+        position = start
+        for replaced_from, replaced_to, replacement in replacements:
             if start <= replaced_from and replaced_to <= end:
-                parts += (self.data[at:replaced_from], instead)
-                at = replaced_to
-        return b"".join((*parts, self.data[at:end]))
+                parts += (self.data[position:replaced_from], replacement)
+                position = replaced_to
+        return b"".join((*parts, self.data[position:end]))
 
-    def skip(self, at: int, size: int) -> int:
-        """The position after the ``size`` bytes at ``at``.
+    def skip(self, position: int, size: int) -> int:
+        """The position after the ``size`` bytes at ``position``.
 
         :raises WireError: when fewer bytes are left.
         """
-        if size < 0 or size > self.end - at:
-            raise WireError(f"{size} bytes are expected at position {at}, but {self.end - at} are left")
-        return at + size
+        if size < 0 or size > self.end - position:
+            raise WireError(f"{size} bytes are expected at position {position}, but {self.end - position} are left")
+        return position + size
 
-    def count(self, at: int, count: int, size_min: int) -> int:
-        """``count``, the number of elements that begin at ``at``, each of at least ``size_min`` bytes, after a check.
+    def checked_count(self, position: int, count: int, size_min: int) -> int:
+        """``count``, the number of elements that begin at ``position``, each of at least ``size_min`` bytes,
+        after a check.
 
         :raises WireError: when the bytes left are too few, or the message has too many elements.
         """
-        if count < 0 or count * size_min > self.end - at:
-            raise WireError(f"{count} elements are announced before position {at}, but {self.end - at} bytes are left")
+        if count < 0 or count * size_min > self.end - position:
+            raise WireError(
+                f"{count} elements are announced before position {position}, but {self.end - position} bytes are left"
+            )
         self.elements_left -= count
         if self.elements_left < 0:
             raise TooManyElementsError(f"a message has more than {self.elements_max} elements")
         return count
 
-    def number(self, at: int, size: int) -> int:
-        """The signed number in the ``size`` bytes at ``at``."""
-        return int.from_bytes(self.data[at : self.skip(at, size)], signed=True)
+    def read_number(self, position: int, size: int) -> int:
+        """The signed number in the ``size`` bytes at ``position``."""
+        return int.from_bytes(self.data[position : self.skip(position, size)], signed=True)
 
-    def uvarint(self, at: int) -> tuple[int, int]:
-        """The unsigned varint of at most 5 bytes at ``at``, and the position after it."""
+    def read_uvarint(self, position: int) -> tuple[int, int]:
+        """The unsigned varint of at most 5 bytes at ``position``, and the position after it."""
         value = 0
         for shift in range(0, 35, 7):
-            if at >= self.end:
+            if position >= self.end:
                 break
-            byte = self.data[at]
-            at += 1
+            byte = self.data[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return value, at
-        raise WireError(f"the varint before position {at} is cut off or too long")
+                return value, position
+        raise WireError(f"the varint before position {position} is cut off or too long")
 
 
-_Walk: TypeAlias = Callable[[_MessageBytes, int], int]
+_WalkFunction: TypeAlias = Callable[[_MessageBytes, int], int]
 """Walks one value of a message from the given position, and returns the position after it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _TypeCheck:
+class _TypeWalk:
     """The walk of the values of one type."""
 
-    walk: _Walk
+    walk: _WalkFunction
     """Walks one value of the type."""
     size_min: int
     """The fewest bytes of one value."""
-    fixed: bool = False
+    is_fixed_size: bool = False
     """Whether every value has ``size_min`` bytes."""
 
 
-def checked_message(data: bytes, at: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
-    """Check the counts and lengths of the message of kio's ``entity_type`` that begins at position ``at``; return
+def checked_message(data: bytes, position: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
+    """Check the counts and lengths of the message of kio's ``entity_type`` that begins at position ``position``; return
     ``data`` without the tagged fields that kio's schema lacks. Bytes after the message stay and are ignored, as in
     Kafka: librdkafka sends some after its Metadata v12.
 
@@ -134,184 +137,194 @@ def checked_message(data: bytes, at: int, entity_type: Any, *, elements_max: int
         `TooManyElementsError` when it has more than ``elements_max`` array elements and tagged fields.
     """
     message = _MessageBytes(data, elements_max)
-    _entity(entity_type).walk(message, at)
-    return message.without_unknown()
+    _entity_walk(entity_type).walk(message, position)
+    return message.without_unknown_tagged_fields()
 
 
 # -- the walks, built once for each type -------------------------------------------------------------------------------
 
 
 @cache
-def _entity(entity_type: Any) -> _TypeCheck:
+def _entity_walk(entity_type: Any) -> _TypeWalk:
     """The walk of a message or struct."""
-    flexible: bool = entity_type.__flexible__
-    plain: list[_TypeCheck] = []
-    tagged: dict[int, _Walk] = {}
+    is_flexible: bool = entity_type.__flexible__
+    untagged: list[_TypeWalk] = []
+    walk_by_tag: dict[int, _WalkFunction] = {}
     for field in fields(entity_type):
         tag = field.metadata.get("tag")
         if tag is None:
-            plain.append(_field(field, flexible=flexible, nullable=is_nullable(field.type)))
+            untagged.append(_field_walk(field, is_flexible=is_flexible, may_be_null=is_nullable(field.type)))
         else:
             # A null tagged field is absent, so kio reads it without a null marker.
-            tagged[tag] = _field(field, flexible=flexible, nullable=False).walk
-    walks = tuple(_joined(plain))
-    size_min = sum(shape.size_min for shape in plain) + flexible
+            walk_by_tag[tag] = _field_walk(field, is_flexible=is_flexible, may_be_null=False).walk
+    walks = tuple(_join_fixed_size_walks(untagged))
+    size_min = sum(type_walk.size_min for type_walk in untagged) + is_flexible
 
-    def walk(message: _MessageBytes, at: int) -> int:
-        for step in walks:
-            at = step(message, at)
-        return _walk_tagged(message, at, tagged) if flexible else at
+    def walk(message: _MessageBytes, position: int) -> int:
+        for walk_field in walks:
+            position = walk_field(message, position)
+        return _walk_tagged_fields(message, position, walk_by_tag) if is_flexible else position
 
-    return _TypeCheck(walk, size_min)
+    return _TypeWalk(walk, size_min)
 
 
-def _joined(checks: list[_TypeCheck]) -> list[_Walk]:
+def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
     """The walks of consecutive fields; adjacent fields of fixed size become one walk."""
-    walks: list[_Walk] = []
-    size = 0
-    for shape in checks:
-        if shape.fixed:
-            size += shape.size_min
+    walks: list[_WalkFunction] = []
+    fixed_size = 0
+    for type_walk in type_walks:
+        if type_walk.is_fixed_size:
+            fixed_size += type_walk.size_min
             continue
-        if size:
-            walks.append(_fixed(size).walk)
-            size = 0
-        walks.append(shape.walk)
-    if size:
-        walks.append(_fixed(size).walk)
+        if fixed_size:
+            walks.append(_fixed_size_walk(fixed_size).walk)
+            fixed_size = 0
+        walks.append(type_walk.walk)
+    if fixed_size:
+        walks.append(_fixed_size_walk(fixed_size).walk)
     return walks
 
 
-def _field(field: Field[Any], *, flexible: bool, nullable: bool) -> _TypeCheck:
+def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
     """The walk of one field."""
-    inner: Any = not_none(field.type)
-    is_array = get_origin(inner) is tuple
+    value_type: Any = without_none(field.type)
+    is_array = get_origin(value_type) is tuple
     if is_array:
-        inner = not_none(get_args(inner)[0])
-    is_entity = is_dataclass(inner)
-    element = _entity(inner) if is_entity else _primitive(field.metadata["kafka_type"], flexible=flexible)
+        value_type = without_none(get_args(value_type)[0])
+    is_entity = is_dataclass(value_type)
+    element_walk = (
+        _entity_walk(value_type)
+        if is_entity
+        else _primitive_walk(field.metadata["kafka_type"], is_flexible=is_flexible)
+    )
     if is_array:
-        assert element.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
+        assert element_walk.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
         # kio accepts null even where the schema does not; the code that handles the message does not expect null there.
-        return _array(element, flexible=flexible, nullable=is_nullable(field.type))
-    return _nullable_entity(element) if nullable and is_entity else element
+        return _array_walk(element_walk, is_flexible=is_flexible, may_be_null=is_nullable(field.type))
+    return _nullable_entity_walk(element_walk) if may_be_null and is_entity else element_walk
 
 
-def _primitive(kafka_type: str, *, flexible: bool) -> _TypeCheck:
+def _primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
     """The walk of values of kio's type ``kafka_type``, none of which is a struct or array."""
     if kafka_type in _FIXED_SIZES:
-        return _fixed(_FIXED_SIZES[kafka_type])
+        return _fixed_size_walk(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
         raise NotImplementedError(f"kio's type {kafka_type} has no walk in coterie.wire.message_check")
     is_string = kafka_type == "string"
-    return _compact_bytes(is_string=is_string) if flexible else _sized_bytes(2 if is_string else 4)
+    return _compact_bytes_walk(is_string=is_string) if is_flexible else _sized_bytes_walk(2 if is_string else 4)
 
 
-def _fixed(size: int) -> _TypeCheck:
+def _fixed_size_walk(size: int) -> _TypeWalk:
     """The walk of values of ``size`` bytes each."""
-    return _TypeCheck(lambda message, at: message.skip(at, size), size, fixed=True)
+    return _TypeWalk(lambda message, position: message.skip(position, size), size, is_fixed_size=True)
 
 
-def _compact_bytes(*, is_string: bool) -> _TypeCheck:
+def _compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
     """The walk of strings or bytes of a flexible version: an unsigned varint of length + 1 (0 for null), and the
     bytes."""
 
-    def walk(message: _MessageBytes, at: int) -> int:
-        size, at = message.uvarint(at)
+    def walk(message: _MessageBytes, position: int) -> int:
+        size, position = message.read_uvarint(position)
         if is_string and size - 1 > STRING_SIZE_MAX:
             raise WireError(f"a string of {size - 1} bytes is longer than any version of Kafka's messages allows")
-        return message.skip(at, size - 1) if size else at
+        return message.skip(position, size - 1) if size else position
 
-    return _TypeCheck(walk, 1)
+    return _TypeWalk(walk, 1)
 
 
-def _sized_bytes(length_size: int) -> _TypeCheck:
+def _sized_bytes_walk(length_size: int) -> _TypeWalk:
     """The walk of strings or bytes of an older version: a signed length of ``length_size`` bytes (-1 for null), and the
     bytes."""
 
-    def walk(message: _MessageBytes, at: int) -> int:
-        size = message.number(at, length_size)
-        at += length_size
-        return message.skip(at, size) if size != -1 else at
+    def walk(message: _MessageBytes, position: int) -> int:
+        size = message.read_number(position, length_size)
+        position += length_size
+        return message.skip(position, size) if size != -1 else position
 
-    return _TypeCheck(walk, length_size)
+    return _TypeWalk(walk, length_size)
 
 
-def _array(element: _TypeCheck, *, flexible: bool, nullable: bool) -> _TypeCheck:
-    """The walk of arrays of ``element``."""
+def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
+    """The walk of arrays of ``element_walk``."""
 
-    def walk(message: _MessageBytes, at: int) -> int:
-        if flexible:
-            announced, at = message.uvarint(at)
-            count = announced - 1
+    def walk(message: _MessageBytes, position: int) -> int:
+        if is_flexible:
+            compact_count, position = message.read_uvarint(position)
+            count = compact_count - 1
         else:
-            count = message.number(at, 4)
-            at += 4
-        if count == -1 and nullable:
-            return at
-        count = message.count(at, count, element.size_min)
-        if element.fixed:
-            return message.skip(at, count * element.size_min)
+            count = message.read_number(position, 4)
+            position += 4
+        if count == -1 and may_be_null:
+            return position
+        count = message.checked_count(position, count, element_walk.size_min)
+        if element_walk.is_fixed_size:
+            return message.skip(position, count * element_walk.size_min)
         for _ in range(count):
-            at = element.walk(message, at)
-        return at
+            position = element_walk.walk(message, position)
+        return position
 
-    return _TypeCheck(walk, 1 if flexible else 4)
+    return _TypeWalk(walk, 1 if is_flexible else 4)
 
 
-def _nullable_entity(entity: _TypeCheck) -> _TypeCheck:
+def _nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
     """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893). Kafka reads every negative
     number as null, but kio reads a struct after each number but -1: the others are refused."""
 
-    def walk(message: _MessageBytes, at: int) -> int:
-        marker = message.number(at, 1)
+    def walk(message: _MessageBytes, position: int) -> int:
+        marker = message.read_number(position, 1)
         if marker < -1:
-            raise WireError(f"the null marker {marker} of a struct at position {at} is neither -1 nor 1")
-        return at + 1 if marker == -1 else entity.walk(message, at + 1)
+            raise WireError(f"the null marker {marker} of a struct at position {position} is neither -1 nor 1")
+        return position + 1 if marker == -1 else entity_walk.walk(message, position + 1)
 
-    return _TypeCheck(walk, 1)
+    return _TypeWalk(walk, 1)
 
 
-def _walk_tagged(message: _MessageBytes, at: int, tagged: dict[int, _Walk]) -> int:
-    """Walk the tagged fields at ``at``; ``tagged`` has the walks of those in kio's schema. The others are marked for
-    removal."""
-    start = at
-    replaced_before = len(message.rewritten)
-    count, at = message.uvarint(at)
-    known: list[tuple[int, int, int]] = []
+def _walk_tagged_fields(message: _MessageBytes, position: int, walk_by_tag: dict[int, _WalkFunction]) -> int:
+    """Walk the tagged fields at ``position``; ``walk_by_tag`` has the walks of those in kio's schema. The others are
+    marked for removal."""
+    start = position
+    replacement_count_before = len(message.replacements)
+    count, position = message.read_uvarint(position)
+    known_fields: list[tuple[int, int, int]] = []
     last_tag = -1
-    for _ in range(message.count(at, count, 2)):
-        tag, at = message.uvarint(at)
+    for _ in range(message.checked_count(position, count, 2)):
+        tag, position = message.read_uvarint(position)
         if tag <= last_tag:
-            raise WireError(f"the tagged field {tag} comes after the tagged field {last_tag}, before position {at}")
+            raise WireError(
+                f"the tagged field {tag} comes after the tagged field {last_tag}, before position {position}"
+            )
         last_tag = tag
-        size, at = message.uvarint(at)
-        end = message.skip(at, size)
-        if tag in tagged:
-            known.append((tag, at, end))
-            if tagged[tag](message, at) != end:
+        size, position = message.read_uvarint(position)
+        end = message.skip(position, size)
+        if tag in walk_by_tag:
+            known_fields.append((tag, position, end))
+            if walk_by_tag[tag](message, position) != end:
                 raise WireError(
-                    f"the tagged field {tag} at position {at} is not {size} bytes long, as its length states"
+                    f"the tagged field {tag} at position {position} is not {size} bytes long, as its length states"
                 )
-        at = end
-    if len(known) < count or len(message.rewritten) > replaced_before:
-        _rewrite_tagged(message, start, at, known, replaced_before)
-    return at
+        position = end
+    if len(known_fields) < count or len(message.replacements) > replacement_count_before:
+        _replace_tagged_fields(message, start, position, known_fields, replacement_count_before)
+    return position
 
 
-def _rewrite_tagged(
-    message: _MessageBytes, start: int, end: int, known: list[tuple[int, int, int]], replaced_before: int
+def _replace_tagged_fields(
+    message: _MessageBytes,
+    start: int,
+    end: int,
+    known_fields: list[tuple[int, int, int]],
+    replacement_count_before: int,
 ) -> None:
-    """Mark the tagged fields between the positions ``start`` and ``end`` for replacement by those in ``known`` (tag,
-    start and end of the value). The replacements from the number ``replaced_before`` on are inside these fields. They
-    become part of the one replacement, because the length before each field changes with them."""
-    nested = message.rewritten[replaced_before:]
-    del message.rewritten[replaced_before:]
+    """Mark the tagged fields between the positions ``start`` and ``end`` for replacement by those in ``known_fields``
+    (tag, start and end of the value). The replacements from the number ``replacement_count_before`` on are inside these
+    fields. They become part of the one replacement, because the length before each field changes with them."""
+    nested_replacements = message.replacements[replacement_count_before:]
+    del message.replacements[replacement_count_before:]
     writer = Writer()
-    writer.uvarint(len(known))
-    for tag, value_start, value_end in known:
-        value = message.replaced(value_start, value_end, nested)
+    writer.uvarint(len(known_fields))
+    for tag, value_start, value_end in known_fields:
+        value = message.with_replacements(value_start, value_end, nested_replacements)
         writer.uvarint(tag)
         writer.uvarint(len(value))
         writer.raw(value)
-    message.rewritten.append((start, end, writer.getvalue()))
+    message.replacements.append((start, end, writer.getvalue()))

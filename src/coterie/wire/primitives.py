@@ -22,7 +22,7 @@ STRING_SIZE_MAX = 2**15 - 1
 
 _PRESENT, _ABSENT = 1, -1
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 class Reader:
@@ -43,19 +43,19 @@ class Reader:
 
     def raw(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        return bytes(self._data[self._take(size) : self.position])
+        return bytes(self._data[self._advance(size) : self.position])
 
     def int8(self) -> int:
-        return int(_INT8.unpack_from(self._data, self._take(1))[0])
+        return int(_INT8.unpack_from(self._data, self._advance(1))[0])
 
     def int16(self) -> int:
-        return int(_INT16.unpack_from(self._data, self._take(2))[0])
+        return int(_INT16.unpack_from(self._data, self._advance(2))[0])
 
     def int32(self) -> int:
-        return int(_INT32.unpack_from(self._data, self._take(4))[0])
+        return int(_INT32.unpack_from(self._data, self._advance(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack_from(self._data, self._take(8))[0])
+        return int(_INT64.unpack_from(self._data, self._advance(8))[0])
 
     def boolean(self) -> bool:
         return self.int8() != 0
@@ -84,7 +84,7 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """A string with an int16 length; None for the length -1."""
-        return self._text(self.int16())
+        return self._read_sized_text(self.int16())
 
     def bytes_(self) -> bytes:
         """Bytes with an int32 length; null is an error."""
@@ -92,16 +92,17 @@ class Reader:
 
     def nullable_bytes(self) -> bytes | None:
         """Bytes with an int32 length; None for the length -1."""
-        return self._bytes(self.int32())
+        return self._read_sized_bytes(self.int32())
 
-    def array(self, element: Callable[[], T], *, element_size_min: int) -> list[T]:
+    def array(self, read_element: Callable[[], ValueT], *, element_size_min: int) -> list[ValueT]:
         """An array with an int32 count, read as in :meth:`nullable_array`; null is an error."""
-        return _not_null(self.nullable_array(element, element_size_min=element_size_min), "array")
+        return _not_null(self.nullable_array(read_element, element_size_min=element_size_min), "array")
 
-    def nullable_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T] | None:
-        """An array with an int32 count; None for the count -1. ``element`` reads one element. ``element_size_min``, at
-        least 1, is the fewest bytes of one element: a count that needs more bytes than are left is rejected."""
-        return self._array(self.int32(), element, element_size_min)
+    def nullable_array(self, read_element: Callable[[], ValueT], *, element_size_min: int) -> list[ValueT] | None:
+        """An array with an int32 count; None for the count -1. ``read_element`` reads one element.
+        ``element_size_min``, at least 1, is the fewest bytes of one element: a count that needs more bytes than are
+        left is rejected."""
+        return self._read_elements(self.int32(), read_element, element_size_min)
 
     def compact_string(self) -> str:
         """A string with a compact length; null is an error."""
@@ -109,7 +110,7 @@ class Reader:
 
     def compact_nullable_string(self) -> str | None:
         """A string with a compact length; None for null."""
-        return self._text(self.uvarint() - 1)
+        return self._read_sized_text(self.uvarint() - 1)
 
     def compact_bytes(self) -> bytes:
         """Bytes with a compact length; null is an error."""
@@ -117,29 +118,31 @@ class Reader:
 
     def compact_nullable_bytes(self) -> bytes | None:
         """Bytes with a compact length; None for null."""
-        return self._bytes(self.uvarint() - 1)
+        return self._read_sized_bytes(self.uvarint() - 1)
 
-    def compact_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T]:
+    def compact_array(self, read_element: Callable[[], ValueT], *, element_size_min: int) -> list[ValueT]:
         """An array with a compact count, read as in :meth:`nullable_array`; null is an error."""
-        return _not_null(self._array(self.uvarint() - 1, element, element_size_min), "array")
+        return _not_null(self._read_elements(self.uvarint() - 1, read_element, element_size_min), "array")
 
     def compact_int32_array(self) -> tuple[int, ...]:
         """An array of int32 with a compact count; null is an error. Faster than :meth:`compact_array`."""
         count = self.uvarint() - 1
         if count == -1:
             raise _null_error("array")
-        return struct.unpack_from(f">{self._count(count, 4)}i", self._data, self._take(4 * count))
+        return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance(4 * count))
 
     def is_present(self) -> bool:
         """Read the int8 before a nullable struct (KIP-893): 1 when the struct follows, -1 when it is null."""
-        mark = self.int8()
-        if mark not in (_PRESENT, _ABSENT):
-            raise WireError(f"the mark of a nullable struct before position {self.position} is {mark}; allowed: 1, -1")
-        return mark == _PRESENT
+        presence_mark = self.int8()
+        if presence_mark not in (_PRESENT, _ABSENT):
+            raise WireError(
+                f"the mark of a nullable struct before position {self.position} is {presence_mark}; allowed: 1, -1"
+            )
+        return presence_mark == _PRESENT
 
     def varint_bytes(self) -> bytes | None:
         """Bytes as in keys, values and headers of records: a zigzag length, and the bytes; None for the length -1."""
-        return self._bytes(self.varint())
+        return self._read_sized_bytes(self.varint())
 
     def skip_tagged_fields(self) -> None:
         """Read a number of tagged fields, and skip them."""
@@ -148,13 +151,13 @@ class Reader:
 
     def tagged_field_count(self) -> int:
         """The number of tagged fields that follow."""
-        return self._count(self.uvarint(), 2)
+        return self._check_count(self.uvarint(), 2)
 
     def tagged_field(self) -> tuple[int, "Reader"]:
         """The tag and the content of the next tagged field."""
         tag = self.uvarint()
         size = self.uvarint()
-        start = self._take(size)
+        start = self._advance(size)
         return tag, Reader(self._data, start, start + size)
 
     def expect_end(self) -> None:
@@ -167,7 +170,7 @@ class Reader:
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
-    def _take(self, size: int) -> int:
+    def _advance(self, size: int) -> int:
         """The position of the next ``size`` bytes, which count as read then."""
         start = self.position
         if size < 0 or size > self._end - start:
@@ -177,27 +180,27 @@ class Reader:
 
     def _varint(self, size_max: int) -> int:
         """An unsigned varint of at most ``size_max`` bytes."""
-        at = self.position
-        if at < self._end and (byte := self._data[at]) < 0x80:
-            self.position = at + 1  # nearly every varint has one byte
+        position = self.position
+        if position < self._end and (byte := self._data[position]) < 0x80:
+            self.position = position + 1  # nearly every varint has one byte
             return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
-            byte = self._data[self._take(1)]
+            byte = self._data[self._advance(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
         raise WireError(f"the varint before position {self.position} has more than {size_max} bytes")
 
-    def _bytes(self, size: int) -> bytes | None:
+    def _read_sized_bytes(self, size: int) -> bytes | None:
         """The next ``size`` bytes; None for the size -1."""
         if size == -1:
             return None
         return self.raw(size)
 
-    def _text(self, size: int) -> str | None:
+    def _read_sized_text(self, size: int) -> str | None:
         """The next ``size`` bytes as text; None for the size -1."""
-        raw = self._bytes(size)
+        raw = self._read_sized_bytes(size)
         if raw is None:
             return None
         try:
@@ -205,17 +208,19 @@ class Reader:
         except UnicodeDecodeError as error:
             raise WireError(f"the string before position {self.position} is not UTF-8: {error.reason}") from error
 
-    def _count(self, count: int, element_size_min: int) -> int:
+    def _check_count(self, count: int, element_size_min: int) -> int:
         """``count``, a number of elements, after a check that the bytes left can contain them."""
         if count < 0 or count * element_size_min > self.remaining:
             raise WireError(f"{count} elements are announced at {self.position}, but {self.remaining} bytes are left")
         return count
 
-    def _array(self, count: int, element: Callable[[], T], element_size_min: int) -> list[T] | None:
+    def _read_elements(
+        self, count: int, read_element: Callable[[], ValueT], element_size_min: int
+    ) -> list[ValueT] | None:
         """``count`` elements; None for the count -1."""
         if count == -1:
             return None
-        return [element() for _ in range(self._count(count, element_size_min))]
+        return [read_element() for _ in range(self._check_count(count, element_size_min))]
 
 
 class Writer:
@@ -347,7 +352,7 @@ class Writer:
         self.uvarint(0)
 
 
-def _not_null(value: T | None, type_name: str) -> T:
+def _not_null(value: ValueT | None, type_name: str) -> ValueT:
     """``value``, which was read and must not be null.
 
     :raises WireError: when it is None.

@@ -65,7 +65,9 @@ def request_schema(api_key: int, api_version: int) -> type[Any]:
 
     :raises UnknownApiError: when there is no such API or version.
     """
-    return _CONNECT_GROUP_REQUESTS.get((api_key, api_version)) or _found(load_request_schema, api_key, api_version)
+    return _CONNECT_GROUP_REQUESTS.get((api_key, api_version)) or _load_schema(
+        load_request_schema, api_key, api_version
+    )
 
 
 @cache
@@ -74,28 +76,34 @@ def response_schema(api_key: int, api_version: int) -> type[Any]:
 
     :raises UnknownApiError: when there is no such API or version.
     """
-    return _CONNECT_GROUP_RESPONSES.get((api_key, api_version)) or _found(load_response_schema, api_key, api_version)
+    return _CONNECT_GROUP_RESPONSES.get((api_key, api_version)) or _load_schema(
+        load_response_schema, api_key, api_version
+    )
 
 
-def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int) -> type[Any]:
-    """The class that ``load``, a function of kio's index, returns.
+def _load_schema(load_from_index: Callable[[int, int], type[Any]], api_key: int, api_version: int) -> type[Any]:
+    """The class that ``load_from_index``, a function of kio's index, returns.
 
     :raises UnknownApiError: when kio has no such API or version.
     """
     try:
-        return load(api_key, api_version)
+        return load_from_index(api_key, api_version)
     except KioIndexError as error:
         raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
 
 
-def is_nullable(type_: Any) -> bool:
-    """Whether a field with the type annotation ``type_`` may be null."""
-    return NoneType in get_args(type_)
+def is_nullable(annotation: Any) -> bool:
+    """Whether a field with the type annotation ``annotation`` may be null."""
+    return NoneType in get_args(annotation)
 
 
-def not_none(type_: Any) -> Any:
+def without_none(annotation: Any) -> Any:
     """The type ``X`` of the annotation ``X | None``; any other annotation unchanged."""
-    return next(arg for arg in get_args(type_) if arg is not NoneType) if is_nullable(type_) else type_
+    return (
+        next(argument for argument in get_args(annotation) if argument is not NoneType)
+        if is_nullable(annotation)
+        else annotation
+    )
 
 
 def header_version(schema: type[Any]) -> int:

@@ -45,21 +45,25 @@ class Credential:
     """RFC 5802's ServerKey, which makes the server's signature."""
 
     @classmethod
-    def of(cls, mechanism: str, password: str, *, salt: bytes, iterations: int) -> "Credential":
+    def from_password(cls, mechanism: str, password: str, *, salt: bytes, iterations: int) -> "Credential":
         """The credential of ``password`` for ``mechanism`` with this salt."""
-        salted = _salted(HASH_BY_MECHANISM[mechanism], password, salt, iterations)
+        salted_password = _salted_password(HASH_BY_MECHANISM[mechanism], password, salt, iterations)
         return cls(
             salt=salt,
             iterations=iterations,
-            stored_key=_hash(HASH_BY_MECHANISM[mechanism], _mac(HASH_BY_MECHANISM[mechanism], salted, b"Client Key")),
-            server_key=_mac(HASH_BY_MECHANISM[mechanism], salted, b"Server Key"),
+            stored_key=_digest(
+                HASH_BY_MECHANISM[mechanism], _mac(HASH_BY_MECHANISM[mechanism], salted_password, b"Client Key")
+            ),
+            server_key=_mac(HASH_BY_MECHANISM[mechanism], salted_password, b"Server Key"),
         )
 
     def matches_password(self, mechanism: str, password: str) -> bool:
         """Whether ``password`` is the password of this credential, which must be for ``mechanism``. Takes the same time
         in both cases."""
-        other = Credential.of(mechanism, password, salt=self.salt, iterations=self.iterations)
-        return hmac.compare_digest(other.stored_key, self.stored_key)
+        credential_of_password = Credential.from_password(
+            mechanism, password, salt=self.salt, iterations=self.iterations
+        )
+        return hmac.compare_digest(credential_of_password.stored_key, self.stored_key)
 
 
 class ScramServer:
@@ -69,10 +73,10 @@ class ScramServer:
         """``nonce`` must not have been used before. ``find_credential`` returns the credential of the user name that it
         gets; for an unknown user it must return a credential that no password matches, because a different response
         would reveal which users exist."""
-        self._hash = HASH_BY_MECHANISM[mechanism]
+        self._hash_name = HASH_BY_MECHANISM[mechanism]
         self._nonce = nonce
         self._find_credential = find_credential
-        self._gs2 = ""
+        self._gs2_header = ""
         self._auth_message_start = ""
         self._credential: Credential
         self.user = ""
@@ -84,21 +88,23 @@ class ScramServer:
 
         :raises WireError: when ``message`` is malformed, or requests a feature that the server does not support.
         """
-        binding, authorization, bare = _text(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
-        if binding not in ("n", "y"):
+        channel_binding, authorization_field, client_first_bare = (
+            _decode_text(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
+        )
+        if channel_binding not in ("n", "y"):
             raise WireError("a SCRAM message requests channel binding, which is not supported")
-        fields = _fields(bare, "n", "r")
-        self.user = _unescaped(fields["n"])
-        if authorization not in ("", f"a={fields['n']}"):
+        fields = _parse_fields(client_first_bare, "n", "r")
+        self.user = _unescape_user(fields["n"])
+        if authorization_field not in ("", f"a={fields['n']}"):
             raise WireError("a SCRAM message has an authorization id other than its user")
         if not self.user or not fields["r"]:
             raise WireError("a SCRAM message has no user or no nonce")
-        self._gs2 = f"{binding},{authorization},"
+        self._gs2_header = f"{channel_binding},{authorization_field},"
         self._nonce = fields["r"] + self._nonce
         self._credential = self._find_credential(self.user)
-        first = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
-        self._auth_message_start = f"{bare},{first}"
-        return first.encode()
+        server_first = f"r={self._nonce},s={_encode_base64(self._credential.salt)},i={self._credential.iterations}"
+        self._auth_message_start = f"{client_first_bare},{server_first}"
+        return server_first.encode()
 
     def final_message(self, message: bytes) -> bytes:
         """The server's final message, in response to the client's final message. When this method returns, the user is
@@ -107,19 +113,19 @@ class ScramServer:
         :raises AuthenticationFailedError: when the client's proof is wrong.
         :raises WireError: when the message is malformed or belongs to another exchange.
         """
-        text = _text(message)
-        fields = _fields(text, "c", "r", "p")
-        if _unbase64(fields["c"]).decode(errors="replace") != self._gs2 or fields["r"] != self._nonce:
+        text = _decode_text(message)
+        fields = _parse_fields(text, "c", "r", "p")
+        if _decode_base64(fields["c"]).decode(errors="replace") != self._gs2_header or fields["r"] != self._nonce:
             raise WireError("a SCRAM message belongs to another exchange")
-        proof = _unbase64(fields["p"])
+        proof = _decode_base64(fields["p"])
         auth_message = f"{self._auth_message_start},{text[: text.rindex(',p=')]}".encode()
-        signature = _mac(self._hash, self._credential.stored_key, auth_message)
+        signature = _mac(self._hash_name, self._credential.stored_key, auth_message)
         if len(proof) != len(signature):
             raise WireError("a SCRAM proof has the wrong length")
         client_key = _xor(proof, signature)
-        if not hmac.compare_digest(_hash(self._hash, client_key), self._credential.stored_key):
+        if not hmac.compare_digest(_digest(self._hash_name, client_key), self._credential.stored_key):
             raise AuthenticationFailedError("the client's proof is wrong")
-        return b"v=" + _base64(_mac(self._hash, self._credential.server_key, auth_message)).encode()
+        return b"v=" + _encode_base64(_mac(self._hash_name, self._credential.server_key, auth_message)).encode()
 
 
 class ScramClient:
@@ -128,11 +134,11 @@ class ScramClient:
 
     def __init__(self, mechanism: str, *, user: str, password: str, nonce: str) -> None:
         """``nonce`` must not have been used before."""
-        self._hash = HASH_BY_MECHANISM[mechanism]
+        self._hash_name = HASH_BY_MECHANISM[mechanism]
         self._password = password
         self._nonce = nonce
-        self._client_first_bare = f"n={_escaped(user)},r={nonce}"
-        self._signature = b""
+        self._client_first_bare = f"n={_escape_user(user)},r={nonce}"
+        self._expected_server_signature = b""
 
     def first_message(self) -> bytes:
         """The client's first message."""
@@ -144,18 +150,20 @@ class ScramClient:
         :raises WireError: when the server's message is malformed or belongs to another exchange, or its number of
             iterations is not allowed.
         """
-        text = _text(message)
-        fields = _fields(text, "r", "s", "i")
+        text = _decode_text(message)
+        fields = _parse_fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
             raise WireError("a SCRAM message belongs to another exchange")
-        iterations = _iterations(fields["i"])
-        salted = _salted(self._hash, self._password, _unbase64(fields["s"]), iterations)
-        client_key = _mac(self._hash, salted, b"Client Key")
-        without_proof = f"c={_base64(b'n,,')},r={fields['r']}"
+        iterations = _parse_iterations(fields["i"])
+        salted_password = _salted_password(self._hash_name, self._password, _decode_base64(fields["s"]), iterations)
+        client_key = _mac(self._hash_name, salted_password, b"Client Key")
+        without_proof = f"c={_encode_base64(b'n,,')},r={fields['r']}"
         auth_message = f"{self._client_first_bare},{text},{without_proof}".encode()
-        self._signature = _mac(self._hash, _mac(self._hash, salted, b"Server Key"), auth_message)
-        proof = _xor(client_key, _mac(self._hash, _hash(self._hash, client_key), auth_message))
-        return f"{without_proof},p={_base64(proof)}".encode()
+        self._expected_server_signature = _mac(
+            self._hash_name, _mac(self._hash_name, salted_password, b"Server Key"), auth_message
+        )
+        proof = _xor(client_key, _mac(self._hash_name, _digest(self._hash_name, client_key), auth_message))
+        return f"{without_proof},p={_encode_base64(proof)}".encode()
 
     def verify_server_final(self, message: bytes) -> None:
         """Check the signature in the server's final message: it proves that the server has the user's keys.
@@ -163,10 +171,10 @@ class ScramClient:
         :raises AuthenticationFailedError: when the server rejects the login, or its signature is wrong.
         :raises WireError: when the message is malformed.
         """
-        text = _text(message)
+        text = _decode_text(message)
         if text.startswith("e="):
             raise AuthenticationFailedError(f"the server rejects the login with the SCRAM error {text[2:]}")
-        if not hmac.compare_digest(_unbase64(_fields(text, "v")["v"]), self._signature):
+        if not hmac.compare_digest(_decode_base64(_parse_fields(text, "v")["v"]), self._expected_server_signature):
             raise AuthenticationFailedError(
                 "the server's signature is wrong: it cannot prove that it has the user's keys"
             )
@@ -175,24 +183,24 @@ class ScramClient:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _salted(hash_: str, password: str, salt: bytes, iterations: int) -> bytes:
+def _salted_password(hash_name: str, password: str, salt: bytes, iterations: int) -> bytes:
     """RFC 5802's SaltedPassword."""
-    return hashlib.pbkdf2_hmac(hash_, password.encode(), salt, iterations)
+    return hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
 
 
-def _hash(hash_: str, data: bytes) -> bytes:
-    return hashlib.new(hash_, data).digest()
+def _digest(hash_name: str, data: bytes) -> bytes:
+    return hashlib.new(hash_name, data).digest()
 
 
-def _mac(hash_: str, key: bytes, data: bytes) -> bytes:
-    return hmac.digest(key, data, hash_)
+def _mac(hash_name: str, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, hash_name)
 
 
-def _xor(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+def _xor(first: bytes, second: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(first, second, strict=True))
 
 
-def _text(message: bytes) -> str:
+def _decode_text(message: bytes) -> str:
     """``message`` as text.
 
     :raises WireError: when it is not UTF-8.
@@ -203,7 +211,7 @@ def _text(message: bytes) -> str:
         raise WireError("a SCRAM message is not UTF-8") from error
 
 
-def _fields(text: str, *names: str) -> dict[str, str]:
+def _parse_fields(text: str, *names: str) -> dict[str, str]:
     """The values, by name, of a message that begins with the fields ``names`` in this order. Extensions after them are
     ignored; a proof, ``p``, is the last field, after all extensions.
 
@@ -221,7 +229,7 @@ def _fields(text: str, *names: str) -> dict[str, str]:
     return {name: part[2:] for name, part in fields.items()}
 
 
-def _iterations(digits: str) -> int:
+def _parse_iterations(digits: str) -> int:
     """The number of iterations that the server's message states.
 
     :raises WireError: when it is not a number, or not between `ITERATIONS_MIN` and `ITERATIONS_MAX`.
@@ -235,12 +243,12 @@ def _iterations(digits: str) -> int:
     return int(digits)
 
 
-def _escaped(user: str) -> str:
+def _escape_user(user: str) -> str:
     """``user`` as SCRAM's messages contain it: without = and commas."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
-def _unescaped(user: str) -> str:
+def _unescape_user(user: str) -> str:
     """The user name from its form in a message.
 
     :raises WireError: when it contains an = that is not part of an escape.
@@ -250,11 +258,11 @@ def _unescaped(user: str) -> str:
     return user.replace("=2C", ",").replace("=3D", "=")
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _unbase64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     """The bytes that ``text`` encodes.
 
     :raises WireError: when it is not base64.

@@ -11,41 +11,41 @@ from typing import Any, Generic, TypeVar
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader, Writer
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaggedField(Generic[T]):
+class TaggedField(Generic[ValueT]):
     """One tagged field of a struct."""
 
     tag: int
-    write: Callable[[Writer, T], None]
-    read: Callable[[Reader], T]
-    default: T
+    write: Callable[[Writer, ValueT], None]
+    read: Callable[[Reader], ValueT]
+    default: ValueT
     """The value of a field that is not written."""
 
 
 class TaggedFieldsWriter:
     """Collects the tagged fields of one struct, and writes them."""
 
-    __slots__ = ("_contents",)
+    __slots__ = ("_encoded_fields",)
 
     def __init__(self) -> None:
-        self._contents: list[tuple[int, Writer]] = []
+        self._encoded_fields: list[tuple[int, Writer]] = []
 
-    def add(self, field: TaggedField[T], value: T) -> None:
+    def add(self, field: TaggedField[ValueT], value: ValueT) -> None:
         """Add ``field`` unless ``value`` is its default. The fields must be added in the order of their tags."""
         if value == field.default:
             return
-        assert not self._contents or self._contents[-1][0] < field.tag, "the tags must rise"
+        assert not self._encoded_fields or self._encoded_fields[-1][0] < field.tag, "the tags must rise"
         content = Writer()
         field.write(content, value)
-        self._contents.append((field.tag, content))
+        self._encoded_fields.append((field.tag, content))
 
     def write_to(self, writer: Writer) -> None:
         """Write the number of the fields and the fields."""
-        writer.uvarint(len(self._contents))
-        for tag, content in self._contents:
+        writer.uvarint(len(self._encoded_fields))
+        for tag, content in self._encoded_fields:
             writer.uvarint(tag)
             writer.uvarint(len(content))
             writer.raw(content.getvalue())
@@ -54,29 +54,29 @@ class TaggedFieldsWriter:
 class TaggedFieldsReader:
     """The tagged fields of one struct."""
 
-    __slots__ = ("_contents",)
+    __slots__ = ("_content_by_tag",)
 
-    def __init__(self, reader: Reader, *, last_known: TaggedField[Any]) -> None:
-        """Read all tagged fields from ``reader``. Fields with greater tags than ``last_known`` are skipped.
+    def __init__(self, reader: Reader, *, last_known_field: TaggedField[Any]) -> None:
+        """Read all tagged fields from ``reader``. Fields with greater tags than ``last_known_field`` are skipped.
 
         :raises WireError: when the fields are malformed, or their tags do not rise.
         """
-        self._contents: dict[int, Reader] = {}
+        self._content_by_tag: dict[int, Reader] = {}
         last_tag = -1
         for _ in range(reader.tagged_field_count()):
             tag, content = reader.tagged_field()
             if tag <= last_tag:
                 raise WireError(f"the tagged field {tag} follows the tagged field {last_tag}; the tags must rise")
             last_tag = tag
-            if tag <= last_known.tag:
-                self._contents[tag] = content
+            if tag <= last_known_field.tag:
+                self._content_by_tag[tag] = content
 
-    def value(self, field: TaggedField[T]) -> T:
+    def value(self, field: TaggedField[ValueT]) -> ValueT:
         """The value of ``field``; its default when the field was not written.
 
         :raises WireError: when the content of the field is malformed.
         """
-        content = self._contents.get(field.tag)
+        content = self._content_by_tag.get(field.tag)
         if content is None:
             return field.default
         value = field.read(content)

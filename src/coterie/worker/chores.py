@@ -8,6 +8,7 @@ import logging
 import secrets
 import time
 import traceback
+from collections.abc import Mapping
 
 from coterie.engine.log import Log
 from coterie.herder.messages import (
@@ -17,6 +18,7 @@ from coterie.herder.messages import (
     Chore,
     ChoreResult,
     CloseRuntime,
+    ComputeTarget,
     ConfigAppended,
     ConfigAppendFailed,
     ConfigEndFound,
@@ -35,6 +37,7 @@ from coterie.herder.messages import (
     StartTask,
     StatusesAppended,
     StopTask,
+    TargetComputed,
     TaskConfigsPublished,
     TaskStarted,
     TaskStartFailed,
@@ -45,6 +48,7 @@ from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import Leave
+from coterie.nouns.target_assignments import Assign
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +64,9 @@ class Chores:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
+        assignors: Mapping[str, Assign],
     ) -> None:
+        self._assignors = assignors
         self._config_log = config_log
         self._status_log = status_log
         self._membership = membership
@@ -83,6 +89,8 @@ class Chores:
                 return SessionKeyMade(key=secrets.token_bytes(size_bytes), wall_ms=time.time_ns() // 1_000_000)
             case FindConfigEnd():
                 return await self._find_config_end(chore)
+            case ComputeTarget():
+                return await self._compute_target(chore)
             case AppendConfig():
                 return await self._append_config(chore)
             case AppendStatuses():
@@ -199,6 +207,22 @@ class Chores:
         except WorldError as error:
             logger.warning("The end offset of the config topic cannot be read: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
+
+    async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
+        """Let the assignor compute a target assignment. ``target`` of the result is None when this worker does not have
+        the assignor, or the assignor raises an exception, whichever it is."""
+        name = chore.snapshot.assignor
+        assign = self._assignors.get(name)
+        if assign is None:
+            offered = ", ".join(sorted(self._assignors)) or "none"
+            error = f"this worker does not have the assignor {name}; its assignors: {offered}"
+            return TargetComputed(token=chore.token, target=None, error=error)
+        try:
+            return TargetComputed(token=chore.token, target=await assign(chore.snapshot))
+        except Exception as error:
+            logger.error("The assignor %s has failed", name, exc_info=error)
+            text = "".join(traceback.format_exception_only(error)).strip()
+            return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 
     async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
         """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same."""

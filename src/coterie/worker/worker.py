@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, auto
+from types import MappingProxyType
 
 from coterie.engine.log import Log, TopicRecord
 from coterie.engine.trace import Trace
@@ -43,13 +44,18 @@ from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.membership import (
+    Handover,
+    InstallTarget,
     LeaseRenewed,
     LeaveAndRejoin,
-    PlaceHandover,
     Rejoin,
+    RequestDescription,
     SendAssignments,
+    SetConfiguredJobs,
     SetWorkerState,
+    SuspendMembership,
 )
+from coterie.nouns.target_assignments import Assign
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
@@ -92,14 +98,17 @@ class Worker:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
-        handover: PlaceHandover | None = None,
+        handover: Handover | None = None,
         check_settings: Callable[[], object] = lambda: None,
+        assignors: Mapping[str, Assign] = MappingProxyType({}),
     ) -> None:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
 
         ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
         could not start with the file. It may block.
+
+        ``assignors`` are those that this worker offers to a connect group, by name.
         """
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
@@ -124,6 +133,7 @@ class Worker:
             membership=membership,
             runtime=runtime,
             leader_client=leader_client,
+            assignors=assignors,
         )
         self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(
             INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
@@ -379,7 +389,16 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
-            case SetWorkerState() | Rejoin() | SendAssignments() | LeaveAndRejoin():
+            case (
+                SetWorkerState()
+                | Rejoin()
+                | SendAssignments()
+                | SetConfiguredJobs()
+                | InstallTarget()
+                | RequestDescription()
+                | SuspendMembership()
+                | LeaveAndRejoin()
+            ):
                 self._membership.order(effect)
             case Exit():
                 self._end(effect)

@@ -16,6 +16,7 @@ from tests.kafka.faults.row import KEYS, codes
 from tests.kafka.faults.topics import create
 
 GROUPS_TOPIC = "__consumer_offsets"
+CONNECT_GROUPS_TOPIC = "__worker_offsets"
 
 
 def ask(client: RawClient, api: str, version: int, values: dict[str, Any]) -> Any:
@@ -51,6 +52,7 @@ def metadata(client: RawClient, *topics: tuple[str | None, UUID | None], creatin
         ("IncrementalAlterConfigs", 1, alter(TOPIC, GROUPS_TOPIC, ("cleanup.policy", SET, "delete")),
          ErrorCode.invalid_config),
         ("CreateTopics", 7, create({"name": "__transaction_state"}), ErrorCode.invalid_topic_exception),
+        ("DeleteTopics", 6, delete((CONNECT_GROUPS_TOPIC, None)), ErrorCode.invalid_topic_exception),
     ],
 )  # fmt: skip
 def test_requests_that_would_change_an_internal_topic_are_refused(
@@ -58,7 +60,7 @@ def test_requests_that_would_change_an_internal_topic_are_refused(
 ) -> None:
     client = connect()
     assert codes(ask(client, api, version, values)) == (error,)
-    assert metadata(client, (GROUPS_TOPIC, None))[0].is_internal
+    assert all(topic.is_internal for topic in metadata(client, (GROUPS_TOPIC, None), (CONNECT_GROUPS_TOPIC, None)))
 
 
 def test_a_topic_is_found_by_its_id_whatever_name_the_request_has(connect: Connect) -> None:
@@ -143,8 +145,8 @@ def test_configs_survive_a_restart(broker: ThreadedBroker, connect: Connect) -> 
 
 @pytest.fixture
 def limited_broker(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
-    """A broker with a low maximum of partitions; the groups' topic has one of them."""
-    threaded = ThreadedBroker(replace(settings, topic_partitions_max=4, partitions_max=7))
+    """A broker with a low maximum of partitions; the two topics of groups have one each."""
+    threaded = ThreadedBroker(replace(settings, topic_partitions_max=4, partitions_max=8))
     threaded.start()
     yield threaded
     threaded.stop()
@@ -180,7 +182,7 @@ def test_pipelined_requests_cannot_exceed_the_limit_on_partitions(limited_broker
         none, refused = (ErrorCode.none,), (ErrorCode.policy_violation,)
         assert [codes(answer) for answer in answers] == [none, none, refused, refused, none, refused, refused]
         counted = client.ask(KEYS["Metadata"], 4, topics=None, allow_auto_topic_creation=False)
-        assert sum(len(topic.partitions) for topic in counted.topics) == 7
+        assert sum(len(topic.partitions) for topic in counted.topics) == 8
 
 
 def own_configs(client: RawClient, type_: int, name: str) -> dict[str, str]:
@@ -261,7 +263,7 @@ def test_a_described_log_directory_contains_the_sizes_of_its_partitions(
     (topic,) = folder.topics
     assert [(one.partition_index, one.partition_size) for one in topic.partitions] == [(0, 0), (1, len(BATCH))]
     (folder,) = ask(client, "DescribeLogDirs", 4, {"topics": None}).results
-    assert {topic.name for topic in folder.topics} == {"t", GROUPS_TOPIC}
+    assert {topic.name for topic in folder.topics} == {"t", GROUPS_TOPIC, CONNECT_GROUPS_TOPIC}
 
 
 def fetch_by_id(topic_id: UUID, max_wait: int = 0) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class CounterMachine:
     def __init__(self, reset_ms: int = 60_000) -> None:
         self._reset_ms = reset_ms
 
+    @property
+    def loading_error(self) -> ErrorCode | None:
+        return None
+
     def new_group(self, group_id: GroupId, /) -> Counter:
         return Counter()
 
@@ -77,6 +81,9 @@ class CounterMachine:
         return request.amount > 0
 
     def has_state(self, counter: Counter, /) -> bool:
+        return counter.total != 0
+
+    def owns_id(self, counter: Counter, /) -> bool:
         return counter.total != 0
 
     def summary(self, event: Add | Loaded | TimerFired[str], /) -> object:

@@ -140,7 +140,7 @@ def test_a_group_keeps_few_bytes_of_requests_from_unknown_members(connect: Conne
         assert stranger.sync(("w" * 10_000, b"w" * 1_000_000)).error_code is ErrorCode.unknown_member_id
         assert stranger.beat() is ErrorCode.unknown_member_id
     (host,) = broker.broker.context.groups._hosts.values()
-    story = host._trace.recent_text(last=1_000)
+    story = host._trace.recent_text(entries_count=1_000)
     assert story.count("SyncGroup") == story.count("Heartbeat") == 5
     assert len(story) < 5_000
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
+from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.maintenance.check import check
 from coterie.broker.maintenance.loop import run_maintenance
@@ -26,6 +27,7 @@ async def write(folder: Path) -> None:
     path = folder / "log"
     async with open_log(path, folder / "lock") as log, asyncio.TaskGroup() as tasks:
         await GroupLog.open(log, CLASSIC_TOPIC)
+        await GroupLog.open(log, CONNECT_TOPIC)
         compacted = await log.create_topic("c", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         plain = await log.create_topic("p", 2, {})
         gone = await log.create_topic("g", 1, {})
@@ -187,12 +189,13 @@ def test_each_kind_of_damage_has_its_finding(
     assert [line for line in found if finding in line], found
 
 
-async def test_an_undecodable_record_of_a_group_is_found(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("topic", "kind"), [(CLASSIC_TOPIC.name, 2), (CONNECT_TOPIC.name, 3)])
+async def test_an_undecodable_record_of_a_group_is_found(path: Path, tmp_path: Path, topic: str, kind: int) -> None:
     async with open_log(path, tmp_path / "lock") as log:
-        data = encode_batch([NewRecord(key=b"\x00\x02\x7f", value=b"")], timestamp_ms=5)
-        await log.append(log.topics[CLASSIC_TOPIC.name].partitions[0], [(data, read_batch_header(data))])
+        data = encode_batch([NewRecord(key=bytes((0, kind, 0x7F)), value=b"")], timestamp_ms=5)
+        await log.append(log.topics[topic].partitions[0], [(data, read_batch_header(data))])
     (finding,) = findings(path)
-    assert finding.startswith(f"{CLASSIC_TOPIC.name}-0: the batch at offset 0 is corrupt: ")
+    assert finding.startswith(f"{topic}-0: the batch at offset 0 is corrupt: ")
 
 
 def test_corrupt_pages_are_found(path: Path) -> None:

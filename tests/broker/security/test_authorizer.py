@@ -18,7 +18,7 @@ from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import decode_response, encode_request, framed
+from coterie.wire.frames import decode_response, encode_request, with_length
 from coterie.wire.schemas import request_schema
 from tests.broker.conftest import ThreadedBroker, raw_client, wait_until
 from tests.broker.secured import USER, logged_in, secured_broker
@@ -177,7 +177,10 @@ def errors_in(entity: Any) -> set[ErrorCode]:
     if isinstance(entity, tuple):
         return {error for one in entity for error in errors_in(one)}
     if is_dataclass(entity):
-        return {error for field in fields(entity) for error in errors_in(getattr(entity, field.name))}
+        values = {field.name: getattr(entity, field.name) for field in fields(entity)}
+        # The error codes of connect groups are numbers: Kafka does not have all of them.
+        own = {ErrorCode(values["error_code"])} if type(values.get("error_code")) is int else set()
+        return own | {error for value in values.values() for error in errors_in(value)}
     return set()
 
 
@@ -202,7 +205,7 @@ def test_a_user_without_rights_is_refused_by_every_api_in_every_version(
             continue
         header, frame = encode_request(entity, correlation_id=1, client_id="t")
         with raw_client(closed_broker.port) as client:
-            client.socket.sendall(framed(frame))
+            client.socket.sendall(with_length(frame))
             errors = errors_in(decode_response(client.receive_frame(), header))
         if APIS[api_key].authorization is NO_AUTHORIZATION:
             assert not errors & DENIALS

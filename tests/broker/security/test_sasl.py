@@ -16,7 +16,7 @@ from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import framed
+from coterie.wire.frames import with_length
 from coterie.wire.scram import ScramClient
 from tests.broker.conftest import RawClient, ThreadedBroker, raw_client
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -149,19 +149,19 @@ def test_a_malformed_scram_token_is_refused(client: RawClient, token: bytes) -> 
 def test_after_handshake_version_0_tokens_are_sent_without_request_headers(client: RawClient, mechanism: str) -> None:
     assert choose(client, mechanism, version=0).error_code is ErrorCode.none
     if mechanism == "PLAIN":
-        client.socket.sendall(framed(f"\0{USER}\0{PASSWORD}".encode()))
+        client.socket.sendall(with_length(f"\0{USER}\0{PASSWORD}".encode()))
         assert client.receive_frame() == b""
     else:
         scram = ScramClient(mechanism, user=USER, password=PASSWORD, nonce="fresh")
-        client.socket.sendall(framed(scram.first_message()))
-        client.socket.sendall(framed(scram.final_message(client.receive_frame())))
+        client.socket.sendall(with_length(scram.first_message()))
+        client.socket.sendall(with_length(scram.final_message(client.receive_frame())))
         scram.verify_server_final(client.receive_frame())
     assert is_served(client)
 
 
 def test_a_wrong_token_without_a_request_header_closes_the_connection(client: RawClient) -> None:
     choose(client, "PLAIN", version=0)
-    client.socket.sendall(framed(b"\0alice\0wrong"))
+    client.socket.sendall(with_length(b"\0alice\0wrong"))
     assert client.is_closed()
 
 
@@ -265,7 +265,7 @@ def test_failed_authentication_is_logged_once_a_minute_for_each_address(
                     log_in(client, mechanism, user=user)
                 else:
                     choose(client, mechanism, 0)
-                    client.socket.sendall(framed(f"\0{user}\0x".encode()))
+                    client.socket.sendall(with_length(f"\0{user}\0x".encode()))
                 assert client.is_closed()
     (record,) = caplog.records
     assert record.message.endswith(f"closed: authentication failed for 'mal\\nlory{'x' * 56}' with {mechanism}")

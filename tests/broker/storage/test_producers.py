@@ -10,7 +10,7 @@ from coterie.broker.storage.producers import ProducerState, check_batch, find_du
 from coterie.broker.storage.transaction_store import read_producers
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import BatchHeader, NewRecord, check_produced, encode_batch
+from coterie.wire.batches import BatchHeader, NewRecord, check_produced_batch, encode_batch
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.full_disk import fill_disk, lift_limit
 from tests.broker.transactions.transactional import Clock, running_transactions
@@ -27,7 +27,7 @@ def head(sequence: int, *, records: int = 1, epoch: int = 0) -> BatchHeader:
         producer_epoch=epoch,
         base_sequence=sequence,
     )
-    return check_produced(batch)
+    return check_produced_batch(batch)
 
 
 def test_sequence_numbers_wrap_around() -> None:

@@ -18,9 +18,9 @@ from coterie.groups.transaction_messages import (
     TransactionLimits,
 )
 from coterie.wire.batches import (
-    TRANSACTIONAL,
+    TRANSACTIONAL_BIT,
     NewRecord,
-    check_produced,
+    check_produced_batch,
     decode_records,
     encode_batch,
     iter_batch_headers,
@@ -92,14 +92,14 @@ class BrokerUnderTest:
             producer_id=producer.producer_id if producer else -1,
             producer_epoch=producer.epoch if producer else -1,
             base_sequence=sequence,
-            attributes=TRANSACTIONAL if transactional_id is not None else 0,
+            attributes=TRANSACTIONAL_BIT if transactional_id is not None else 0,
         )
         return await self.transactions.append(
             NewBatch(
                 topic_partition=TopicPartition(TOPIC, number),
                 partition_row_id=self.partition(number).row_id,
                 data=data,
-                head=check_produced(data),
+                head=check_produced_batch(data),
                 transactional_id=transactional_id,
                 transaction_support=transaction_support,
                 needs_keys=False,

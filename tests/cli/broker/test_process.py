@@ -31,7 +31,7 @@ def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> B
         "connections_max": 3,
         "in_flight_max": 4,
     }
-    return process.settings(listen, data, **{**options, **more})
+    return process.broker_settings(listen, data, **{**options, **more})
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,18 @@ def test_the_broker_advertises_a_host_that_clients_can_reach(
     assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)
 
 
+def test_broker_configs_of_connect_groups_are_given_by_name(tmp_path: Path) -> None:
+    configs = ("group.connect.session.timeout.ms = 8000", "group.coordinator.rebalance.protocols=classic")
+    settings = settings_of(tmp_path, configs=configs)
+    assert settings.connect_groups.session_timeout_ms == 8_000
+    assert not settings.serves_connect_groups
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ({"configs": ["group.connect.max.size"]}, "--config group.connect.max.size is not KEY=VALUE"),
+        ({"configs": ["max.size=1"]}, "--config: max.size: This broker has no such config."),
         ({"listen": "9092"}, "--listen 9092 is not HOST:PORT"),
         ({"listen": ":19092"}, "--listen :19092 names no host; use 127.0.0.1:19092 for this machine"),
         ({"listen": "localhost"}, "--listen localhost is not HOST:PORT"),
@@ -115,7 +124,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], error: str, tmp_pa
 def test_a_broker_reachable_from_other_hosts_warns_about_unrestricted_access(
     options: dict[str, Any], expected_warnings: list[str], tmp_path: Path
 ) -> None:
-    advertised_host = list(process.warnings(settings_of(tmp_path, **options)))
+    advertised_host = list(process.insecure_settings_warnings(settings_of(tmp_path, **options)))
     assert [
         line[: len(start)] for line, start in zip(advertised_host, expected_warnings, strict=True)
     ] == expected_warnings

@@ -19,15 +19,15 @@ ROWS = 40
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Forty flights; every fourth was cancelled."""
-    lines = [",".join(flights.COLUMNS)]
+    lines = [",".join(flights.TYPE_BY_COLUMN)]
     for number in range(1, ROWS + 1):
-        values = dict.fromkeys(flights.COLUMNS, str(number))
+        values = dict.fromkeys(flights.TYPE_BY_COLUMN, str(number))
         if number % 4 == 0:
             values |= {"dep_delay": "NA", "tailnum": "NA"}
         lines.append(",".join(values.values()))
     path = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(path, "w") as made:
-        made.writestr(flights.MEMBER, "\n".join(lines))
+        made.writestr(flights.ARCHIVE_MEMBER, "\n".join(lines))
     return path
 
 
@@ -35,7 +35,7 @@ def archive(tmp_path: Path) -> Path:
 def output_folder(tmp_path: Path, archive: Path) -> Path:
     """The correct output of two connectors."""
     package = checker.package_rows(archive)
-    for connector, write in ((flights.PARQUET, write_parquet), (flights.JSON, write_json)):
+    for connector, write in ((flights.PARQUET_CONNECTOR, write_parquet), (flights.JSON_CONNECTOR, write_json)):
         rows = checker.expected_rows(connector, package).to_pylist()
         write(tmp_path / "out" / connector, f"{connector}-0-a-0-0", rows[:10])
         write(tmp_path / "out" / connector, f"{connector}-0-a-1-0", rows[10:20])
@@ -46,7 +46,7 @@ def output_folder(tmp_path: Path, archive: Path) -> Path:
 def write_parquet(folder: Path, name: str, rows: Rows) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     fields = [("row", pa.int64())]
-    fields += [(name, pa.int32() if type_ == "INT" else pa.string()) for name, type_ in flights.COLUMNS.items()]
+    fields += [(name, pa.int32() if type_ == "INT" else pa.string()) for name, type_ in flights.TYPE_BY_COLUMN.items()]
     schema = pa.schema([(name, pa.float64() if name == "distance" else type_) for name, type_ in fields])
     pa.parquet.write_table(pa.Table.from_pylist(rows, schema), folder / f"{name}.parquet")
 
@@ -58,7 +58,7 @@ def write_json(folder: Path, name: str, rows: Rows) -> None:
 
 
 def comparisons(archive: Path, output_folder: Path) -> dict[str, checker.Comparison]:
-    return {comparison.connector: comparison for comparison in checker.check(archive, output_folder)}
+    return {comparison.connector: comparison for comparison in checker.check_output(archive, output_folder)}
 
 
 def read_json(file: Path) -> Rows:
@@ -67,38 +67,42 @@ def read_json(file: Path) -> Rows:
 
 def test_a_correct_output_passes_with_both_row_counts(archive: Path, output_folder: Path) -> None:
     found = comparisons(archive, output_folder)
-    assert {name: (v.is_right, v.expected, v.found) for name, v in found.items()} == {
-        flights.PARQUET: (True, 30, 30),
-        flights.JSON: (True, 40, 40),
+    assert {name: (v.is_correct, v.expected_count, v.found_count) for name, v in found.items()} == {
+        flights.PARQUET_CONNECTOR: (True, 30, 30),
+        flights.JSON_CONNECTOR: (True, 40, 40),
     }
-    assert str(found[flights.JSON]).startswith(
+    assert str(found[flights.JSON_CONNECTOR]).startswith(
         "flights-json: 40 rows expected, 40 found: no row lost, no row duplicated"
     )
 
 
 def test_staged_hidden_and_empty_files_are_not_output(archive: Path, output_folder: Path) -> None:
-    for connector in flights.CONNECTORS:
+    for connector in flights.CONNECTOR_NAMES:
         write_json(output_folder / f".{connector}.coterie" / "staged" / "7", "part-0", [{"row": 1}])
         (output_folder / connector / "_SUCCESS").touch()
         (output_folder / connector / ".part.crc").touch()
-    (output_folder / flights.JSON / f"{flights.JSON}-0-a-9-0.json").touch()
-    assert all(comparison.is_right for comparison in comparisons(archive, output_folder).values())
+    (output_folder / flights.JSON_CONNECTOR / f"{flights.JSON_CONNECTOR}-0-a-9-0.json").touch()
+    assert all(comparison.is_correct for comparison in comparisons(archive, output_folder).values())
 
 
 def test_a_lost_file_is_reported_by_its_rows(archive: Path, output_folder: Path) -> None:
-    (output_folder / flights.JSON / f"{flights.JSON}-0-a-1-0.json").unlink()
-    comparison = comparisons(archive, output_folder)[flights.JSON]
-    assert (comparison.is_right, comparison.lost, comparison.duplicated) == (False, tuple(range(11, 21)), ())
+    (output_folder / flights.JSON_CONNECTOR / f"{flights.JSON_CONNECTOR}-0-a-1-0.json").unlink()
+    comparison = comparisons(archive, output_folder)[flights.JSON_CONNECTOR]
+    assert (comparison.is_correct, comparison.lost_rows, comparison.duplicated_rows) == (
+        False,
+        tuple(range(11, 21)),
+        (),
+    )
     assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(comparison)
 
 
-@pytest.mark.parametrize("connector", flights.CONNECTORS)
+@pytest.mark.parametrize("connector", flights.CONNECTOR_NAMES)
 def test_a_duplicated_batch_is_reported_by_its_rows(archive: Path, output_folder: Path, connector: str) -> None:
-    write = write_parquet if connector == flights.PARQUET else write_json
+    write = write_parquet if connector == flights.PARQUET_CONNECTOR else write_json
     rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
     write(output_folder / connector, f"{connector}-0-z-5-0", rows)
     comparison = comparisons(archive, output_folder)[connector]
-    assert (comparison.is_right, comparison.duplicated, comparison.lost) == (
+    assert (comparison.is_correct, comparison.duplicated_rows, comparison.lost_rows) == (
         False,
         tuple(row["row"] for row in rows),
         (),
@@ -119,20 +123,22 @@ def test_a_wrong_value_is_reported_by_row_and_column(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     expected: list[tuple[int, str]],
 ) -> None:
-    file = output_folder / flights.JSON / f"{flights.JSON}-0-a-0-0.json"
+    file = output_folder / flights.JSON_CONNECTOR / f"{flights.JSON_CONNECTOR}-0-a-0-0.json"
     rows = [change(row) if row["row"] == 3 else row for row in read_json(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    comparison = comparisons(archive, output_folder)[flights.JSON]
-    assert (comparison.is_right, list(comparison.wrong_values), comparison.lost) == (False, expected, ())
+    comparison = comparisons(archive, output_folder)[flights.JSON_CONNECTOR]
+    assert (comparison.is_correct, list(comparison.wrong_values), comparison.lost_rows) == (False, expected, ())
 
 
 def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, output_folder: Path) -> None:
     rows = checker.package_rows(archive).to_pylist()
-    write_parquet(output_folder / flights.PARQUET, "flights-1-b-9-0", [row for row in rows if row["row"] == 4])
-    comparison = comparisons(archive, output_folder)[flights.PARQUET]
-    assert (comparison.is_right, comparison.unexpected, comparison.lost) == (False, (4,), ())
+    write_parquet(
+        output_folder / flights.PARQUET_CONNECTOR, "flights-1-b-9-0", [row for row in rows if row["row"] == 4]
+    )
+    comparison = comparisons(archive, output_folder)[flights.PARQUET_CONNECTOR]
+    assert (comparison.is_correct, comparison.unexpected_rows, comparison.lost_rows) == (False, (4,), ())
 
 
 def test_without_any_output_all_rows_are_lost(archive: Path, tmp_path: Path) -> None:
-    comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET]
-    assert (comparison.found, len(comparison.lost)) == (0, 30)
+    comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET_CONNECTOR]
+    assert (comparison.found_count, len(comparison.lost_rows)) == (0, 30)

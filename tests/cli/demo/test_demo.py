@@ -45,12 +45,14 @@ class StartupSteps:
 @pytest.fixture
 def script_of(tmp_path: Path) -> Iterator[Callable[[str], script.DemoRun]]:
     """The demo with one worker: a process that does nothing, with its REST API at the given URL."""
-    with Children(tmp_path / "logs") as children, Display({script.FED_FILES: 1}) as display:
+    with Children(tmp_path / "logs") as children, Display({script.FED_FILES_BAR: 1}) as display:
 
         def make(url: str) -> script.DemoRun:
-            settings = FleetSettings(data=tmp_path, broker_port=free_port(), rest_port=int(url.rpartition(":")[2]))
+            settings = FleetSettings(
+                data_folder=tmp_path, broker_port=free_port(), rest_port=int(url.rpartition(":")[2])
+            )
             demo = script.DemoRun(settings, children, display, tmp_path, {})
-            demo._fleet.workers[0] = children.start("worker-0", ["-c", "import time; time.sleep(60)"])
+            demo._fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(60)"])
             return demo
 
         yield make
@@ -61,7 +63,7 @@ def test_the_startup_steps_of_the_workers_are_printed(
 ) -> None:
     starting = "Worker is still starting up. starting the task runtime"
     with http_server(StartupSteps(starting, starting, "").answer) as url:
-        script_of(url)._await_started({0})
+        script_of(url)._wait_until_started({0})
     lines = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line.startswith("worker-0")] == ["worker-0: Spark is starting", "worker-0: ready"]
 
@@ -69,25 +71,25 @@ def test_the_startup_steps_of_the_workers_are_printed(
 def test_workers_that_do_not_start_are_reported_with_cause_and_remedy(
     script_of: Callable[[str], script.DemoRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "START_S", 0.3)
+    monkeypatch.setattr(script, "START_TIMEOUT_S", 0.3)
     with (
         http_server(StartupSteps("Worker is still starting up. starting the task runtime").answer) as url,
         pytest.raises(WorldError, match=r"have not started \(worker-0: Spark is starting\)\. .*End other programs"),
     ):
-        script_of(url)._await_started({0})
+        script_of(url)._wait_until_started({0})
 
 
 def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[str], script.DemoRun]) -> None:
     with http_server(StartupSteps("Worker is still starting up. awaiting startup").answer) as url:
         demo = script_of(url)
-        demo._fleet.workers[1] = demo._children.start("worker-1", ["-c", "raise SystemExit(3)"])
+        demo._fleet.workers[1] = demo._children.start_python("worker-1", ["-c", "raise SystemExit(3)"])
         with pytest.raises(WorldError, match="worker-1 ended during startup"):
-            demo._await_started({0, 1})
+            demo._wait_until_started({0, 1})
 
 
 def test_ctrl_c_ends_the_demo_and_all_its_processes(tmp_path: Path) -> None:
     data, output = tmp_path / "data", tmp_path / "output"
-    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(script.WORKERS)[0])]
+    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(script.WORKER_COUNT)[0])]
     with output.open("wb") as file:
         demo = subprocess.Popen(
             [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports],

@@ -8,16 +8,16 @@ import pytest
 from coterie.cli.demo import feed, flights
 from coterie.nouns.errors import WorldError
 
-HEADER = ",".join(flights.COLUMNS)
+HEADER = ",".join(flights.TYPE_BY_COLUMN)
 
 
 def row(number: int) -> str:
-    return ",".join(str(number) for _ in flights.COLUMNS)
+    return ",".join(str(number) for _ in flights.TYPE_BY_COLUMN)
 
 
 @pytest.mark.parametrize(("rows", "files"), [(10, 3), (12, 3), (1, 5), (7, 7), (100, 9)])
 def test_every_row_is_in_one_file_with_its_number(rows: int, files: int) -> None:
-    texts = [text for _, text in feed.numbered_files(HEADER, [row(n) for n in range(rows)], files=files)]
+    texts = [text for _, text in feed.numbered_files(HEADER, [row(n) for n in range(rows)], file_count=files)]
     read = [line for text in texts for line in csv.DictReader(text.splitlines())]
     assert len(texts) <= files
     assert [int(line["row"]) for line in read] == list(range(1, rows + 1))
@@ -49,8 +49,8 @@ def test_files_appear_complete(tmp_path: Path) -> None:
 def test_all_files_of_an_archive_are_written_in_order(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr(flights.MEMBER, "\n".join([HEADER, *(row(n) for n in range(50))]))
-    feed.feed(archive, tmp_path / "flights", files=8, per_second=1000)
+        made.writestr(flights.ARCHIVE_MEMBER, "\n".join([HEADER, *(row(n) for n in range(50))]))
+    feed.write_flights(archive, tmp_path / "flights", file_count=8, files_per_second=1000)
     files = sorted((tmp_path / "flights").iterdir())
     assert [file.name for file in files] == [f"flights-{n:04}.csv" for n in range(len(files))]
     times = [file.stat().st_mtime_ns for file in files]
@@ -60,12 +60,12 @@ def test_all_files_of_an_archive_are_written_in_order(tmp_path: Path) -> None:
 def test_an_archive_with_other_columns_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr(flights.MEMBER, "a,b\n1,2")
+        made.writestr(flights.ARCHIVE_MEMBER, "a,b\n1,2")
     with pytest.raises(WorldError, match="other columns"):
-        flights.lines(archive)
+        flights.read_flights(archive)
 
 
 def test_the_package_contains_the_flights() -> None:
-    header, rows = flights.lines(flights.archive())
+    header, rows = flights.read_flights(flights.archive_path())
     assert header == HEADER
     assert len(rows) == 336_776

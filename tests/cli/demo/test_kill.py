@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.demo import kill
-from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch, states
+from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch, process_states
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import batch_in_flight
+from coterie.spark.checkpoint import find_batch_in_flight
 
 TASK = ConnectorTaskId.parse("a-0")
 
@@ -47,25 +47,31 @@ def make_checkpoint(location: Path, name: str) -> Path:
 def test_a_worker_is_killed_with_a_batch_planned_and_not_committed(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
-        child = children.start("worker", ["-c", WORKER, str(checkpoint)])
+        child = children.start_python("worker", ["-c", WORKER, str(checkpoint)])
         deadline = time.monotonic() + 30
         while not (checkpoint / "commits" / "2").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        (interrupted,) = kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
-        assert set(states(child.pid)) <= {"Z"}
-    assert batch_in_flight(checkpoint) == interrupted.batch
-    assert (interrupted.task, interrupted.starts, interrupted.plan) == (TASK, 1, f"plan {interrupted.batch}".encode())
-    assert not (checkpoint / "commits" / str(interrupted.batch)).exists()
+        (interrupted,) = kill_in_mid_batch(
+            child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None
+        )
+        assert set(process_states(child.pid)) <= {"Z"}
+    assert find_batch_in_flight(checkpoint) == interrupted.batch_id
+    assert (interrupted.task, interrupted.start_number, interrupted.planned_offsets) == (
+        TASK,
+        1,
+        f"plan {interrupted.batch_id}".encode(),
+    )
+    assert not (checkpoint / "commits" / str(interrupted.batch_id)).exists()
 
 
 @pytest.mark.processes
 def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
-        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         with pytest.raises(WorldError, match="found a batch of worker that was planned and not committed"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=0.2, between_checks=lambda: None)
         assert child.is_running
 
 
@@ -76,17 +82,17 @@ def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
     (make_checkpoint(tmp_path, "1-aa") / "offsets" / "7").write_text("plan")
     monkeypatch.setattr(kill, "STOPPED_WITHIN_S", 0.05)
     with Children(tmp_path / "logs") as children:
-        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         suspend = child.suspend
         monkeypatch.setattr(child, "suspend", lambda: None)
         with pytest.raises(WorldError, match=rf"^Process group {child.pid} has not stopped 0\.05 s after SIGSTOP"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
         # The signal comes late, and the worker is resumed: it must not stay stopped.
         monkeypatch.setattr(kill, "wait_until_stopped", late(suspend))
         with pytest.raises(WorldError, match="late"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
         assert child.is_running
-        assert "T" not in states(child.pid)
+        assert "T" not in process_states(child.pid)
 
 
 def late(suspend: Callable[[], None]) -> Callable[[int], None]:
@@ -101,14 +107,14 @@ def late(suspend: Callable[[], None]) -> Callable[[int], None]:
 def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
-        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         assert (
             kill_in_mid_batch(
                 child,
                 [TASK],
                 Checkpoints(tmp_path),
-                deadline_s=30,
-                meanwhile=lambda: os.kill(child.pid, signal.SIGKILL) if child.is_running else None,
+                timeout_s=30,
+                between_checks=lambda: os.kill(child.pid, signal.SIGKILL) if child.is_running else None,
             )
             == []
         )
@@ -118,7 +124,7 @@ def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: P
 def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     (checkpoint / "offsets" / "7").write_text("plan")
-    interrupted = [BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)]
+    interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)]
     checkpoints = Checkpoints(tmp_path)
     (checkpoint / "commits" / "7").touch()
     assert not have_continued(interrupted, checkpoints), "the old owner still holds the checkpoint"
@@ -136,4 +142,6 @@ def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) 
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
     # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
-    assert not have_continued([BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))
+    assert not have_continued(
+        [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)], Checkpoints(tmp_path)
+    )

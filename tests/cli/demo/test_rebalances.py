@@ -1,4 +1,4 @@
-from coterie.cli.demo.rebalances import Rebalances
+from coterie.cli.demo.rebalances import RebalanceReporter
 from coterie.nouns.jobs import ConnectorTaskId
 
 A0, A1, B0, B1 = (ConnectorTaskId.parse(text) for text in ("a-0", "a-1", "b-0", "b-1"))
@@ -6,7 +6,7 @@ A0, A1, B0, B1 = (ConnectorTaskId.parse(text) for text in ("a-0", "a-1", "b-0", 
 
 def test_each_rebalance_is_printed_with_moved_restarted_and_unaffected_tasks() -> None:
     lines: list[str] = []
-    rebalances = Rebalances(lines.append)
+    rebalances = RebalanceReporter(lines.append)
     first = {A0: "w0", A1: "w1", B0: "w2", B1: "w0"}
     rebalances.report_if_changed(first, dict.fromkeys(first, 1))
     rebalances.report_if_changed(first, dict.fromkeys(first, 1))

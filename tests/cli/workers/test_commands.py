@@ -10,7 +10,7 @@ from math import inf
 import pytest
 
 from coterie.cli.group import client
-from coterie.cli.group.descriptions import GroupDescription, read_group
+from coterie.cli.group.descriptions import GroupDescription, parse_group_description
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.requests import MemberInfo
@@ -25,8 +25,8 @@ from tests.ports import free_port
 COMMANDS: dict[str, Callable[[str], None]] = {
     "group": lambda url: commands.show_group(url, as_json=False),
     "group --json": lambda url: commands.show_group(url, as_json=True),
-    "drain": lambda url: commands.drain(url, "worker-1"),
-    "uncordon": lambda url: commands.uncordon(url, "worker-1"),
+    "drain": lambda url: commands.drain_worker(url, "worker-1"),
+    "uncordon": lambda url: commands.cancel_drain(url, "worker-1"),
     "restart": lambda url: commands.restart_rolling(url, timeout_s=5),
 }
 
@@ -39,7 +39,9 @@ def test_a_response_that_is_not_a_group_is_refused_with_a_message(command: str, 
 
 
 def group_of(owned: str, *, state: str, jobs_of_two: str = "") -> GroupDescription:
-    shown = read_group(as_json(view(members=(member("one", owned), member("two", jobs_of_two)))), source="it")
+    shown = parse_group_description(
+        as_json(view(members=(member("one", owned), member("two", jobs_of_two)))), source="it"
+    )
     info, two = shown.members
     return shown.model_copy(update={"members": (info.model_copy(update={"state": state}), two)})
 
@@ -64,6 +66,13 @@ def test_a_worker_that_ends_during_its_drain_has_not_handed_over_its_jobs(
     else:
         with pytest.raises(WorldError, match="one ended before its drain was complete; its 2 jobs are treated as"):
             commands.check_handed_over(after, last)
+
+
+def test_jobs_that_other_workers_are_about_to_start_are_on_their_way() -> None:
+    last = group_of("AC0 AT0", state="STABLE").members[0]
+    after = group_of("", state="STABLE", jobs_of_two="AC0")
+    assert list(map(str, commands.jobs_on_their_way(after, last))) == ["A-0"]
+    assert not commands.jobs_on_their_way(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
 
 
 # -- a rolling restart ------------------------------------------------------------------------------------------------
@@ -99,7 +108,7 @@ class FakeWorkers:
             }
             for info in members
         ]
-        return 200, json.dumps(group_views.group(view(members=members), words)).encode()
+        return 200, json.dumps(group_views.group_json(view(members=members), words)).encode()
 
     def _members(self) -> tuple[MemberInfo, ...]:
         return tuple(self._with_url(member(name, "")) for name in self.present)
@@ -130,11 +139,11 @@ def test_a_rolling_restart_prints_its_workers_and_restarts_the_leader_last(
 def test_only_the_named_workers_restart(capsys: pytest.CaptureFixture[str]) -> None:
     workers = FakeWorkers("one", "two", "three")
     with serve_workers(workers) as url:
-        commands.restart_rolling(url, timeout_s=5, only=("two:8083", "one"))
+        commands.restart_rolling(url, timeout_s=5, only_workers=("two:8083", "one"))
         assert workers.restarted == ["two", "one"]
         assert capsys.readouterr().out.endswith("Restarted: two, one.\n")
         with pytest.raises(WorldError, match="The group has no worker four; it has one, three, two"):
-            commands.restart_rolling(url, timeout_s=5, only=("four",))
+            commands.restart_rolling(url, timeout_s=5, only_workers=("four",))
 
 
 def test_the_only_worker_of_a_group_restarts_only_if_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +152,7 @@ def test_the_only_worker_of_a_group_restarts_only_if_it_is_named(capsys: pytest.
         with pytest.raises(WorldError, match=r"no other worker than one, .* `coterie workers restart --rolling one`"):
             commands.restart_rolling(url, timeout_s=5)
         assert workers.restarted == []
-        commands.restart_rolling(url, timeout_s=5, only=("one",))
+        commands.restart_rolling(url, timeout_s=5, only_workers=("one",))
     assert workers.restarted == ["one"]
     assert "one is the only worker of the group: no job runs until it has restarted." in capsys.readouterr().out
 
@@ -154,7 +163,7 @@ def test_no_worker_restarts_while_another_one_is_missing(monkeypatch: pytest.Mon
             super().restart(name)
             self.present.pop("two", None)
 
-    monkeypatch.setattr(commands, "SETTLE_S", 0.3)
+    monkeypatch.setattr(commands, "STABLE_TIMEOUT_S", 0.3)
     workers = TwoLeaves("one", "two", "three")
     with (
         serve_workers(workers) as url,
@@ -174,7 +183,7 @@ def test_a_worker_that_is_missing_after_all_restarts_is_reported(monkeypatch: py
             if name == "one":
                 del self.present["two"]
 
-    monkeypatch.setattr(commands, "SETTLE_S", 0.3)
+    monkeypatch.setattr(commands, "STABLE_TIMEOUT_S", 0.3)
     with (
         serve_workers(TwoLeavesAtTheEnd("one", "two")) as url,
         pytest.raises(WorldError, match=r"not stable: two has left the group. Restarted: two, one.$"),
@@ -244,7 +253,7 @@ class TwoLosesItsMembership(FakeWorkers):
 
 def test_a_restart_waits_for_a_worker_that_lost_its_membership(capsys: pytest.CaptureFixture[str]) -> None:
     with serve_workers(TwoLosesItsMembership("one", "two", views_without_two=4)) as url:
-        commands.restart_rolling(url, timeout_s=10, only=("two",))
+        commands.restart_rolling(url, timeout_s=10, only_workers=("two",))
     output = " ".join(capsys.readouterr().out.split())
     assert "two took longer than its session.timeout.ms and lost its membership" in output
     assert re.search(
@@ -254,12 +263,12 @@ def test_a_restart_waits_for_a_worker_that_lost_its_membership(capsys: pytest.Ca
 
 
 def test_a_worker_whose_address_stays_unreachable_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "START_S", 0.3)
+    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_MAX_S", 0.3)
     with (
         serve_workers(TwoLosesItsMembership("one", "two", views_without_two=inf)) as url,
         pytest.raises(WorldError, match=r"two has ended instead of restarting: no process has listened at .* for 0.3"),
     ):
-        commands.restart_rolling(url, timeout_s=20, only=("two",))
+        commands.restart_rolling(url, timeout_s=20, only_workers=("two",))
 
 
 def test_a_worker_that_refuses_to_restart_is_reported_and_remains_in_the_command_to_continue() -> None:
@@ -314,5 +323,5 @@ def test_a_plan_waits_for_the_group_like_the_other_commands(capsys: pytest.Captu
 
     with http_server(answer) as url:
         workers.url = url
-        preview.show(preview.PlanOptions(), url=url, file=None, as_json=False)
+        preview.show_plan(preview.PlanOptions(), url=url, file=None, as_json=False)
     assert "5 jobs would be stopped; 1 round." in capsys.readouterr().out

@@ -26,7 +26,7 @@ from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.rest.server import bind
+from coterie.rest.server import open_listener
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -58,7 +58,7 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             {**needed, "group.id": "g", "checkpoint.location": "/c", "listeners": f"http://{host}:{port}"}
         )
 
-    with bind("127.0.0.1", 0) as own, bind("127.0.0.1", 0) as other:
+    with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
         compose.check_listener(listening("", own.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match="is in use"):
@@ -231,7 +231,7 @@ def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[
                 popen = subprocess.Popen(
                     [sys.executable, "-c", WORKER, mode, str(file)],
                     cwd=Path(__file__).parents[3],
-                    env={**os.environ, parent.PIPE_VARIABLE: str(watched)},
+                    env={**os.environ, parent.PIPE_DESCRIPTOR_VARIABLE: str(watched)},
                     pass_fds=[watched],
                     stdout=printed,
                     stderr=printed,

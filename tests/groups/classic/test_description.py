@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def describe_group(driver: "GroupDriver", *, with_members: bool = True) -> DescribeGroupResponse:
     reply_to = ReplyTo(1_000_000 + len(driver.responses))
-    driver.feed(DescribeGroup(reply_to=reply_to, with_members=with_members))
+    driver.feed(DescribeGroup(reply_to=reply_to, includes_members=with_members))
     response = driver.responses[reply_to]
     assert isinstance(response, DescribeGroupResponse)
     return response

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.classic.messages import MemberProtocol
-from coterie.groups.classic.protocols import ProtocolSupport, vote
+from coterie.groups.classic.protocols import ProtocolSupport, select_by_vote
 
 
 def protocols(names: str) -> tuple[MemberProtocol, ...]:
@@ -21,16 +21,16 @@ def support_of(*members: str) -> ProtocolSupport:
 
 
 def test_a_protocol_that_all_members_support_is_selected() -> None:
-    assert vote([protocols("cba"), protocols("a"), protocols("ba")]) == "a"
+    assert select_by_vote([protocols("cba"), protocols("a"), protocols("ba")]) == "a"
 
 
 def test_the_majoritys_preference_is_selected() -> None:
-    assert vote([protocols("ab"), protocols("ba"), protocols("ba")]) == "b"
+    assert select_by_vote([protocols("ab"), protocols("ba"), protocols("ba")]) == "b"
 
 
 def test_a_tie_is_decided_by_the_first_member() -> None:
-    assert vote([protocols("ab"), protocols("ba")]) == "a"
-    assert vote([protocols("ba"), protocols("ab")]) == "b"
+    assert select_by_vote([protocols("ab"), protocols("ba")]) == "a"
+    assert select_by_vote([protocols("ba"), protocols("ab")]) == "b"
 
 
 def test_a_protocol_that_no_member_supports_any_more_is_removed() -> None:
@@ -58,11 +58,11 @@ def test_a_member_that_leaves_is_no_longer_counted() -> None:
 
 @given(st.lists(st.permutations("abc").map("".join), min_size=1, max_size=4))
 def test_the_selected_protocol_has_as_many_votes_as_any_other(members: list[str]) -> None:
-    winner = vote([protocols(names) for names in members])
+    winner = select_by_vote([protocols(names) for names in members])
     votes = {name: sum(names[0] == name for names in members) for name in "abc"}
     assert votes[winner] == max(votes.values())
 
 
 def test_without_a_tie_the_order_of_the_members_does_not_matter() -> None:
     members = [protocols("ab"), protocols("ba"), protocols("abc")]
-    assert {vote(list(order)) for order in permutations(members)} == {"a"}
+    assert {select_by_vote(list(order)) for order in permutations(members)} == {"a"}

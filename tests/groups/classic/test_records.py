@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.classic.messages import GenerationWritten, StoredMember
-from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
+from coterie.groups.classic.records import (
+    decode_generation,
+    decode_generation_key,
+    encode_generation,
+    encode_generation_key,
+)
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
@@ -59,8 +64,8 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
             ),
         },
     )
-    assert encode_key(GroupId("g")).hex(" ") == "00 02 00 01 67"
-    assert encode_value(record) == bytes.fromhex(
+    assert encode_generation_key(GroupId("g")).hex(" ") == "00 02 00 01 67"
+    assert encode_generation(record) == bytes.fromhex(
         "0003 0007636f6e6e656374 00000005 00027631 00026d31 00000000000003e8 00000002"
         "00026d31 ffff 000163 00022f68 0000ea60 00002710 0000000153 000000024141"
         "00026d32 000169 0000 0000 00000002 00000001 00000000 00000000"
@@ -69,32 +74,32 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
 
 @given(RECORDS)
 def test_an_encoded_record_is_decoded_to_the_same_generation(record: GenerationWritten) -> None:
-    decoded = decode_value(encode_value(record))
+    decoded = decode_generation(encode_generation(record))
     assert decoded == record
     assert list(decoded.members) == list(record.members), "in the same order, too"
 
 
 @given(st.text(max_size=20).map(GroupId))
 def test_a_key_contains_its_group_id(group_id: GroupId) -> None:
-    assert decode_key(encode_key(group_id)) == group_id
+    assert decode_generation_key(encode_generation_key(group_id)) == group_id
 
 
 def test_the_key_of_an_offset_is_ignored() -> None:
-    assert decode_key(bytes.fromhex("0001 0001 67 0001 74 00000000")) is None
+    assert decode_generation_key(bytes.fromhex("0001 0001 67 0001 74 00000000")) is None
 
 
 @given(RECORDS, st.data())
 def test_a_truncated_or_overlong_record_is_refused(record: GenerationWritten, data: st.DataObject) -> None:
-    whole = encode_value(record)
+    whole = encode_generation(record)
     with pytest.raises(WireError):
-        decode_value(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        decode_generation(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(WireError):
-        decode_value(whole + b"\0")
+        decode_generation(whole + b"\0")
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_of_group_metadata_are_decoded_or_refused(data: bytes) -> None:
     try:
-        decode_value(b"\0\x03" + data)
+        decode_generation(b"\0\x03" + data)
     except WireError:
         return

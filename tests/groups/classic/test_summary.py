@@ -25,7 +25,7 @@ from coterie.groups.classic.offset_messages import (
     OffsetFetch,
     TopicDeleted,
 )
-from coterie.groups.classic.summary import ID_LENGTH_MAX, summary
+from coterie.groups.classic.summary import ID_LENGTH_MAX, summarize_event
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
 
@@ -85,7 +85,7 @@ def test_every_event_has_a_case() -> None:
 
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
 def test_a_summary_is_small_and_contains_the_member_and_the_counts(event: Event, expected: list[Any]) -> None:
-    kept = summary(event)
+    kept = summarize_event(event)
     assert all(part in kept for part in expected)
     assert all(isinstance(part, int) or len(part) <= ID_LENGTH_MAX for part in kept)
     if hasattr(event, "member_id"):

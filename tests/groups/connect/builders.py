@@ -3,18 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from coterie.groups.connect.messages import (
-    Assignor,
-    Configured,
-    Heartbeat,
-    HeartbeatResponse,
-    InstallAssignment,
-    PrepareAssignment,
-    PrepareAssignmentResponse,
-    Request,
-    Response,
-)
+from coterie.groups.connect.messages import Heartbeat, InstallAssignment, PrepareAssignment, Request, Response
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.connect_groups import Assignor, Configured, HeartbeatResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import ConfigOffset, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.groups.connect.messages import ConnectErrorCode, InstallAssignmentResponse
 from coterie.groups.connect.state import Chosen, Prepared
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import InstallAssignmentResponse
 from coterie.nouns.ids import MemberEpoch, MemberId
 from coterie.nouns.target_assignments import ComputedTarget
 from tests.groups.connect.builders import SETTINGS, Conversation, assignor, install

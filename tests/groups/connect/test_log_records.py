@@ -9,10 +9,8 @@ import pytest
 
 from coterie.groups.connect.log_records import decode_record, encode_record
 from coterie.groups.connect.messages import (
-    Assignor,
     ConfigsRemoved,
     ConfigsWritten,
-    Configured,
     ConfiguredRemoved,
     ConfiguredWritten,
     CurrentAssignment,
@@ -27,6 +25,7 @@ from coterie.groups.connect.messages import (
     TargetRemoved,
     TargetWritten,
 )
+from coterie.nouns.connect_groups import Assignor, Configured
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import (
     ConfigOffset,

@@ -6,17 +6,16 @@ from typing import Any
 import pytest
 
 from coterie.groups.connect.messages import (
-    Claims,
-    ConnectErrorCode,
     ConnectionClosed,
     DescribeGroup,
     DescribeGroupResponse,
     GroupState,
-    HeartbeatResponse,
     ReleaseHold,
     RemoveMember,
     SetGroupConfigs,
 )
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
 from coterie.nouns.jobs import NO_JOBS
 from tests.groups.connect.builders import (
@@ -284,7 +283,9 @@ def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() ->
     assert conversation.ask(short_heartbeat("w0", 1, max_wait_ms=60_000)) is None
     held = conversation.coordinator.group.sessions[MemberId("w0")].held
     assert held is not None
-    conversation.coordinator.handle(ReleaseHold(reply_to=held.reply_to), conversation.now_ms)
+    for member in ("gone", "w0", "w0"):  # the second one for w0 finds no hold
+        release = ReleaseHold(reply_to=held.reply_to, member_id=MemberId(member))
+        conversation.coordinator.handle(release, conversation.now_ms)
     assert list(conversation.coordinator.replies) == [held.reply_to]
 
 
@@ -292,7 +293,9 @@ def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1", "w2")
     conversation.ask(short_heartbeat("w1", 3, connection=5, connection_grace_ms=2_000))
-    conversation.coordinator.handle(ConnectionClosed(connection=5), conversation.now_ms)
+    conversation.ask(short_heartbeat("w2", 3, connection=6, connection_grace_ms=2_000))
+    closed = ConnectionClosed(connection=5, member_ids=(MemberId("gone"), MemberId("w1"), MemberId("w2")))
+    conversation.coordinator.handle(closed, conversation.now_ms)
     conversation.now_ms += 1_999
     conversation.coordinator.fire_due(conversation.now_ms)
     assert "w1" in conversation.coordinator.group.members
@@ -301,13 +304,30 @@ def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
     assert conversation.coordinator.group.members.keys() == {"w0", "w2"}
 
 
+def test_a_heartbeat_that_is_held_on_a_closed_connection_is_dropped() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    request = short_heartbeat("w0", 1, connection=5, connection_grace_ms=2_000, max_wait_ms=60_000)
+    assert conversation.ask(request) is None
+    closed = ConnectionClosed(connection=5, member_ids=(MemberId("w0"),))
+    conversation.coordinator.handle(closed, conversation.now_ms)
+    conversation.now_ms += 1_999
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert not conversation.coordinator.replies
+    assert conversation.ask(short_heartbeat("w0", 1, connection=6)) is not None
+    conversation.now_ms += 1
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert "w0" in conversation.coordinator.group.members
+
+
 def test_nothing_is_concluded_when_half_of_the_connections_close_together() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1", "w2")
     for member, connection in (("w1", 5), ("w2", 6)):
         conversation.ask(short_heartbeat(member, 3, connection=connection, connection_grace_ms=2_000))
-    for connection in (5, 6):
-        conversation.coordinator.handle(ConnectionClosed(connection=connection), conversation.now_ms)
+    for member, connection in (("w1", 5), ("w2", 6)):
+        closed = ConnectionClosed(connection=connection, member_ids=(MemberId(member),))
+        conversation.coordinator.handle(closed, conversation.now_ms)
     conversation.now_ms += 2_000
     conversation.coordinator.fire_due(conversation.now_ms)
     assert conversation.coordinator.group.members.keys() == {"w0", "w1", "w2"}
@@ -322,6 +342,8 @@ def test_a_shorter_session_timeout_counts_from_the_next_request_on() -> None:
     assert told.session_timeout_ms == 6_000
     session = conversation.coordinator.group.sessions[MemberId("w0")]
     assert session.ends_at_ms == conversation.now_ms + 10_000
+    conversation.beat("w0", 1, owned=JOBS)
+    assert session.ends_at_ms == conversation.now_ms + 10_000, "all fields: the response may have been lost"
     conversation.ask(short_heartbeat("w0", 1))
     assert session.ends_at_ms == conversation.now_ms + 6_000
 

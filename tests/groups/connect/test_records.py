@@ -21,9 +21,7 @@ from hypothesis import strategies as st
 
 from coterie.groups.connect.log_records import decode_record, encode_record
 from coterie.groups.connect.messages import (
-    Assignor,
     ConfigsWritten,
-    Configured,
     ConfiguredWritten,
     CurrentAssignment,
     GroupMetadata,
@@ -32,6 +30,7 @@ from coterie.groups.connect.messages import (
     Record,
     TargetWritten,
 )
+from coterie.nouns.connect_groups import Assignor, Configured
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import (
     ConfigOffset,

@@ -9,26 +9,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.groups.connect.messages import (
-    Configured,
     ConfiguredWritten,
-    ConnectErrorCode,
     CurrentAssignment,
     DelayTimer,
     Event,
     GroupMetadata,
     Heartbeat,
-    HeartbeatResponse,
     InstallAssignment,
-    InstallAssignmentResponse,
     MemberMetadata,
     PrepareAssignment,
-    PrepareAssignmentResponse,
     Response,
     SessionTimer,
     TargetWritten,
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    Configured,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    PrepareAssignmentResponse,
+)
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember

@@ -8,26 +8,19 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeAlias
 
 from coterie.engine.lease import Lease
 from coterie.engine.timers import Timers
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
-    JOIN,
-    LEAVE,
-    LEAVE_BRIEFLY,
-    Assignor,
     ComputeTarget,
-    Configured,
-    ConnectErrorCode,
     Event,
     GroupLoaded,
     GroupState,
     Heartbeat,
-    HeartbeatResponse,
     InstallAssignment,
     PrepareAssignment,
-    PrepareAssignmentResponse,
     Record,
     Response,
     TargetComputed,
@@ -36,9 +29,22 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group, apply, check_all
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    JOIN,
+    LEAVE,
+    LEAVE_BRIEFLY,
+    Assignor,
+    Configured,
+    HeartbeatResponse,
+    PrepareAssignmentResponse,
+)
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.simple_assignor import compute
+
+Compute: TypeAlias = Callable[[GroupSnapshot], ComputedTarget]
 
 ASSIGNOR = Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
 SETTINGS = ConnectGroupSettings(assignment_interval_ms=50, initial_rebalance_delay_ms=0)
@@ -76,8 +82,9 @@ def compacted(log: Sequence[Record]) -> list[Record]:
 class Coordinator:
     """Runs the machine of one group, with its log and timers."""
 
-    def __init__(self, settings: ConnectGroupSettings = SETTINGS) -> None:
+    def __init__(self, settings: ConnectGroupSettings = SETTINGS, compute: Compute = compute) -> None:
         self.settings = settings
+        self.compute = compute
         self.log: list[Record] = []
         self.group = Group(GroupId("workers"), settings)
         self.timers: Timers[TimerKey] = Timers()
@@ -104,7 +111,7 @@ class Coordinator:
                     self.timers.cancel(key)
                 case ComputeTarget(snapshot=snapshot):
                     self.computations += 1
-                    computing.append(TargetComputed(group_epoch=snapshot.group_epoch, target=compute(snapshot)))
+                    computing.append(TargetComputed(group_epoch=snapshot.group_epoch, target=self.compute(snapshot)))
         for done in computing:
             self.handle(done, now_ms)
         return False
@@ -150,10 +157,10 @@ class Worker:
 class World:
     """Workers, network and coordinator on a virtual clock."""
 
-    def __init__(self, seed: int, *, settings: ConnectGroupSettings = SETTINGS) -> None:
+    def __init__(self, seed: int, *, settings: ConnectGroupSettings = SETTINGS, compute: Compute = compute) -> None:
         self.rng = Random(seed)
         self.now_ms = 0
-        self.coordinator = Coordinator(settings)
+        self.coordinator = Coordinator(settings, compute)
         self.workers: dict[MemberId, Worker] = {}
         self.is_faulty = True
         self.configured = NO_JOBS
@@ -360,7 +367,7 @@ class World:
         if snapshot is None or not worker.is_alive:
             return
         self.coordinator.computations += 1
-        target, epoch = compute(snapshot), worker.epoch
+        target, epoch = self.coordinator.compute(snapshot), worker.epoch
         self.send(
             lambda reply_to: InstallAssignment(
                 reply_to=reply_to,
@@ -412,8 +419,12 @@ class World:
         assert group.state() in (GroupState.STABLE, GroupState.EMPTY), (group.state(), self.story[-40:])
         assert group.members.keys() == self.workers.keys()
         running = Jobs.of(job for worker in self.workers.values() for job in worker.running)
-        placed = self.workers and not all(worker.draining for worker in self.workers.values())
-        assert running == (self.configured if placed else NO_JOBS)
+        if self.workers and not all(worker.draining for worker in self.workers.values()):
+            assert running == self.configured
+        else:
+            assert group.metadata is not None
+            unplaceable = Jobs.of(job for one in group.metadata.unplaceable for job in one.jobs)
+            assert running | unplaceable == (self.configured if self.workers else unplaceable)
         for worker in self.workers.values():
             assert worker.running == group.currents[worker.member_id].assigned
 

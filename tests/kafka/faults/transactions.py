@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from coterie.wire.batches import TRANSACTIONAL, NewRecord, encode_batch
+from coterie.wire.batches import TRANSACTIONAL_BIT, NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode as E
 from tests.kafka.faults.data import produce
 from tests.kafka.faults.row import DEADLINE_S, Fields, Row, Scene, codes
@@ -120,7 +120,7 @@ def send(
 ) -> Fields:
     """One batch, in a transaction if the producer is transactional."""
     if attributes is None:
-        attributes = TRANSACTIONAL if producer.transactional_id else 0
+        attributes = TRANSACTIONAL_BIT if producer.transactional_id else 0
     batch = encode_batch(
         [NewRecord(key=b"k", value=b"v")] * records,
         timestamp_ms=1_600_000_000_000,
@@ -242,12 +242,12 @@ SENDS = (
     _send(
         "without a transactional id",
         E.transactional_id_authorization_failed,
-        lambda scene: send(another(ongoing_transaction(scene), transactional_id=None), 0, attributes=TRANSACTIONAL),
+        lambda scene: send(another(ongoing_transaction(scene), transactional_id=None), 0, attributes=TRANSACTIONAL_BIT),
     ),
     _send(
         "with an empty one",
         E.invalid_request,
-        lambda scene: send(another(ongoing_transaction(scene), transactional_id=""), 0, attributes=TRANSACTIONAL),
+        lambda scene: send(another(ongoing_transaction(scene), transactional_id=""), 0, attributes=TRANSACTIONAL_BIT),
     ),
     _send(
         "past an open transaction",

@@ -16,6 +16,7 @@ from coterie.member.classic.state import AssignmentReceived
 from coterie.member.events import LeaveCompleted
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
     AssignmentChange,
@@ -23,7 +24,6 @@ from coterie.nouns.membership import (
     ComputedAssignments,
     Leave,
     MembershipLost,
-    MemberState,
     MemberStateChanged,
     Rejoin,
     SendAssignments,
@@ -89,7 +89,7 @@ def test_a_follower_syncs_at_once_and_delivers_its_assignment(worker: MemberDriv
     (assigned,) = worker.take_events(Assigned)
     assert assigned.epoch == 7
     assert assigned.jobs == SOME_WORK
-    assert RoundResult.of(assigned.token).delay_ms == 300
+    assert RoundResult.checked(assigned.token).delay_ms == 300
 
 
 def test_a_leader_syncs_what_its_herder_computed(worker: MemberDriver) -> None:
@@ -194,7 +194,7 @@ def test_the_herder_receives_the_selected_protocol(worker: MemberDriver, protoco
     worker.set_worker_state()
     worker.answer(JoinRequest, joined(leader="me", members={"me": metadata}, protocol=protocol))
     (wanted,) = worker.take_events(AssignmentsRequested)
-    assert RoundToken.of(wanted.token).protocol is protocol
+    assert RoundToken.checked(wanted.token).protocol is protocol
     computed = ComputedAssignments(
         config_offset=ConfigOffset(4), assignments={MemberId("me"): AssignmentChange(assigned=SOME_WORK)}
     )
@@ -393,7 +393,7 @@ def test_a_member_with_malformed_metadata_is_excluded_and_the_others_are_not(
     worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": malformed}, protocol=protocol))
     (wanted,) = worker.take_events(AssignmentsRequested)
     assert list(wanted.members) == ["me"]
-    assert RoundToken.of(wanted.token).undecodable_members == {"other"}
+    assert RoundToken.checked(wanted.token).undecodable_members == {"other"}
     assert any("The metadata of member other cannot be decoded" in text for text in worker.log_warnings)
 
 

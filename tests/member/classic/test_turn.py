@@ -6,8 +6,8 @@ from coterie.member.classic.messages import (
     JoinRequest,
     JoinResponse,
 )
-from coterie.member.classic.turn import FAILURES_MAX
 from coterie.member.events import RequestFailed
+from coterie.member.failure_log import FAILURES_MAX
 from coterie.nouns.membership import Rejoin
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import MemberDriver

@@ -88,7 +88,7 @@ async def test_bad_lines_are_dropped_and_logged_if_no_dead_letter_queue_is_confi
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 3])
     await rig.runtime.stop(start.task, grace_ms=10_000)
     (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert line.startswith("left-out-lines-0: 3 bad records were left out")
+    assert line.startswith("Task left-out-lines-0: 3 bad records were left out")
     assert f"a line of {uri_of(file)} is not CSV" in line
     assert "None" not in line
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.separator import BadRowSeparator, SeparatedRows
-from coterie.spark.checkpoint import last_batch
+from coterie.spark.checkpoint import last_batch_id
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
@@ -131,7 +131,7 @@ async def run_with_crashes(rig: Rig, kafka: Kafka, topic: str, config: dict[str,
         died = await rig.end_of(start.task)
         assert died.can_restart, died.trace
         await rig.runtime.restart(start.task)
-    await rig.wait_until(lambda: last_batch(held.path / "commits") == BATCHES - 1)
+    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == BATCHES - 1)
     await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
@@ -153,12 +153,12 @@ async def test_a_randomly_bad_record_is_lost_or_doubled_if_good_and_bad_rows_are
     divide = BadRowSeparator.separate
 
     def twice(separator: BadRowSeparator) -> SeparatedRows:
-        second = divide(BadRowSeparator(separator._classified, is_small=separator._is_small))
+        second = divide(BadRowSeparator(separator._classified_rows, is_small=separator._is_small))
         with closing(second):
-            list(second.good())
-            bad = list(second.bad())
+            list(second.read_good_rows())
+            bad = list(second.read_bad_rows())
         first = divide(separator)
-        monkeypatch.setattr(first, "bad", lambda: iter(bad))
+        monkeypatch.setattr(first, "read_bad_rows", lambda: iter(bad))
         return first
 
     monkeypatch.setattr(BadRowSeparator, "separate", twice)
@@ -176,7 +176,7 @@ class CrashesAtFileCommit:
         put = BatchCopy.commit
 
         def put_in_place(copy: BatchCopy) -> None:
-            batch = copy._committed.name
+            batch = copy._committed_batch_folder.name
             self.tries[batch] += 1
             if self.tries[batch] == 1:
                 raise ConnectionError("fails before the decisive step")
@@ -224,7 +224,7 @@ async def test_a_randomly_bad_record_is_lost_or_doubled_if_folders_are_written_i
 
     def without_bad_rows(config: PrefixedConfig) -> FileSink:
         sink = whole(config)
-        return replace(sink, folder=replace(sink.folder, bad=None))
+        return replace(sink, folder=replace(sink.folder, bad_folder=None))
 
     monkeypatch.setattr(FileSink, "of", without_bad_rows)
     CrashesAtFileCommit(monkeypatch)
@@ -243,7 +243,7 @@ async def test_bad_records_are_written_to_a_folder_with_bytes_and_error(rig: Rig
     start = await rig.start(config, "to-folder")
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch(held.path / "commits") is not None)
+    await rig.wait_until(lambda: last_batch_id(held.path / "commits") is not None)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     dead_letters = dead_letters_in(tmp_path / "bad")
     assert sorted(dead_letter["value"] for dead_letter in dead_letters) == sorted(BAD)
@@ -269,7 +269,7 @@ async def test_bad_records_are_written_to_a_topic_with_connects_headers_once_ove
         start = await rig.start(config, "to-topic")
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
+        await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
         (held.path / "commits" / "0").unlink()
     assert rows_of(kafka.out / "to-topic") == [7]
@@ -309,7 +309,7 @@ async def test_bad_lines_of_files_are_written_to_a_table_and_a_topic_like_bad_re
         start = await rig.start(config, name)
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
+        await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
     assert good_rows(server) == rows_of(tmp_path / "out") == [1, 2]
     uri = f"file:{tmp_path}/in/a.csv"
@@ -377,7 +377,7 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
         died = await rig.end_of(start.task)
         assert died.can_restart, died.trace
         await rig.runtime.restart(start.task)
-    await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)
+    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     good = [json.loads(value or b"")["row"] for _, value, _ in records(kafka.servers, "between-good")]
     bad = [value or b"" for _, value, _ in records(kafka.servers, "between-bad")]
@@ -410,7 +410,7 @@ async def test_bad_records_between_topics_are_counted_and_logged_without_transac
     assert [value for _, value, _ in records(kafka.servers, "weakly-bad")] == BAD
     assert len(records(kafka.servers, "weakly-good")) == 2
     (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert line.startswith("weakly-0: 5 bad records were left out")
+    assert line.startswith("Task weakly-0: 5 bad records were left out")
     assert "the first: the record's value is not JSON" in line
 
 
@@ -437,7 +437,7 @@ async def test_bad_records_are_dropped_if_no_dead_letter_queue_is_configured(
         await rig.runtime.stop(start.task, grace_ms=10_000)
     lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     (line,) = lines
-    assert line.startswith("loud-0: 5 bad records were left out")
+    assert line.startswith("Task loud-0: 5 bad records were left out")
     assert "topic dropped, partition 0, offset 10" in line
 
 
@@ -512,7 +512,7 @@ async def test_each_wrong_key_is_named(
             "cannot be created",
         ),
     ]
-    monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 3000)
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 3000)
     assert await rig.runtime.validate(to_topic, ()) == {}
     # The addresses are those of another cluster, which may have a topic of any name.
     elsewhere = {"producer.override.bootstrap.servers": kafka.servers.replace("127.0.0.1", "localhost")}

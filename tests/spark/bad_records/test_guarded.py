@@ -9,10 +9,10 @@ from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.error_columns import (
-    BAD,
-    ERROR,
+    BAD_ROW_COLUMN,
+    ERROR_COLUMN,
     ERROR_TYPE,
-    ORIGINAL,
+    ORIGINAL_COLUMN,
     bad_rows,
     error_value,
     good_rows,
@@ -20,7 +20,7 @@ from coterie.spark.bad_records.error_columns import (
 )
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.smt.transform_type import Side, TransformType, key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
 from coterie.spark.transforms import Transform, apply_transforms, parse_transforms
 from tests.spark.conftest import Rig
 
@@ -37,7 +37,7 @@ def records(spark: SparkSession) -> DataFrame:
     text = F.col("value").cast("string")
     hidden = with_error_columns(spark.createDataFrame(rows, RECORDS)).withColumn("text", F.when(text != "-5", text))
     error = F.when(text == "-5", error_value("VALUE_CONVERTER", "aConverter", "negative").cast(ERROR_TYPE))
-    return hidden.withColumn(ERROR, error).select("text", ORIGINAL, ERROR)
+    return hidden.withColumn(ERROR_COLUMN, error).select("text", ORIGINAL_COLUMN, ERROR_COLUMN)
 
 
 def separated(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], dict[int, str]]:
@@ -46,7 +46,7 @@ def separated(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object],
     bad = bad_rows(classified).collect()
     assert all(row["value"].decode() == TEXTS[row["offset"]] for row in bad)
     good = good_rows(classified)
-    assert BAD not in good.columns
+    assert BAD_ROW_COLUMN not in good.columns
     return [row[0] for row in good.collect()], {row["offset"]: f"{row['stage']} {row['class_name']}" for row in bad}
 
 
@@ -59,7 +59,7 @@ def named(*transforms: tuple[str, str, str]) -> dict[str, str]:
 
 
 async def test_a_cast_or_a_condition_that_fails_makes_its_row_bad_and_bad_rows_pass_filters(rig: Rig) -> None:
-    spark = rig.spark_runtime._driver_or_raise().spark
+    spark = rig.spark_runtime._running_driver().spark
     before = "VALUE_CONVERTER aConverter"
     cast = named(
         ("Filter", "condition", "text <> '2'"), ("Cast", "spec", "text:int"), ("Filter", "condition", "text > 1")
@@ -81,7 +81,7 @@ async def test_a_cast_or_a_condition_that_fails_makes_its_row_bad_and_bad_rows_p
 
 
 async def test_an_error_is_reported_with_the_record_and_the_transforms_key(rig: Rig) -> None:
-    spark = rig.spark_runtime._driver_or_raise().spark
+    spark = rig.spark_runtime._running_driver().spark
     classified = apply_tolerant(records(spark), parse_transforms(named(("Cast", "spec", "text:int"))), None)
     row = bad_rows(classified).where("offset = 2").collect()[0]
     assert (row["topic"], row["partition"], bytes(row["value"])) == ("t", 0, b"x")
@@ -89,13 +89,13 @@ async def test_an_error_is_reported_with_the_record_and_the_transforms_key(rig: 
 
 
 async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(rig: Rig) -> None:
-    def count(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+    def count(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
         return rows.groupBy("text").count()
 
     counting = Transform(
-        transform_type=TransformType(name="Count", package=None, keys=(key("by", "", ""),), apply=count),
-        side=Side.VALUE,
+        transform_type=TransformType(name="Count", package=None, keys=(transform_key("by", "", ""),), apply=count),
+        side=RecordSide.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )
     with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs this step as Aggregate"):
-        apply_tolerant(records(rig.spark_runtime._driver_or_raise().spark), [counting], None)
+        apply_tolerant(records(rig.spark_runtime._running_driver().spark), [counting], None)

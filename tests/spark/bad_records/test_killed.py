@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import batch_in_flight, last_batch
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, postgres_config
@@ -29,16 +29,16 @@ def test_each_record_is_in_one_table_once_although_workers_are_killed(
     kafka.create("killed-bad", 1)
     kafka.produce_rows("killed-bad", 1, each=BATCHES * ROWS)
     config = postgres_config(kafka, postgres, "killed-bad", max__offsets__per__trigger=str(ROWS), **RANDOMLY_BAD)
-    parts = KafkaSource.parts(configured_source(config, {}).config)
+    parts = KafkaSource.list_source_partitions(configured_source(config, {}).config)
     task = {"name": "fight", "task.class": "PostgresSink", "task.index": "0", "task.count": "1"}
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     in_flight: list[str] = []
 
     def committed(holder: TaskProcess) -> int:
-        return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
+        return max((last_batch_id(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
 
     def is_in_batch(holder: TaskProcess) -> bool:
-        return any(batch_in_flight(path) is not None for path in directories(holder, tmp_path))
+        return any(find_batch_in_flight(path) is not None for path in directories(holder, tmp_path))
 
     with contextlib.ExitStack() as stack:
         for number in range(KILLS + 1):

@@ -9,10 +9,10 @@ import pytest
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.keys import DeadLetterFolder, DeadLetterTopic
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
-from coterie.spark.sinks.files import FileSink, bad_folder
+from coterie.spark.sinks.files import FileSink, bad_records_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from coterie.spark.sinks.kafka_writer import transactional_id
@@ -24,15 +24,15 @@ def test_a_lineage_is_also_retired_in_the_folder_of_bad_records(tmp_path: Path) 
     folder.take_over(LINEAGE)
     copy = folder.new_copy(LINEAGE, 0)
     copy.create_staging()
-    copy.good.folder.mkdir(parents=True, exist_ok=True)
+    copy.good_files.folder.mkdir(parents=True, exist_ok=True)
     copy.commit()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
     for config in ({}, path, {"errors.tolerance": "all"}):
         queue.remove_commit_markers(config, [LINEAGE])
-        assert folder.committed(LINEAGE).is_dir()
+        assert folder.committed_folder(LINEAGE).is_dir()
     for _ in range(2):
         queue.remove_commit_markers(path | {"errors.tolerance": "all"}, [LINEAGE])
-        assert folder.committed(LINEAGE).is_file()
+        assert folder.committed_folder(LINEAGE).is_file()
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
@@ -44,18 +44,18 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
     """The connector's sink may have a folder, too."""
     key = "errors.deadletterqueue.path"
     (tmp_path / "bad").write_text("a file")
-    sink = FileSink(folder=bad_folder(tmp_path / "bad"), rotation=None, options={})
+    sink = FileSink(folder=bad_records_folder(tmp_path / "bad"), rotation=None, options={})
     made = queue.DeadLetterQueue(key, sink, lambda rows, _: rows)
     with pytest.raises(OSError, match=f"Nothing can be written to {key}={tmp_path}/bad: File exists") as at_start:
         made.take_over(LINEAGE, 1)
     (tmp_path / "bad").unlink()
     made.take_over(LINEAGE, 2)
-    folder = bad_folder(tmp_path / "bad")
+    folder = bad_records_folder(tmp_path / "bad")
     copy = folder.new_copy(LINEAGE, 0)
     copy.create_staging()
-    (copy.good.folder / copy.good.name(0, ".parquet")).touch()
+    (copy.good_files.folder / copy.good_files.file_name(0, ".parquet")).touch()
     monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
-    batch: Any = Batch(lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
+    batch: Any = Batch(task_lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
     staged = made.stage(batch)
     (tmp_path / "bad").rmdir()
     (tmp_path / "bad").write_text("a file")
@@ -73,7 +73,7 @@ def errors_of(folder: Path) -> dict[str, list[str]]:
 
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
     assert errors_of(tmp_path / "bad") == {}
-    SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="json", partition_columns=())).prepare()
+    SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="json", partition_columns=())).prepare_folders()
     (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
     assert sentence.startswith(
         f"errors.deadletterqueue.path={tmp_path}/bad contains json files without partition columns"
@@ -87,8 +87,8 @@ SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 
 def queue_target(**config: str) -> KafkaTarget:
     """The target for bad records in a topic, of a connector whose sink is not a KafkaSink."""
-    dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context=False)
-    made = queue.dead_letter_queue_of(
+    dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context_headers=False)
+    made = queue.make_dead_letter_queue(
         dead_letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {}
     )
     assert made is not None
@@ -98,12 +98,12 @@ def queue_target(**config: str) -> KafkaTarget:
 
 def sink_target(config: Mapping[str, str]) -> KafkaTarget:
     return KafkaTarget.of(
-        PrefixedConfig(config={"topic": "t", **SERVERS, **config}, prefix=SINK, is_prefix_optional=True)
+        PrefixedConfig(config={"topic": "t", **SERVERS, **config}, prefix=SINK_PREFIX, is_prefix_optional=True)
     )
 
 
 def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
-    return transactional_id(target, TaskLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage="l"))
+    return transactional_id(target, TaskLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage_id="l"))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_connectors_whose_names_end_in_a_number_have_distinct_transactional_ids(
 def test_the_ledger_of_bad_records_is_named_after_the_connectors_ledger() -> None:
     """Then two groups of workers on one cluster can have connectors of the same name."""
     staging, production = queue_target(ledger__topic="staging"), queue_target()
-    assert (staging.ledger, production.ledger) == ("staging-dead-letters", "coterie-ledger-dead-letters")
+    assert (staging.ledger_topic, production.ledger_topic) == ("staging-dead-letters", "coterie-ledger-dead-letters")
     assert id_of(staging, "orders") != id_of(production, "orders")

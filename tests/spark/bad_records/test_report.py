@@ -21,8 +21,8 @@ def lines(caplog: pytest.LogCaptureFixture, *, logs: bool, logs_places: bool) ->
     report = BadRecordLogReporter(ConnectorTaskId(ConnectorName("c"), 2), tolerance, lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for now[0], count in ((0.0, 3), (30.0, 4), (59.0, 0), (60.0, 1)):
-            report.add_batch(BadRowSummary(count=count, first=tuple(FIRST.items()) if count else ()))
-    assert report.count == 8
+            report.add_batch(BadRowSummary(count=count, first_row_fields=tuple(FIRST.items()) if count else ()))
+    assert report.bad_record_count == 8
     return [record.getMessage() for record in caplog.records]
 
 
@@ -30,8 +30,8 @@ def test_records_since_the_last_log_line_are_counted_in_at_most_one_line_a_minut
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert lines(caplog, logs=True, logs_places=False) == [
-        "c-2: 3 bad records were left out, 3 since the task started; the first: no (S)",
-        "c-2: 5 bad records were left out, 8 since the task started; the first: no (S)",
+        "Task c-2: 3 bad records were left out, 3 since the task started; the first: no (S)",
+        "Task c-2: 5 bad records were left out, 8 since the task started; the first: no (S)",
     ]
 
 

@@ -4,13 +4,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from coterie.spark.bad_records.error_columns import BAD, BAD_ROW_TYPE
+from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN, BAD_ROW_TYPE
 from coterie.spark.bad_records.separator import BadRowSeparator
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
-TYPE = StructType([StructField("row", LongType()), StructField(BAD, BAD_ROW_TYPE)])
+TYPE = StructType([StructField("row", LongType()), StructField(BAD_ROW_COLUMN, BAD_ROW_TYPE)])
 
 
 def bad_row(**fields: object) -> tuple[object, ...]:
@@ -29,7 +29,7 @@ async def test_metrics_contain_all_fields_of_the_first_bad_row_also_if_it_has_no
     rows.collect()
     separator.read_bad_row_metrics(rows)
     assert separator.bad_row_summary.count == 1
-    assert dict(separator.bad_row_summary.first) == {
+    assert dict(separator.bad_row_summary.first_row_fields) == {
         "stage": "VALUE_CONVERTER",
         "message": "no",
         "topic": topic,

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from coterie.spark.plugins import SINKS, configured_sink, configured_source, sources
+from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from tests.cli.waiting import wait_until
 from tests.sink_files import counted
 from tests.spark.conftest import Rig, rows_of
@@ -49,8 +49,8 @@ def test_the_readme_has_a_command_for_each_file_and_each_file_is_named_after_its
 
 def test_each_source_and_each_sink_has_an_example() -> None:
     configs = [config_of(name) for name in names()]
-    assert {configured_source(config, {}).plugin for config in configs} == set(sources().values())
-    assert {configured_sink(config, {}).plugin for config in configs} == set(SINKS.values())
+    assert {configured_source(config, {}).plugin for config in configs} == set(source_by_name().values())
+    assert {configured_sink(config, {}).plugin for config in configs} == set(SINK_BY_CLASS_NAME.values())
 
 
 def test_each_line_of_the_readme_names_the_source_and_the_sink() -> None:

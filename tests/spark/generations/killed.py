@@ -13,7 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from coterie.spark.checkpoint import HeldCheckpoint
-from coterie.spark.generations.checkpoint_take_over import GenerationClosedError, is_closed, take_over_in_open
+from coterie.spark.generations.checkpoint_take_over import (
+    GenerationClosedError,
+    is_generation_closed,
+    take_over_in_open_generation,
+)
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.resplit import (
@@ -45,7 +49,7 @@ def prepared(folder: Path, source: Source, seed: int) -> WorldOnDisk:
     world = WorldOnDisk(folder, source, random.Random(seed))
     for _ in range(8):
         source.grow(world.rng)
-    manifest = world.finisher().create_first(world.plan(1))
+    manifest = world.finisher().create_first_generation(world.plan(1))
     world.publish(manifest)
     for task, held in enumerate(start(world, manifest)):
         world.run_batch(manifest, task, held, world.rng)
@@ -53,13 +57,16 @@ def prepared(folder: Path, source: Source, seed: int) -> WorldOnDisk:
         number = world.plan_batch(manifest, task, held, world.rng)
         if number is not None and seed % 2:
             rows = source.batch(held.path, number, manifest, task)
-            world.put(manifest, task, held.lineage, number, rows)
+            world.put(manifest, task, held.lineage_id, number, rows)
     return world
 
 
 def start(world: World, manifest: Manifest) -> list[HeldCheckpoint]:
     generation = generation_folder(world.connector, manifest.generation.number)
-    return [take_over_in_open(generation, manifest.generation, task) for task in range(len(manifest.split.tasks))]
+    return [
+        take_over_in_open_generation(generation, manifest.generation, task)
+        for task in range(len(manifest.split.partitions_by_task))
+    ]
 
 
 def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
@@ -79,8 +86,8 @@ def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
     steps: dict[str, Callable[[], object]] = {
         "a": lambda: close_generation(world.connector, world.plan(number + 1)),
         "b": release_all,
-        "c": lambda: held.extend(finisher.take_checkpoints(number)),
-        "d": lambda: finisher.run_batches(number, held),
+        "c": lambda: held.extend(finisher.take_over_checkpoints(number)),
+        "d": lambda: finisher.run_batches_in_flight(number, held),
         "e": commit,
         "f": lambda: world.publish(newest[-1]),
         "g": lambda: remove_old_generations(world.connector),
@@ -100,8 +107,8 @@ def succeed(world: WorldOnDisk, number: int) -> None:
     """Do what a successor does until generation ``number`` + 1 exists."""
     while newest_generation_number(world.connector) == number:
         try:
-            if is_closed(generation_folder(world.connector, number)):
-                world.publish(world.finisher().create_next(number))
+            if is_generation_closed(generation_folder(world.connector, number)):
+                world.publish(world.finisher().create_next_generation(number))
                 remove_old_generations(world.connector)
             else:
                 resplit(world, number, lambda _: None)
@@ -154,7 +161,7 @@ def run(folder: Path, point: str, fault: str, seed: int) -> None:
     for generation in set(world.published()):
         if generation.number < newest:
             try:
-                take_over_in_open(generation_folder(world.connector, generation.number), generation, 0)
+                take_over_in_open_generation(generation_folder(world.connector, generation.number), generation, 0)
             except GenerationClosedError:
                 continue
             raise AssertionError(f"{generation} was started although {newest} exists")

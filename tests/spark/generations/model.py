@@ -13,18 +13,18 @@ from typing import ClassVar
 
 from coterie.spark.checkpoint import (
     HeldCheckpoint,
-    batch_in_flight,
     create_first_checkpoint,
-    is_taken_over,
-    last_batch,
-    take_over,
+    find_batch_in_flight,
+    is_checkpoint_taken_over,
+    last_batch_id,
+    take_over_checkpoint,
 )
 from coterie.spark.fence import Fence
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
-    is_closed,
-    take_over_in_open,
+    is_generation_closed,
+    take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
@@ -94,7 +94,7 @@ class Files(Source):
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
         log = checkpoint / "sources" / "0"
-        last = last_batch(log)
+        last = last_batch_id(log)
         seen = {path for entry in range((-1 if last is None else last) + 1) for path in _entries(log, entry)}
         before = _log_offset(checkpoint, number - 1)
         end = -1 if last is None else last
@@ -176,43 +176,43 @@ class World:
         if not self.topic:
             return
         manifest = self.topic[-1]
-        task = self.rng.randrange(len(manifest.split.tasks))
+        task = self.rng.randrange(len(manifest.split.partitions_by_task))
         generation = generation_folder(self.connector, manifest.generation.number)
         try:
-            held = take_over_in_open(generation, manifest.generation, task)
+            held = take_over_in_open_generation(generation, manifest.generation, task)
             for _ in range(self.rng.randrange(1, 5)):
-                if is_taken_over(held.path):
+                if is_checkpoint_taken_over(held.path):
                     return
-                if is_closed(generation):
+                if is_generation_closed(generation):
                     break
                 self.run_batch(manifest, task, held, self.rng)
         except (GenerationClosedError, GenerationAbsentError):
             return
         except OSError as error:
-            if error.filename is not None and not is_taken_over(held.path):
+            if error.filename is not None and not is_checkpoint_taken_over(held.path):
                 raise
             return
-        if is_closed(generation):
+        if is_generation_closed(generation):
             record_task_stopped(generation, task)
 
     def run_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> bool:
         """Run the batch in flight, or the next one if there is something to read."""
         path = held.path
-        number = batch_in_flight(path)
+        number = find_batch_in_flight(path)
         if number is None:
             number = self.plan_batch(manifest, task, held, rng)
             if number is None:
                 return False
         rows = self.source.batch(path, number, manifest, task)
-        self.put(manifest, task, held.lineage, number, rows)
+        self.put(manifest, task, held.lineage_id, number, rows)
         write_as_spark(path / "commits" / str(number), "v1\n{}")
         return True
 
     def plan_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> int | None:
         """The number of the batch that is now in flight; None if there is nothing new to read."""
-        planned = last_batch(held.path / "offsets")
+        planned = last_batch_id(held.path / "offsets")
         number = 0 if planned is None else planned + 1
-        line = self.source.plan(held.path, number, manifest.split.tasks[task], rng)
+        line = self.source.plan(held.path, number, manifest.split.partitions_by_task[task], rng)
         if line is None:
             return None
         write_as_spark(held.path / "offsets" / str(number), f"v1\n{{}}\n{line}")
@@ -220,10 +220,10 @@ class World:
 
     def finish_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
         try:
-            if batch_in_flight(held.path) is not None:
+            if find_batch_in_flight(held.path) is not None:
                 self.run_batch(manifest, task, held, None)
         except OSError as error:
-            if not is_taken_over(held.path):
+            if not is_checkpoint_taken_over(held.path):
                 raise
             raise SupersededError from error
 
@@ -247,11 +247,11 @@ class World:
         """The manifest of three tasks that are split as generation 0 splits."""
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 3),
+            split=Split(function=SplitFunction.PATH_HASH_V0, partitions_by_task=(("/in",),) * 3),
             config={},
-            inferred={},
+            inferred_values={},
             positions={},
-            positions_of_absent={},
+            absent_partition_positions={},
         )
 
     def lay_flat(self) -> list[HeldCheckpoint]:
@@ -259,7 +259,7 @@ class World:
         folders = [self.connector / str(task) for task in range(2)]
         for folder in folders:
             create_first_checkpoint(folder)
-        held = [take_over(folder) for folder in folders]
+        held = [take_over_checkpoint(folder) for folder in folders]
         for task, one in enumerate(held):
             self.run_batch(self.flat, task, one, self.rng)
         self.plan_batch(self.flat, 0, held[0], self.rng)
@@ -272,16 +272,16 @@ class World:
                 os.stat("/")
                 self.run_batch(self.flat, task, held, self.rng)
         except OSError:
-            if not is_taken_over(held.path):
+            if not is_checkpoint_taken_over(held.path):
                 raise
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
     def finisher(self) -> ResplitFinisher:
         return ResplitFinisher(
-            connector=self.connector,
+            connector_path=self.connector,
             position_store=self.source.position_store,
-            run_batch=self.finish_batch,
+            run_batch_in_flight=self.finish_batch,
             fence=Fence(),
         )
 
@@ -292,15 +292,15 @@ class World:
         number = newest_generation_number(self.connector)
         try:
             if number is None:
-                finisher.create_first(self.plan(1))
+                finisher.create_first_generation(self.plan(1))
             else:
                 generation = generation_folder(self.connector, number)
                 if number == 0:
                     write_generation_zero(self.connector, self.flat)
                 if read_plan(generation) is None and (number == 0 or self.rng.random() < 0.5):
                     close_generation(self.connector, self.plan(number + 1))
-                if is_closed(generation):
-                    finisher.create_next(number)
+                if is_generation_closed(generation):
+                    finisher.create_next_generation(number)
         except SupersededError:
             self.overtaken += 1
             return
@@ -324,9 +324,9 @@ class World:
             tasks = tuple(tuple(parts) for _ in range(count))
         return GenerationPlan(
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
-            split=Split(function=self.source.function, tasks=tasks),
+            split=Split(function=self.source.function, partitions_by_task=tasks),
             config={"tasks.max": str(count)},
-            inferred={},
+            inferred_values={},
             initial_positions=self.source.initial_positions(),
         )
 
@@ -349,21 +349,21 @@ class World:
             write_generation_zero(self.connector, self.flat)
             close_generation(self.connector, self.plan(1))
         if number is None:
-            number = finisher.create_first(self.plan(1)).generation.number
-        elif is_closed(generation_folder(self.connector, number)):
-            number = finisher.create_next(number).generation.number
+            number = finisher.create_first_generation(self.plan(1)).generation.number
+        elif is_generation_closed(generation_folder(self.connector, number)):
+            number = finisher.create_next_generation(number).generation.number
         parts = self.source.parts(None)
         last = GenerationPlan(
             generation=GenerationId(number=number + 1, id="last"),
-            split=Split(function=self.source.function, tasks=(tuple(parts),)),
+            split=Split(function=self.source.function, partitions_by_task=(tuple(parts),)),
             config={},
-            inferred={},
+            inferred_values={},
             initial_positions=self.source.initial_positions(),
         )
         close_generation(self.connector, last)
-        manifest = finisher.create_next(number)
+        manifest = finisher.create_next_generation(number)
         remove_old_generations(self.connector)
-        held = take_over_in_open(generation_folder(self.connector, number + 1), manifest.generation, 0)
+        held = take_over_in_open_generation(generation_folder(self.connector, number + 1), manifest.generation, 0)
         while self.run_batch(manifest, 0, held, None):
             pass
         self.generations = number + 1

@@ -9,8 +9,8 @@ from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import (
     GenerationPlan,
     Manifest,
-    manifest_text,
-    plan_text,
+    manifest_to_json,
+    plan_to_json,
     read_manifest,
     read_plan,
 )
@@ -19,12 +19,12 @@ from coterie.spark.generations.stores import FilePositions
 from coterie.spark.positions import commit_empty_batches
 from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
-SPLIT = Split(function=SplitFunction.PARTS_V1, tasks=(("a:0@x",), ("a:1@x", "b:0@y")))
+SPLIT = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("a:0@x",), ("a:1@x", "b:0@y")))
 PLAN = GenerationPlan(
     generation=GenerationId(number=3, id="id-with-dash"),
     split=SPLIT,
     config={"user.password": "${env:PASSWORD}"},
-    inferred={},
+    inferred_values={},
     initial_positions={"b:0@y": 4},
 )
 
@@ -32,11 +32,11 @@ PLAN = GenerationPlan(
 def test_plan_and_manifest_are_decoded_as_they_were_encoded(tmp_path: Path) -> None:
     manifest = PLAN.to_manifest({"a:0@x": 1, "a:1@x": 2, "gone:0@z": 9})
     assert manifest.positions == {"a:0@x": 1, "a:1@x": 2, "b:0@y": 4}
-    assert manifest.positions_of_absent == {"gone:0@z": 9}
-    (tmp_path / "manifest.json").write_text(manifest_text(manifest))
+    assert manifest.absent_partition_positions == {"gone:0@z": 9}
+    (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
     assert read_manifest(tmp_path) == manifest
     assert read_plan(tmp_path) is None
-    (tmp_path / "closed").write_text(plan_text(PLAN))
+    (tmp_path / "closed").write_text(plan_to_json(PLAN))
     assert read_plan(tmp_path) == PLAN
 
 
@@ -74,7 +74,7 @@ def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed
     assert store.read(tmp_path, parts) == {}
     store.initialize(tmp_path, {"a:0@x": 1, "b:0@y": 0})
     assert store.read(tmp_path, parts) == {"a:0@x": 1, "b:0@y": 0}
-    commit_empty_batches(tmp_path, '{"a":{"0":5},"b":{"0":0}}', batches=1)
+    commit_empty_batches(tmp_path, '{"a":{"0":5},"b":{"0":0}}', batch_count=1)
     assert store.read(tmp_path, parts) == {"a:0@x": 5, "b:0@y": 0}
 
 

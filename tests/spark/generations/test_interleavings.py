@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import LINEAGE, HeldCheckpoint
+from coterie.spark.checkpoint import LINEAGE_FILE, HeldCheckpoint
 from coterie.spark.generations import resplit
 from coterie.spark.generations.layout import generation_folder
 from coterie.spark.generations.manifest import read_manifest
@@ -90,32 +90,32 @@ def find(generation: Path, task: int) -> HeldCheckpoint:
     while os.listdir(generation):
         for folder in (generation / "closing" / str(task), generation / str(task)):
             for name in os.listdir(folder) if folder.is_dir() else ():
-                if (lineage := folder / name / LINEAGE).is_file():
+                if (lineage := folder / name / LINEAGE_FILE).is_file():
                     return HeldCheckpoint(
-                        path=folder / name, start_number=0, lineage=lineage.read_text(), batch_in_flight=None
+                        path=folder / name, start_number=0, lineage_id=lineage.read_text(), batch_id_in_flight=None
                     )
     raise AssertionError(f"{generation} is empty")
 
 
 def found(finisher: ResplitFinisher, number: int) -> list[HeldCheckpoint]:
-    generation = generation_folder(finisher.connector, number)
-    return [find(generation, task) for task in range(len(read_manifest(generation).split.tasks))]
+    generation = generation_folder(finisher.connector_path, number)
+    return [find(generation, task) for task in range(len(read_manifest(generation).split.partitions_by_task))]
 
 
 def take_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ResplitFinisher, "take_checkpoints", found)
+    patch.setattr(ResplitFinisher, "take_over_checkpoints", found)
 
 
 def leave_batches_in_flight(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ResplitFinisher, "run_batches", lambda *_: None)
+    patch.setattr(ResplitFinisher, "run_batches_in_flight", lambda *_: None)
 
 
 def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
-    commit, take = ResplitFinisher.publish_generation, ResplitFinisher.take_checkpoints
+    commit, take = ResplitFinisher.publish_generation, ResplitFinisher.take_over_checkpoints
     read: dict[int, list[dict[str, int]]] = {}
 
     def read_and_take(finisher: ResplitFinisher, number: int) -> list[HeldCheckpoint]:
-        tasks = read_manifest(generation_folder(finisher.connector, number)).split.tasks
+        tasks = read_manifest(generation_folder(finisher.connector_path, number)).split.partitions_by_task
         try:
             read[threading.get_ident()] = [
                 dict(finisher.position_store.read(held.path, parts))
@@ -138,7 +138,7 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
         def initialize(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
             self._store.initialize(checkpoint, positions)
 
-    patch.setattr(ResplitFinisher, "take_checkpoints", read_and_take)
+    patch.setattr(ResplitFinisher, "take_over_checkpoints", read_and_take)
     patch.setattr(
         ResplitFinisher,
         "publish_generation",

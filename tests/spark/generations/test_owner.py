@@ -12,13 +12,13 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import create_first_checkpoint
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import updater as owner_module
-from coterie.spark.generations.checkpoint_take_over import is_closed, take_over_in_open
+from coterie.spark.generations.checkpoint_take_over import is_generation_closed, take_over_in_open_generation
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError, close_generation, record_task_stopped
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, NoPositions
-from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, newest_plan_or_manifest
+from coterie.spark.generations.stores import FilePositions, UnmovablePositions
+from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
 from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
 CONFIG = {"sink.format": "json", "sink.path": "/out", "sink.option.compression": "gzip", "transforms": "t"}
@@ -30,12 +30,12 @@ def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
         raise AssertionError("no batch is in flight")
 
     return ResplitFinisher(
-        connector=connector, position_store=KafkaPositions(), run_batch=run_batch, fence=fence or Fence()
+        connector_path=connector, position_store=KafkaPositions(), run_batch_in_flight=run_batch, fence=fence or Fence()
     )
 
 
 def owner(connector: Path, **keys: Any) -> GenerationUpdater:
-    return GenerationUpdater(finisher(connector), **{"grace_ms": 0, "liveness_timeout_ms": 200} | keys)
+    return GenerationUpdater(finisher(connector), **{"tasks_stop_timeout_ms": 0, "liveness_timeout_ms": 200} | keys)
 
 
 def request_of(
@@ -46,20 +46,20 @@ def request_of(
     keys_to_infer: frozenset[str] = frozenset(),
     **config: str,
 ) -> GenerationRequest:
-    def initial_positions(parts: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
+    def initial_positions(source_partitions: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
         if requested is not None:
-            requested.extend(parts)
-        return dict.fromkeys(parts, 3)
+            requested.extend(source_partitions)
+        return dict.fromkeys(source_partitions, 3)
 
     return GenerationRequest(
         config=CONFIG | {key.replace("__", "."): value for key, value in config.items()},
-        split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
-        sink_identity_of=lambda config: {
+        split=Split(function=SplitFunction.PARTS_V1, partitions_by_task=tuple(tuple(parts) for parts in tasks)),
+        identify_sink=lambda config: {
             key: value for key, value in config.items() if key in ("sink.path", "sink.format")
         },
         initial_positions=initial_positions,
         keys_to_infer=keys_to_infer,
-        infer=lambda known: dict.fromkeys(keys_to_infer - known.keys(), f"inferred from {config}"),
+        infer_values=lambda known: dict.fromkeys(keys_to_infer - known.keys(), f"inferred from {config}"),
         is_split_fixed=fixed,
         was_started=known,
         generation_zero=None,
@@ -82,17 +82,17 @@ def test_the_next_start_makes_an_older_folder_inaccessible_to_other_users(tmp_pa
 def test_inferred_columns_are_kept_by_later_generations(tmp_path: Path) -> None:
     schema = frozenset(["schema"])
     first = owner(tmp_path).update(request_of(PARTS, known=False, keys_to_infer=schema, now="1"))
-    assert first.inferred == {"schema": "inferred from {'now': '1'}"}
+    assert first.inferred_values == {"schema": "inferred from {'now': '1'}"}
     second = owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:], keys_to_infer=schema, now="2"))
-    assert (second.generation.number, second.inferred) == (2, first.inferred)
+    assert (second.generation.number, second.inferred_values) == (2, first.inferred_values)
     # A value in the config is not kept, and is inferred again when the config omits it.
     third = owner(tmp_path).update(request_of(PARTS, now="3"))
-    assert (third.generation.number, third.inferred) == (3, {})
+    assert (third.generation.number, third.inferred_values) == (3, {})
     fourth = owner(tmp_path).update(request_of(PARTS, keys_to_infer=schema, now="4"))
-    assert (fourth.generation.number, fourth.inferred) == (4, {"schema": "inferred from {'now': '4'}"})
+    assert (fourth.generation.number, fourth.inferred_values) == (4, {"schema": "inferred from {'now': '4'}"})
     # Only missing values are inferred.
     fifth = owner(tmp_path).update(request_of(PARTS, keys_to_infer=schema | {"key.schema"}, now="5"))
-    assert fifth.inferred == {**fourth.inferred, "key.schema": "inferred from {'now': '5'}"}
+    assert fifth.inferred_values == {**fourth.inferred_values, "key.schema": "inferred from {'now': '5'}"}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_inferred_columns_are_kept_by_later_generations(tmp_path: Path) -> None:
 def test_a_change_that_keeps_the_checkpoints_creates_no_generation(tmp_path: Path, changed: GenerationRequest) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
     assert owner(tmp_path).update(changed) == first
-    assert not is_closed(tmp_path / "gen-1")
+    assert not is_generation_closed(tmp_path / "gen-1")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_another_sink_another_split_or_other_parts_create_a_generation(
     second = owner(tmp_path).update(changed)
     assert second.generation.number == 2
     assert (second.split, second.config) == (changed.split, changed.config)
-    assert {**second.positions, **second.positions_of_absent} == dict.fromkeys(PARTS, 3)
+    assert {**second.positions, **second.absent_partition_positions} == dict.fromkeys(PARTS, 3)
 
 
 def test_initial_positions_are_requested_only_for_new_parts(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_connector_that_has_run_does_not_restart_from_the_beginning_without_it
 
 def test_an_unfinished_re_split_of_another_worker_is_finished_first(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
-    theirs = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
+    theirs = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     generation = GenerationId(number=2, id="theirs")
     close_generation(tmp_path, plan(generation, theirs))
     with pytest.raises(SupersededError, match="has created checkpoint generation 2-theirs"):
         owner(tmp_path).update(request_of(PARTS))
-    assert not is_closed(tmp_path / "gen-2")
+    assert not is_generation_closed(tmp_path / "gen-2")
     assert owner(tmp_path).update(request_of(PARTS)).generation.number == 3
     close_generation(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
     assert owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
@@ -160,26 +160,26 @@ def test_an_owner_that_was_frozen_closes_no_generation_that_was_created_meanwhil
     monkeypatch.setattr(owner_module, "tasks_still_running", overtaken)
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 3-"):
         owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:]))
-    assert not is_closed(tmp_path / "gen-3")
+    assert not is_generation_closed(tmp_path / "gen-3")
 
 
 def test_two_workers_that_create_the_first_generation_agree_on_one(tmp_path: Path) -> None:
-    def initial_positions(parts: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
+    def initial_positions(source_partitions: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
         owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:], known=False))
-        return dict.fromkeys(parts, 3)
+        return dict.fromkeys(source_partitions, 3)
 
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 1-"):
         owner(tmp_path).update(replace(request_of(PARTS, known=False), initial_positions=initial_positions))
-    assert not is_closed(tmp_path / "gen-1")
+    assert not is_generation_closed(tmp_path / "gen-1")
 
 
 def test_a_worker_whose_fence_is_closed_closes_no_generation(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
     fence = Fence()
-    fence.close()
+    fence.close_and_wait()
     with pytest.raises(FencedError):
-        GenerationUpdater(finisher(tmp_path, fence), grace_ms=0).update(request_of(PARTS[:1], PARTS[1:]))
-    assert not is_closed(tmp_path / "gen-1")
+        GenerationUpdater(finisher(tmp_path, fence), tasks_stop_timeout_ms=0).update(request_of(PARTS[:1], PARTS[1:]))
+    assert not is_generation_closed(tmp_path / "gen-1")
 
 
 def test_while_a_task_is_failed_new_parts_or_another_number_of_tasks_close_no_generation(tmp_path: Path) -> None:
@@ -194,15 +194,15 @@ def test_while_a_task_is_failed_new_parts_or_another_number_of_tasks_close_no_ge
     first = owner(tmp_path).update(request_of(PARTS[:2], known=False))
     assert owner(tmp_path).update(held(PARTS)) == first
     assert owner(tmp_path).update(held(PARTS[:1], PARTS[1:2])) == first
-    assert not is_closed(tmp_path / "gen-1")
+    assert not is_generation_closed(tmp_path / "gen-1")
     # A changed sink or a removed part may be the cause of the failure.
     assert owner(tmp_path).update(held(PARTS[:2], sink__path="/mended")).generation.number == 2
     assert owner(tmp_path).update(held(PARTS[1:2], sink__path="/mended")).generation.number == 3
     # Tasks of this generation would have no columns at all.
     columns = owner(tmp_path).update(
-        replace(held(PARTS[1:2], sink__path="/mended"), keys_to_infer=schema, infer=inferred)
+        replace(held(PARTS[1:2], sink__path="/mended"), keys_to_infer=schema, infer_values=inferred)
     )
-    assert (columns.generation.number, columns.inferred) == (4, {"schema": "row BIGINT"})
+    assert (columns.generation.number, columns.inferred_values) == (4, {"schema": "row BIGINT"})
 
 
 def inferred(known: Mapping[str, str]) -> Mapping[str, str]:
@@ -211,46 +211,48 @@ def inferred(known: Mapping[str, str]) -> Mapping[str, str]:
 
 def test_another_sink_closes_no_generation_whose_positions_cannot_be_read(tmp_path: Path) -> None:
     """Also if its tasks are unknown, for example because their configs were never published."""
-    split = Split(function=SplitFunction.PARTS_V1, tasks=(("stream",),))
+    split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("stream",),))
     now = GenerationRequest(
         config=CONFIG,
         split=split,
-        sink_identity_of=lambda config: {"path": config["sink.path"]},
+        identify_sink=lambda config: {"path": config["sink.path"]},
         initial_positions=lambda parts, *, is_new_connector: {},
         keys_to_infer=frozenset(),
-        infer=dict,
+        infer_values=dict,
         is_split_fixed=True,
         was_started=False,
         generation_zero=None,
     )
-    streams = replace(finisher(tmp_path), position_store=NoPositions())
-    first = GenerationUpdater(streams, grace_ms=0).update(now)
+    streams = replace(finisher(tmp_path), position_store=UnmovablePositions())
+    first = GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now)
     with pytest.raises(WorldError, match="configure the former sink again"):
-        GenerationUpdater(streams, grace_ms=0).update(replace(now, config=CONFIG | {"sink.path": "/other"}))
-    assert GenerationUpdater(streams, grace_ms=0).update(now) == first
+        GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(
+            replace(now, config=CONFIG | {"sink.path": "/other"})
+        )
+    assert GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now) == first
 
 
 def plan(generation: GenerationId, split: Split) -> GenerationPlan:
-    return GenerationPlan(generation=generation, split=split, config=CONFIG, inferred={}, initial_positions={})
+    return GenerationPlan(generation=generation, split=split, config=CONFIG, inferred_values={}, initial_positions={})
 
 
 def test_a_re_split_waits_for_tasks_to_stop_up_to_the_grace_period(tmp_path: Path) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
-    held = take_over_in_open(tmp_path / "gen-1", first.generation, 0)
+    held = take_over_in_open_generation(tmp_path / "gen-1", first.generation, 0)
 
     def stop_when_closed() -> None:
-        while not is_closed(tmp_path / "gen-1"):
+        while not is_generation_closed(tmp_path / "gen-1"):
             threading.Event().wait(0.01)
         assert held.path.is_dir(), "the checkpoint was taken before it was released"
         record_task_stopped(tmp_path / "gen-1", 0)
 
     runtime = threading.Thread(target=stop_when_closed)
     runtime.start()
-    assert owner(tmp_path, grace_ms=60_000).update(request_of(PARTS[:1], PARTS[1:])).generation.number == 2
+    assert owner(tmp_path, tasks_stop_timeout_ms=60_000).update(request_of(PARTS[:1], PARTS[1:])).generation.number == 2
     runtime.join()
     # The second task never reports that it has stopped.
     record_task_stopped(tmp_path / "gen-2", 0)
-    assert owner(tmp_path, grace_ms=100).update(request_of(PARTS)).generation.number == 3
+    assert owner(tmp_path, tasks_stop_timeout_ms=100).update(request_of(PARTS)).generation.number == 3
 
 
 def test_an_overtaken_finisher_continues_if_the_other_one_makes_no_progress(
@@ -263,7 +265,7 @@ def test_an_overtaken_finisher_continues_if_the_other_one_makes_no_progress(
     def commit_late(self: ResplitFinisher, number: int, held: Any) -> None:
         commits.append(number)
         if len(commits) == 1:
-            finisher(tmp_path).take_checkpoints(number)
+            finisher(tmp_path).take_over_checkpoints(number)
         commit(self, number, held)
 
     monkeypatch.setattr(ResplitFinisher, "publish_generation", commit_late)
@@ -275,37 +277,42 @@ def test_a_worker_whose_fence_is_closed_stops_waiting(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
     close_generation(tmp_path, plan(GenerationId(number=2, id="b"), request_of(PARTS[:1], PARTS[1:]).split))
     fence = Fence()
-    fence.close()
+    fence.close_and_wait()
     with pytest.raises(FencedError):
-        GenerationUpdater(finisher(tmp_path, fence), grace_ms=60_000).update(request_of(PARTS[:1], PARTS[1:]))
+        GenerationUpdater(finisher(tmp_path, fence), tasks_stop_timeout_ms=60_000).update(
+            request_of(PARTS[:1], PARTS[1:])
+        )
 
 
 def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp_path: Path) -> None:
     create_first_checkpoint(tmp_path / "0")
-    split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",)))
+    split = Split(function=SplitFunction.PATH_HASH_V0, partitions_by_task=(("/in",), ("/in",)))
     flat = Manifest(
         generation=GenerationId(number=0, id="flat"),
         split=split,
         config=CONFIG,
-        inferred={},
+        inferred_values={},
         positions={},
-        positions_of_absent={},
+        absent_partition_positions={},
     )
     now = GenerationRequest(
         config=CONFIG,
-        split=Split(function=SplitFunction.PATH_HASH_V1, tasks=split.tasks),
-        sink_identity_of=lambda config: config,
+        split=Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=split.partitions_by_task),
+        identify_sink=lambda config: config,
         initial_positions=lambda parts, *, is_new_connector: {},
         keys_to_infer=frozenset(),
-        infer=dict,
+        infer_values=dict,
         is_split_fixed=False,
         was_started=True,
         generation_zero=flat,
     )
     files = ResplitFinisher(
-        connector=tmp_path, position_store=FilePositions(), run_batch=finisher(tmp_path).run_batch, fence=Fence()
+        connector_path=tmp_path,
+        position_store=FilePositions(),
+        run_batch_in_flight=finisher(tmp_path).run_batch_in_flight,
+        fence=Fence(),
     )
-    assert GenerationUpdater(files, grace_ms=60_000).update(now).generation.number == 1
+    assert GenerationUpdater(files, tasks_stop_timeout_ms=60_000).update(now).generation.number == 1
 
 
 def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_no_progress(
@@ -313,9 +320,9 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
 ) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
     assert owner(tmp_path).finish_if_abandoned() == first
-    split = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
+    split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     close_generation(tmp_path, plan(GenerationId(number=2, id="b"), split))
-    assert newest_plan_or_manifest(tmp_path) == read_plan(tmp_path / "gen-1")
+    assert read_newest_plan_or_manifest(tmp_path) == read_plan(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))
         patch.setattr(owner_module, "last_liveness_ns", lambda generation: next(signs))
@@ -326,9 +333,9 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
 
 
 def test_only_the_owner_can_split_checkpoints_without_generations(tmp_path: Path) -> None:
-    assert newest_plan_or_manifest(tmp_path / "nothing") is None
+    assert read_newest_plan_or_manifest(tmp_path / "nothing") is None
     create_first_checkpoint(tmp_path / "0")
-    assert newest_plan_or_manifest(tmp_path) is None
+    assert read_newest_plan_or_manifest(tmp_path) is None
     with pytest.raises(WorldError, match="contains no configs of their tasks"):
         owner(tmp_path).update(request_of(PARTS, known=False))
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, HeldCheckpoint, is_taken_over
+from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, HeldCheckpoint, is_checkpoint_taken_over
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import checkpoint_take_over, resplit
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
-    take_over_in_closed,
-    take_over_in_open,
+    take_over_in_closed_generation,
+    take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_manifest
@@ -42,9 +42,9 @@ PARTS = tuple(str(TopicIdPartition(topic="flights", partition=number, topic_id="
 def plan(number: int, tasks: Sequence[Sequence[str]], id_: str = "a", start: int = 0) -> GenerationPlan:
     return GenerationPlan(
         generation=GenerationId(number=number, id=id_),
-        split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
+        split=Split(function=SplitFunction.PARTS_V1, partitions_by_task=tuple(tuple(parts) for parts in tasks)),
         config={"tasks.max": str(len(tasks)), "password": "${file:secrets:password}"},
-        inferred={"schema": "value STRING"},
+        inferred_values={"schema": "value STRING"},
         initial_positions={part: start for parts in tasks for part in parts},
     )
 
@@ -55,13 +55,16 @@ def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
 
 def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
     return ResplitFinisher(
-        connector=connector, position_store=KafkaPositions(), run_batch=run_nothing, fence=fence or Fence()
+        connector_path=connector,
+        position_store=KafkaPositions(),
+        run_batch_in_flight=run_nothing,
+        fence=fence or Fence(),
     )
 
 
 def read_to(held: HeldCheckpoint, line: str) -> None:
     """Commit batch 0 at ``line``."""
-    commit_empty_batches(held.path, line, batches=1)
+    commit_empty_batches(held.path, line, batch_count=1)
 
 
 def names(folder: Path) -> list[str]:
@@ -70,7 +73,7 @@ def names(folder: Path) -> list[str]:
 
 def test_other_users_cannot_read_the_config_in_a_manifest(tmp_path: Path) -> None:
     connector = tmp_path / "c-i"
-    finisher(connector).create_first(plan(1, [PARTS]))
+    finisher(connector).create_first_generation(plan(1, [PARTS]))
     assert connector.stat().st_mode & 0o777 == 0o770 & ~current_umask()
 
 
@@ -86,7 +89,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 
     # The first generation is new; its tasks begin at the positions of the plan.
     assert newest_generation_number(connector) is None
-    born = one.create_first(plan(1, [PARTS[:2], PARTS[2:3]], start=7))
+    born = one.create_first_generation(plan(1, [PARTS[:2], PARTS[2:3]], start=7))
     gen_1 = connector / "gen-1"
     assert names(connector) == ["gen-1/"]
     assert names(gen_1) == ["0/", "1/", "manifest.json"]
@@ -94,7 +97,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 
     # Tasks start in the first generation, and read.
     assert tasks_still_running(gen_1, born) == frozenset(), "no task runs, so none has to stop"
-    tasks = [take_over_in_open(gen_1, born.generation, task) for task in range(2)]
+    tasks = [take_over_in_open_generation(gen_1, born.generation, task) for task in range(2)]
     assert (tasks[0].path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights": {"0": 7, "1": 7}}'
     read_to(tasks[0], '{"flights":{"0":10,"1":20}}')
 
@@ -104,7 +107,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert close_generation(connector, plan(2, [PARTS], "c")) == second
     assert names(gen_1) == ["0/", "1/", "closed", "manifest.json"]
     with pytest.raises(GenerationClosedError):
-        take_over_in_open(gen_1, born.generation, 0)
+        take_over_in_open_generation(gen_1, born.generation, 0)
 
     # b. Each runtime records that it has stopped its task.
     assert tasks_still_running(gen_1, born) == {0, 1}
@@ -113,33 +116,33 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 
     # c. The finisher takes the checkpoints of all tasks, stopped or not.
     assert last_liveness_ns(gen_1) is None
-    held = one.take_checkpoints(1)
+    held = one.take_over_checkpoints(1)
     assert last_liveness_ns(gen_1) is not None
     assert names(gen_1 / "closing") == ["0/", "1/", "alive"]
-    assert all(is_taken_over(task.path) and task.path.is_file() for task in tasks)
-    assert [one.lineage for one in held] == [task.lineage for task in tasks]
+    assert all(is_checkpoint_taken_over(task.path) and task.path.is_file() for task in tasks)
+    assert [one.lineage_id for one in held] == [task.lineage_id for task in tasks]
 
     # d. and e. No batch is in flight. The positions are distributed again; task 1 never read, and partition 3 is new.
-    one.run_batches(1, held)
+    one.run_batches_in_flight(1, held)
     one.publish_generation(1, held)
     gen_2 = connector / "gen-2"
     assert names(connector) == ["gen-1/", "gen-2/"]
     made = read_manifest(gen_2)
     assert made.positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[3]: 0}
-    assert made.positions_of_absent == {PARTS[2]: 7}
-    assert (made.generation, made.split, made.config, made.inferred) == (
+    assert made.absent_partition_positions == {PARTS[2]: 7}
+    assert (made.generation, made.split, made.config, made.inferred_values) == (
         second.generation,
         second.split,
         second.config,
-        second.inferred,
+        second.inferred_values,
     )
-    assert take_over_in_open(gen_2, made.generation, 1).lineage not in {task.lineage for task in tasks}
+    assert take_over_in_open_generation(gen_2, made.generation, 1).lineage_id not in {task.lineage_id for task in tasks}
 
     # g. The last two generations stay. The partition that was absent continues at its former position.
     remove_old_generations(connector)
     assert names(connector) == ["gen-1/", "gen-2/"]
     close_generation(connector, plan(3, [PARTS]))
-    assert one.create_next(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
+    assert one.create_next_generation(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
     # A generation stays until its sink has retired the lineages of its tasks.
     retired: list[tuple[Manifest, dict[int, str]]] = []
 
@@ -151,9 +154,9 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert names(connector) == ["gen-1/", "gen-2/", "gen-3/"]
     remove_old_generations(connector, retire)
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
-    assert retired == [(born, {task: one.lineage for task, one in enumerate(tasks)})] * 2
+    assert retired == [(born, {task: one.lineage_id for task, one in enumerate(tasks)})] * 2
     with pytest.raises(GenerationClosedError):
-        take_over_in_open(gen_1, born.generation, 0)
+        take_over_in_open_generation(gen_1, born.generation, 0)
     with pytest.raises(NotADirectoryError):
         (tasks[0].path / "offsets").mkdir(parents=True)
 
@@ -161,17 +164,17 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 def test_a_finisher_that_was_frozen_during_a_generation_changes_nothing(tmp_path: Path) -> None:
     connector = tmp_path / "c-i"
     frozen, quick = finisher(connector), finisher(connector)
-    quick.create_first(plan(1, [PARTS]))
+    quick.create_first_generation(plan(1, [PARTS]))
     close_generation(connector, plan(2, [PARTS], "b"))
-    held = frozen.take_checkpoints(1)
-    assert quick.create_next(1).generation.number == 2
+    held = frozen.take_over_checkpoints(1)
+    assert quick.create_next_generation(1).generation.number == 2
     with pytest.raises(SupersededError):
         frozen.publish_generation(1, held)
 
     close_generation(connector, plan(3, [PARTS], "c"))
-    made = quick.create_next(2)
+    made = quick.create_next_generation(2)
     remove_old_generations(connector)
-    assert frozen.create_next(1) == made
+    assert frozen.create_next_generation(1) == made
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
 
 
@@ -184,67 +187,67 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
             signs.add(last_liveness_ns(tmp_path / "gen-1"))
         (held.path / "offsets" / "0").unlink()
 
-    born = finisher(tmp_path).create_first(plan(1, [PARTS]))
-    held = take_over_in_open(tmp_path / "gen-1", born.generation, 0)
+    born = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
+    held = take_over_in_open_generation(tmp_path / "gen-1", born.generation, 0)
     (held.path / "offsets").mkdir()
     (held.path / "offsets" / "0").touch()
     close_generation(tmp_path, plan(2, [PARTS]))
-    assert replace(finisher(tmp_path), run_batch=take_long).create_next(1).generation.number == 2
+    assert replace(finisher(tmp_path), run_batch_in_flight=take_long).create_next_generation(1).generation.number == 2
     assert len(signs) == 3
 
 
 def test_no_generation_is_put_in_place_behind_a_closed_fence(tmp_path: Path) -> None:
     fence = Fence()
-    finisher(tmp_path).create_first(plan(1, [PARTS]))
+    finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
     close_generation(tmp_path, plan(2, [PARTS]))
-    fence.close()
+    fence.close_and_wait()
     with pytest.raises(FencedError):
-        finisher(tmp_path, fence).create_next(1)
+        finisher(tmp_path, fence).create_next_generation(1)
     assert newest_generation_number(tmp_path) == 1
-    assert finisher(tmp_path).create_next(1).generation.number == 2
+    assert finisher(tmp_path).create_next_generation(1).generation.number == 2
     remove_old_generations(tmp_path)
     assert names(tmp_path) == ["gen-1/", "gen-2/"]
 
 
 def test_a_task_starts_only_in_the_generation_that_its_config_names(tmp_path: Path) -> None:
-    finisher(tmp_path).create_first(plan(1, [PARTS], "a"))
+    finisher(tmp_path).create_first_generation(plan(1, [PARTS], "a"))
     with pytest.raises(GenerationAbsentError, match="the task's config names 1-b"):
-        take_over_in_open(tmp_path / "gen-1", GenerationId(number=1, id="b"), 0)
+        take_over_in_open_generation(tmp_path / "gen-1", GenerationId(number=1, id="b"), 0)
     with pytest.raises(GenerationAbsentError, match=r"share checkpoint\.location"):
-        take_over_in_open(tmp_path / "gen-2", GenerationId(number=2, id="a"), 0)
+        take_over_in_open_generation(tmp_path / "gen-2", GenerationId(number=2, id="a"), 0)
     assert names(tmp_path) == ["gen-1/"]
 
 
 def test_a_start_that_takes_a_checkpoint_over_before_it_is_moved_loses_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    born = finisher(tmp_path).create_first(plan(1, [PARTS]))
+    born = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
     gen_1 = tmp_path / "gen-1"
     rename = os.rename
     starts: list[HeldCheckpoint] = []
 
     def rename_after_a_start(old: str, new: str) -> None:
         if not starts:
-            starts.append(take_over_in_open(gen_1, born.generation, 0))
+            starts.append(take_over_in_open_generation(gen_1, born.generation, 0))
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", rename_after_a_start)
-    held = take_over_in_closed(gen_1, 0)
-    assert is_taken_over(starts[0].path)
+    held = take_over_in_closed_generation(gen_1, 0)
+    assert is_checkpoint_taken_over(starts[0].path)
     assert held.path.parent == gen_1 / "closing" / "0"
-    assert held.lineage == starts[0].lineage
+    assert held.lineage_id == starts[0].lineage_id
 
 
 def test_a_re_split_that_finds_no_checkpoint_pauses_between_its_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finisher(tmp_path).create_first(plan(1, [PARTS]))
+    finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
     shutil.rmtree(tmp_path / "gen-1" / "0" / FIRST_CHECKPOINT_NAME)
     pauses: list[float] = []
     monkeypatch.setattr(checkpoint_take_over, "TAKE_OVER_TIMEOUT_MS", 50)
     monkeypatch.setattr(time, "sleep", pauses.append)
     with pytest.raises(WorldError, match="check whether files were removed there"):
-        take_over_in_closed(tmp_path / "gen-1", 0)
+        take_over_in_closed_generation(tmp_path / "gen-1", 0)
     assert pauses
     assert all(pauses)
 
@@ -253,16 +256,18 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
     (tmp_path / "0").mkdir()
     flat = Manifest(
         generation=GenerationId(number=0, id="flat"),
-        split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",))),
+        split=Split(function=SplitFunction.PATH_HASH_V0, partitions_by_task=(("/in",), ("/in",))),
         config={},
-        inferred={},
+        inferred_values={},
         positions={},
-        positions_of_absent={},
+        absent_partition_positions={},
     )
-    one = ResplitFinisher(connector=tmp_path, position_store=FilePositions(), run_batch=run_nothing, fence=Fence())
+    one = ResplitFinisher(
+        connector_path=tmp_path, position_store=FilePositions(), run_batch_in_flight=run_nothing, fence=Fence()
+    )
     assert newest_generation_number(tmp_path) == 0
     write_generation_zero(tmp_path, flat)
-    split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),))
+    split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),))
     for number in (1, 2):
         close_generation(
             tmp_path,
@@ -270,12 +275,12 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
                 generation=GenerationId(number=number, id="x"),
                 split=split,
                 config={},
-                inferred={},
+                inferred_values={},
                 initial_positions={},
             ),
         )
-        one.create_next(number - 1)
+        one.create_next_generation(number - 1)
         remove_old_generations(tmp_path)
     assert names(tmp_path) == ["0", "1", "closed", "closing", "gen-1/", "gen-2/", "manifest.json"]
-    assert one.create_next(0).generation.number == 2
+    assert one.create_next_generation(0).generation.number == 2
     assert generation_folder(tmp_path, 0) == tmp_path

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.spark.generations.split import Split, SplitFunction, merge_positions, murmur3, sql_task, without_authority
+from coterie.spark.generations.split import Split, SplitFunction, merge_positions, spark_hash, task_number_sql, uri_path
 from tests.spark.conftest import Rig
 
 NAMES = ["", "a", "ab", "abc", "abcd", "a b", "ü", "é€😀", "%41", "c+d", "e#f", "\x7f\x80\xff", "x" * 1000]
@@ -17,37 +17,37 @@ async def test_the_hash_is_that_of_spark(rig: Rig) -> None:
     names = [*NAMES, *(f"file:///in/{number}/{name}" for number, name in enumerate(NAMES))]
     uris = [f"{scheme}/in/{number}.csv" for number in range(20) for scheme in ("file:", "file://", "hdfs://n:9/")]
     rows = session.spark.createDataFrame([(name,) for name in names], "name STRING").selectExpr("name", "hash(name) h")
-    assert {row["name"]: row["h"] for row in rows.collect()} == {name: murmur3(name.encode()) for name in names}
+    assert {row["name"]: row["h"] for row in rows.collect()} == {name: spark_hash(name.encode()) for name in names}
 
-    expression = sql_task(SplitFunction.PATH_HASH_V1, "uri", 3)
+    expression = task_number_sql(SplitFunction.PATH_HASH_V1, "uri", 3)
     rows = session.spark.createDataFrame([(uri,) for uri in uris], "uri STRING").selectExpr("uri", f"{expression} task")
-    split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),) * 3)
+    split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),) * 3)
     by_spark = {row["uri"]: row["task"] for row in rows.collect()}
     assert by_spark == {uri: task for task in range(3) for uri in split.positions_of_task(task, dict.fromkeys(uris, 1))}
 
 
 def test_a_file_belongs_to_the_same_task_for_every_form_of_its_uri() -> None:
     for uri in ("file:/in/a%20b", "file:///in/a%20b", "file://host/in/a%20b", "hdfs://name:9000/in/a%20b", "/in/a%20b"):
-        assert without_authority(uri) == "/in/a%20b"
+        assert uri_path(uri) == "/in/a%20b"
 
 
 @pytest.mark.parametrize("function", [SplitFunction.PATH_HASH_V0, SplitFunction.PATH_HASH_V1])
 def test_every_file_belongs_to_exactly_one_task(function: SplitFunction) -> None:
     files = {f"file:///in/{number}.csv": number for number in range(100)}
-    split = Split(function=function, tasks=(("/in",),) * 3)
+    split = Split(function=function, partitions_by_task=(("/in",),) * 3)
     shares = [split.positions_of_task(task, files) for task in range(3)]
     assert sorted(uri for share in shares for uri in share) == sorted(files)
     assert all(shares)
 
 
 def test_generation_0_hashes_the_uri_with_one_slash() -> None:
-    split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 1000)
-    assert split.positions_of_task(murmur3(b"file:/in/a") % 1000, {"file:///in/a": 1}) == {"file:///in/a": 1}
+    split = Split(function=SplitFunction.PATH_HASH_V0, partitions_by_task=(("/in",),) * 1000)
+    assert split.positions_of_task(spark_hash(b"file:/in/a") % 1000, {"file:///in/a": 1}) == {"file:///in/a": 1}
 
 
 def test_a_file_counts_as_read_only_if_its_own_task_has_listed_it() -> None:
     files = {f"file:///in/{number}.csv": 1 for number in range(20)}
-    split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),) * 2)
+    split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),) * 2)
     first = split.positions_of_task(0, files)
     assert merge_positions({}, {0: files, 1: {}}, split) == first
     assert merge_positions({}, {0: files, 1: files}, split) == files

@@ -9,13 +9,13 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.delta_files import write_small
+from coterie.spark.sinks.delta_files import write_by_arrow
 from coterie.spark.sinks.delta_target import DeltaTarget
 from coterie.spark.sinks.delta_writer import DeltaWriter
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage="l")
+LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
 """Rows of a batch."""
@@ -28,16 +28,16 @@ def arrow(first: int, count: int) -> pa.Table:
 
 def target_of(path: Path, keys: Mapping[str, str]) -> DeltaTarget:
     config = {"path": str(path), "auto.create": "true", **keys}
-    return DeltaTarget.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
+    return DeltaTarget.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
 
 
 def write(writer: DeltaWriter, batch_id: int) -> None:
     """Write a batch in all its steps."""
-    append(writer, batch_id, SCHEMA, partial(write_small, arrow(batch_id * ROWS, ROWS), partition_columns=()))
+    append(writer, batch_id, SCHEMA, partial(write_by_arrow, arrow(batch_id * ROWS, ROWS), partition_columns=()))
 
 
 def append(writer: DeltaWriter, batch_id: int, schema: StructType, files: Callable[[Path], None]) -> None:
-    staged = writer.stage_files(batch_id, writer.fitting(schema), files)
+    staged = writer.stage_files(batch_id, writer.checked_layout(schema), files)
     try:
         staged.commit()
     finally:

@@ -52,14 +52,14 @@ class KilledOwner:
 
         def seen_rename(source: Any, there: Any) -> None:
             rename(source, there)
-            if Path(there).parent == self._owners.folder.committed(LINEAGE):
+            if Path(there).parent == self._owners.folder.committed_folder(LINEAGE):
                 self._reached("decided")
-            elif file_copies.COMMITTED in Path(source).parts:
+            elif file_copies.COMMITTED_FOLDER in Path(source).parts:
                 self._reached("half moved")
 
         def seen_write(path: Path, text: str) -> int:
             count = write_text(path, text)
-            if file_copies.STAGED in path.parts and path.suffix == ".json":
+            if file_copies.STAGED_FOLDER in path.parts and path.suffix == ".json":
                 self._reached("half written")
             return count
 
@@ -76,11 +76,11 @@ class KilledOwner:
 def shown_by_disk(owners: Owners, batch: int) -> str:
     """The point that the owner of a batch has reached, from the files."""
     folder = owners.folder
-    committed = folder.committed(LINEAGE) / str(batch)
+    committed = folder.committed_folder(LINEAGE) / str(batch)
     if committed.is_dir():
         left = len(list(committed.rglob("*.json")))
         return "decided" if left == FILES else "half moved" if left else "moved"
-    (staged,) = folder.staged.glob(f"*-{LINEAGE.lineage}-*")
+    (staged,) = folder.staged_folder.glob(f"*-{LINEAGE.lineage_id}-*")
     written = list(staged.rglob("*.json"))
     if not written:
         return "begun"

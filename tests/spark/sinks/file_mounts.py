@@ -18,9 +18,9 @@ def main() -> None:
     folder = folder_at(path / "out", bad=bad)
     copy = folder.new_copy(LINEAGE, 0)
     copy.create_staging()
-    for files, row in ((copy.good, "a"), (copy.bad, "b")):
+    for files, row in ((copy.good_files, "a"), (copy.bad_files, "b")):
         files.folder.mkdir(exist_ok=True)
-        (files.folder / files.name(0, ".json")).write_text(row)
+        (files.folder / files.file_name(0, ".json")).write_text(row)
     copy._commit_by_rename()
     volume.mkdir()
     subprocess.run(["mount", "--bind", volume, bad], check=True)

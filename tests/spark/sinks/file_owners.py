@@ -15,7 +15,7 @@ from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 
 TASK = ConnectorTaskId(ConnectorName("my/c"), 2)
-LINEAGE = TaskLineage(task=TASK, lineage="l")
+LINEAGE = TaskLineage(task=TASK, lineage_id="l")
 FILES = 3
 
 
@@ -24,9 +24,9 @@ def folder_at(path: Path, *columns: str, bad: Path | None = None) -> SinkFolder:
     return SinkFolder(
         path=path,
         layout=FolderLayout(format="json", partition_columns=columns),
-        bad=None
+        bad_folder=None
         if bad is None
-        else SinkFolder(path=bad, layout=FolderLayout(format="json", partition_columns=()), key="bad"),
+        else SinkFolder(path=bad, layout=FolderLayout(format="json", partition_columns=()), config_key="bad"),
     )
 
 
@@ -39,15 +39,17 @@ def other_device(than: Path) -> Path:
 def write(copy: BatchCopy, lines: list[str], rng: random.Random) -> None:
     """Write some files in two folders, none without lines. A writer creates its folder again if it was removed."""
     rng.shuffle(lines)
-    if copy.folder.bad is not None and lines:
+    if copy.sink_folder.bad_folder is not None and lines:
         bad = [lines.pop() for _ in range(rng.randrange(1, 4))]
-        copy.bad.folder.mkdir(parents=True, exist_ok=True)
+        copy.bad_files.folder.mkdir(parents=True, exist_ok=True)
         for number, line in enumerate(bad):
-            (copy.bad.folder / copy.bad.name(number, ".json")).write_text(f"{line}\n")
+            (copy.bad_files.folder / copy.bad_files.file_name(number, ".json")).write_text(f"{line}\n")
     for number in range(FILES if lines else 0):
-        there = copy.good.folder / f"p={number % 2}"
+        there = copy.good_files.folder / f"p={number % 2}"
         there.mkdir(parents=True, exist_ok=True)
-        (there / copy.good.name(number, ".json")).write_text("".join(f"{line}\n" for line in lines[number::FILES]))
+        (there / copy.good_files.file_name(number, ".json")).write_text(
+            "".join(f"{line}\n" for line in lines[number::FILES])
+        )
 
 
 def rows_of_batch(number: int) -> list[str]:
@@ -135,8 +137,8 @@ class Owners:
         """Check that readers see each row of a committed batch, and no row twice."""
         wanted = {row for batch in range(self.checkpoint.committed + 1) for row in rows_of_batch(batch)}
         seen = visible(self.folder.path)
-        if self.folder.bad is not None:
-            seen += visible(self.folder.bad.path)
+        if self.folder.bad_folder is not None:
+            seen += visible(self.folder.bad_folder.path)
         lost, doubled = sorted(wanted - seen.keys()), sorted(row for row, count in seen.items() if count > 1)
         if lost or doubled:
             raise AssertionError(f"lost {lost}, doubled {doubled}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import create_first_checkpoint, take_over
+from coterie.spark.checkpoint import create_first_checkpoint, take_over_checkpoint
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline
@@ -22,7 +22,7 @@ from coterie.spark.seams import Batch
 from coterie.spark.session import start_driver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.sinks import file_writers, files
-from coterie.spark.sinks.file_copies import COMMITTED, BatchCopy
+from coterie.spark.sinks.file_copies import COMMITTED_FOLDER, BatchCopy
 from coterie.spark.sinks.files import FileSink
 
 TASK = ConnectorTaskId(ConnectorName("c"), 0)
@@ -50,13 +50,13 @@ class KillPoints:
 
         def seen_write(*args: Any, **keys: Any) -> None:
             self._reached("begun")
-            file_writers.write(*args, **keys)
+            file_writers.write_batch(*args, **keys)
 
         def seen_rename(source: Any, there: Any) -> None:
             rename(source, there)
-            if Path(there).parent.parent.name == COMMITTED:
+            if Path(there).parent.parent.name == COMMITTED_FOLDER:
                 self._reached("decided")
-            elif COMMITTED in Path(source).parts:
+            elif COMMITTED_FOLDER in Path(source).parts:
                 self._reached("half moved")
 
         def seen_put(copy: BatchCopy) -> None:
@@ -65,7 +65,7 @@ class KillPoints:
 
         seams: list[tuple[object, str, Callable[..., Any]]] = [
             (FileSink, "stage", seen_stage),
-            (files, "write", seen_write),
+            (files, "write_batch", seen_write),
             (os, "rename", seen_rename),
             (BatchCopy, "commit", seen_put),
         ]
@@ -98,21 +98,21 @@ def main(folder: Path, format_: str, point: str) -> None:
     session = start_driver(
         SparkConfig(
             checkpoint_location=folder / "checkpoints",
-            scratch=folder / "scratch",
-            log_file=folder / "spark.log",
-            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+            scratch_folder=folder / "scratch",
+            jvm_log_file=folder / "spark.log",
+            user_settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
             jars=None,
         ),
         lambda _: None,
     )
     create_first_checkpoint(folder / "checkpoints" / "0")
-    held = take_over(folder / "checkpoints" / "0")
+    held = take_over_checkpoint(folder / "checkpoints" / "0")
     last = max((int(path.name) for path in (held.path / "offsets").glob("[0-9]*")), default=-1)
     if point != "-":
         KillPoints(point, last + 2).install()
         (folder / "victim").write_text(str(last + 2))
     query = TaskQuery(session.spark, TASK, Pipeline.of(config_of(folder, format_), {}), held, Fence())
-    query.run_once()
+    query.run_available_input()
     session.close()
 
 

@@ -8,22 +8,24 @@ from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import KafkaTarget
-from coterie.spark.sinks.kafka_writer import KafkaWriter, Send
+from coterie.spark.sinks.kafka_writer import KafkaWriter, SendFunction
 
 TASK = ConnectorTaskId(ConnectorName("my/é"), 2)
-LINEAGE = TaskLineage(task=TASK, lineage="l")
+LINEAGE = TaskLineage(task=TASK, lineage_id="l")
 ROWS = 20
 """Records of a batch."""
 
 
 def target_of(keys: Mapping[str, str]) -> KafkaTarget:
-    return KafkaTarget.of(PrefixedConfig(config=keys, prefix=SINK, is_prefix_optional=True))
+    return KafkaTarget.of(PrefixedConfig(config=keys, prefix=SINK_PREFIX, is_prefix_optional=True))
 
 
-def numbered(java: Any, topic: str, first: int, halfway: Callable[[], None] = lambda: None) -> Callable[[], Send]:
+def numbered(
+    java: Any, topic: str, first: int, halfway: Callable[[], None] = lambda: None
+) -> Callable[[], SendFunction]:
     """Send the numbers from ``first`` on, and call ``halfway`` when half of them are on the broker."""
     record_of = java.org.apache.kafka.clients.producer.ProducerRecord
 

@@ -7,11 +7,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records.separator import SeparatedRows
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage="l")
+LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
 """Rows of a batch."""
@@ -28,4 +28,4 @@ def divided(pieces: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[], Sepa
 
 
 def target_of(keys: Mapping[str, str]) -> PostgresTarget:
-    return PostgresTarget.of(PrefixedConfig(config=keys, prefix=SINK, is_prefix_optional=True))
+    return PostgresTarget.of(PrefixedConfig(config=keys, prefix=SINK_PREFIX, is_prefix_optional=True))

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import last_batch
-from coterie.spark.jars import Jar, Package
-from coterie.spark.seams import SMALL_BATCH_BYTES, Batch, TaskLineage
+from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.jars import Jar, JarPackage
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, Batch, TaskLineage
 from coterie.spark.sinks import delta_spark
-from coterie.spark.sinks.delta_files import write_large, write_small
+from coterie.spark.sinks.delta_files import write_by_arrow, write_by_spark
 from coterie.spark.sinks.delta_table import SharedDeltaTable, shared_table_at
 from coterie.spark.sinks.delta_writer import AlreadyCommitted, DeltaWriter, DirectDeltaWrite, StagedMerge
 from tests.spark.conftest import Rig, write_file
@@ -40,7 +40,7 @@ def config_of(rig: Rig, folder: Path, **changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def spark(rig: Rig, spark_jars: Path) -> SparkSession:
-    return rig.spark_runtime._driver_or_raise().spark.newSession()
+    return rig.spark_runtime._running_driver().spark.newSession()
 
 
 # -- through a task ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ async def test_rows_of_files_are_written_once_over_stops_starts_and_replays(rig:
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.wait_until(lambda expected=(number + 1) * 10: len(rows_of(table)) >= expected)  # type: ignore[misc]
-        await rig.wait_until(lambda expected=number, path=held.path: last_batch(path / "commits") == expected)  # type: ignore[misc]
+        await rig.wait_until(lambda expected=number, path=held.path: last_batch_id(path / "commits") == expected)  # type: ignore[misc]
         await rig.runtime.stop(start.task, grace_ms=10_000 if number % 2 else 0)
         (held.path / "commits" / str(number)).unlink()
     assert rows_of(table) == list(range(40))
@@ -73,7 +73,7 @@ async def test_a_batch_too_large_for_the_driver_is_written_by_spark_and_committe
     start = await rig.start(config, "large-to-delta")
     await rig.wait_until(lambda: len(rows_of(table)) == 10)
     path = write_file(tmp_path / "in", "b.csv", [(row, 1 / 3, row % 3) for row in range(10, LARGE)])
-    assert path.stat().st_size > SMALL_BATCH_BYTES
+    assert path.stat().st_size > SMALL_BATCH_BYTES_MAX
     await rig.wait_until(lambda: versions(table) == 3)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows_of(table) == list(range(LARGE))
@@ -152,8 +152,8 @@ async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_
     absent = Jar(
         group="org.example", artifact="absent", version="1.0", size_bytes=0, sha256="", class_name="org.example.Absent"
     )
-    lacking = Package(name="delta", serves="", jars=(absent,), settings={})
-    monkeypatch.setattr("coterie.spark.jars.packages", lambda: {"delta": lacking})
+    lacking = JarPackage(name="delta", needed_for="", jars=(absent,), settings={})
+    monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {"delta": lacking})
     config = config_of(rig, tmp_path)
     assert await rig.runtime.validate(config, ()) == {}
     upsert = {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
@@ -176,7 +176,7 @@ async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_
 
 
 def batch_of(rows: DataFrame, batch_id: int, *, is_small: bool) -> Batch:
-    return Batch(lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small)
+    return Batch(task_lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small)
 
 
 def put(writer: DeltaWriter, batch: Batch) -> type[object]:
@@ -197,17 +197,17 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
         return spark.range(batch_id * 10, batch_id * 10 + 10).selectExpr("id AS row", "string(id) AS text")
 
     def by_spark(batch_id: int) -> None:
-        delta_spark.write(rows(batch_id), path, application, batch_id, ())
+        delta_spark.write_batch(rows(batch_id), path, application, batch_id, ())
 
     def by_files(batch_id: int, *, is_small: bool) -> None:
-        layout = writer.fitting(rows(batch_id).schema)
+        layout = writer.checked_layout(rows(batch_id).schema)
         table = rows(batch_id)
 
         def files(out: Path) -> None:
             if is_small:
-                write_small(table.toArrow(), out, ())
+                write_by_arrow(table.toArrow(), out, ())
             else:
-                write_large(table, out, ())
+                write_by_spark(table, out, ())
 
         writer.stage_files(batch_id, layout, files).commit()
 
@@ -239,7 +239,7 @@ async def test_tables_that_only_spark_can_write_to_get_each_batch_once(
     spark.sql(f"CREATE TABLE delta.`{path}` {ONLY_SPARK[why]}")
     writer = DeltaWriter(target_of(path, {}), LINEAGE)
     rows = spark.range(10).selectExpr("id AS row", "string(id) AS text")
-    layout = shared_table_at(path).refresh()
+    layout = shared_table_at(path).read_newest_layout()
     assert layout is not None
     assert why in (layout.spark_only_reason or "")
     staged = DirectDeltaWrite(batch_of(rows, 0, is_small=True), target_of(path, {}), "my/é-2/l")
@@ -288,11 +288,11 @@ async def test_an_upsert_by_spark_is_not_repeated(spark: SparkSession, tmp_path:
     path = tmp_path / "table"
     writer = DeltaWriter(target_of(path, keys), LINEAGE)
     one = spark.createDataFrame([(1, "old")], "row BIGINT, text STRING")
-    writer.fitting(one.schema)
+    writer.checked_layout(one.schema)
     staged = DirectDeltaWrite(batch_of(one, 0, is_small=False), target_of(path, keys), "my/é-2/l")
     staged.commit()
-    other = DeltaWriter(target_of(path, keys), replace(LINEAGE, lineage="other"))
-    other.stage_merge(0, other.fitting(one.schema), pa.table({"row": [1], "text": ["new"]})).commit()
+    other = DeltaWriter(target_of(path, keys), replace(LINEAGE, lineage_id="other"))
+    other.stage_merge(0, other.checked_layout(one.schema), pa.table({"row": [1], "text": ["new"]})).commit()
     staged.commit()
     assert rows_of(path, "text") == ["new"]
 
@@ -307,7 +307,7 @@ async def test_spark_writes_nothing_if_another_owner_commits_the_batch_first(
     target = target_of(path, keys)
     writer = DeltaWriter(target, LINEAGE)
     rows = spark.range(0, 10, 1, 1).selectExpr("id AS row", "string(id) AS text")
-    writer.fitting(rows.schema)
+    writer.checked_layout(rows.schema)
     slow = rows.where("reflect('java.lang.Thread', 'sleep', 1000L) IS NULL OR row >= 0")
     staged = DirectDeltaWrite(batch_of(slow, 0, is_small=False), target, "my/é-2/l")
     with ThreadPoolExecutor(1) as threads:
@@ -326,10 +326,10 @@ async def test_task_0_compacts_the_table_after_the_configured_number_of_batches(
     path = tmp_path / "table"
     rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
     for number, files in ((1, 9), (0, 3)):
-        lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, number), lineage=str(number))
+        lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, number), lineage_id=str(number))
         writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "4"}), lineage)
         for batch_id in range(9 if number else 10):
-            put(writer, replace(batch_of(rows, batch_id, is_small=True), lineage=lineage))
+            put(writer, replace(batch_of(rows, batch_id, is_small=True), task_lineage=lineage))
         assert len(DeltaTable(str(path)).file_uris()) == files
     assert len(rows_of(path)) == 19 * 3
 
@@ -340,13 +340,13 @@ async def test_a_failure_of_the_merge_of_small_files_is_logged_in_one_line(
     def fail(table: SharedDeltaTable) -> None:
         raise DeltaError("a file is missing\nin the second line of the message")
 
-    monkeypatch.setattr(SharedDeltaTable, "compact", fail)
+    monkeypatch.setattr(SharedDeltaTable, "merge_small_files", fail)
     path = tmp_path / "table"
-    lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, 0), lineage="l")
+    lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, 0), lineage_id="l")
     writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "1"}), lineage)
     rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
     for batch_id in range(2):
-        put(writer, replace(batch_of(rows, batch_id, is_small=True), lineage=lineage))
+        put(writer, replace(batch_of(rows, batch_id, is_small=True), task_lineage=lineage))
     (message,) = [record.getMessage() for record in caplog.records if "merged" in record.getMessage()]
     assert message.startswith(f"Delta table {path}: small files could not be merged: DeltaError: a file is missing")
     assert "\n" not in message

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from coterie.spark.checkpoint import LINEAGE, batch_in_flight, last_batch
+from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_in_flight, last_batch_id
 from tests.spark.conftest import SCHEMA, write_file
 from tests.spark.holders import TaskProcess, directories, wait_until
 from tests.spark.sinks.delta_rows import rows_of
@@ -24,9 +24,9 @@ ROWS = 20
 def state_of(holder: TaskProcess, folder: Path) -> str:
     """The state of the task's batch, from the files."""
     (checkpoint,) = directories(holder, folder)
-    if (batch_id := batch_in_flight(checkpoint)) is None:
+    if (batch_id := find_batch_in_flight(checkpoint)) is None:
         return "between batches"
-    application = f"fight-0/{(checkpoint / LINEAGE).read_text()}"
+    application = f"fight-0/{(checkpoint / LINEAGE_FILE).read_text()}"
     last = DeltaTable(str(folder / "table")).transaction_version(application)
     return "planned" if last is None or last < batch_id else "in the table"
 
@@ -73,7 +73,7 @@ def test_each_row_is_in_the_table_once_although_workers_are_killed_and_stopped(t
             return holder
 
         def committed(holder: TaskProcess) -> int:
-            return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
+            return max((last_batch_id(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
 
         holder = started(0)
         for number, state in enumerate(("planned", "in the table", "planned", "in the table"), 1):

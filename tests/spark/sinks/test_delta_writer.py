@@ -35,13 +35,13 @@ from pyspark.sql.types import (
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.sinks.delta_check import table_errors
 from coterie.spark.sinks.delta_columns import DeltaTableLayout
-from coterie.spark.sinks.delta_files import write_small
+from coterie.spark.sinks.delta_files import write_by_arrow
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
-from coterie.spark.sinks.delta_target import LOG
-from coterie.spark.sinks.delta_writer import STAGING, DeltaWriter
+from coterie.spark.sinks.delta_target import LOG_FOLDER
+from coterie.spark.sinks.delta_writer import STAGING_FOLDER, DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, append, arrow, rows_of, target_of, versions, write
 
 POINTS = ("owns", "inside", "staged", "looked", "committed")
@@ -65,7 +65,7 @@ def own(path: Path) -> Callable[..., DeltaWriter]:
 
     def owner(kind: type[DeltaWriter] = DeltaWriter, *, at: Path = path, **changes: str) -> DeltaWriter:
         writer = kind(target_of(at, {key.replace("__", "."): value for key, value in changes.items()}), LINEAGE)
-        writer.sweep()
+        writer.remove_earlier_staged_files()
         return writer
 
     return owner
@@ -135,12 +135,14 @@ def start_process(path: Path) -> Iterator[Callable[[int], Process]]:
 
 def test_a_batch_is_visible_only_after_it_was_put_in_place(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
-    staged = writer.stage_files(0, writer.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
+    staged = writer.stage_files(
+        0, writer.checked_layout(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+    )
     assert rows_of(path) == []
     staged.commit()
     staged.clean_up()
     assert rows_of(path) == numbers(1)
-    assert list((path / STAGING).iterdir()) == []
+    assert list((path / STAGING_FOLDER).iterdir()) == []
 
 
 def test_a_replay_writes_nothing_and_another_lineage_counts_its_own_batches(
@@ -154,7 +156,7 @@ def test_a_replay_writes_nothing_and_another_lineage_counts_its_own_batches(
     assert rows_of(path) == numbers(2)
     assert versions(path) == 3
     assert DeltaTable(str(path)).transaction_version("my/é-2/l") == 1
-    write(DeltaWriter(target_of(path, {}), replace(LINEAGE, lineage="m")), 0)
+    write(DeltaWriter(target_of(path, {}), replace(LINEAGE, lineage_id="m")), 0)
     assert len(rows_of(path)) == 3 * ROWS
 
 
@@ -169,7 +171,7 @@ class WithoutLook(DeltaWriter):
     """A mutant that passes the number to deltalake and does not check it."""
 
     def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
-        batch = Transaction(self._application, batch_id)
+        batch = Transaction(self._application_id, batch_id)
         action(DeltaTable(str(self._target.path)), CommitProperties(max_commit_retries=0, app_transactions=[batch]))
 
 
@@ -203,7 +205,7 @@ def test_concurrent_commits_of_tasks_of_several_workers_lose_nothing(
 ) -> None:
     write(own(), 0)
     tasks = [
-        DeltaWriter(target_of(at, {}), replace(LINEAGE, lineage=f"{at.name} {number}"))
+        DeltaWriter(target_of(at, {}), replace(LINEAGE, lineage_id=f"{at.name} {number}"))
         for number in range(2)
         for at in (path, elsewhere)
     ]
@@ -237,7 +239,7 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
     process.end()
     write(own(), 0)
     assert rows_of(path) == numbers(1)
-    assert list((path / STAGING).iterdir()) == []
+    assert list((path / STAGING_FOLDER).iterdir()) == []
 
 
 @pytest.mark.soak
@@ -293,7 +295,9 @@ def test_an_owner_stopped_between_the_check_and_the_commit_doubles_nothing_when_
 
 def test_an_owner_whose_files_were_removed_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
     old = own()
-    staged = old.stage_files(0, old.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
+    staged = old.stage_files(
+        0, old.checked_layout(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+    )
     new = own()
     with pytest.raises(FencedError):
         staged.commit()
@@ -324,8 +328,8 @@ def test_other_changes_of_the_table_affect_no_batch(path: Path, own: Callable[..
 def test_a_table_that_was_changed_during_a_batch_is_read_again(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     write(writer, 0)
-    files = partial(write_small, arrow(ROWS, ROWS), partition_columns=())
-    staged = writer.stage_files(1, writer.fitting(SCHEMA), files)
+    files = partial(write_by_arrow, arrow(ROWS, ROWS), partition_columns=())
+    staged = writer.stage_files(1, writer.checked_layout(SCHEMA), files)
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
         staged.commit()
@@ -354,7 +358,7 @@ def test_a_task_waits_only_for_an_unreachable_file_system(
         raise failure
 
     with pytest.raises(UnreachableError if waits else OSError, match="the commit of batch 1 failed: ") as caught:
-        writer.commit(1, writer.fitting(SCHEMA), fail)
+        writer.commit(1, writer.checked_layout(SCHEMA), fail)
     assert isinstance(caught.value, UnreachableError) == waits
     write(writer, 1)
     assert rows_of(path) == numbers(2)
@@ -371,14 +375,14 @@ def test_a_task_that_retries_a_commit_lets_others_write_meanwhile(
     def look_elsewhere(pause_s: float) -> None:
         pauses.append(pause_s)
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(shared_table_at(path).refresh).result(10) is not None
+            assert other.submit(shared_table_at(path).read_newest_layout).result(10) is not None
 
     def act(table: DeltaTable, properties: CommitProperties) -> None:
         if conflicts:
             raise conflicts.pop()
 
     monkeypatch.setattr("coterie.spark.sinks.delta_table.time.sleep", look_elsewhere)
-    writer.commit(1, writer.fitting(SCHEMA), act)
+    writer.commit(1, writer.checked_layout(SCHEMA), act)
     assert len(pauses) == 3
     assert min(pauses) >= 0
     assert max(pauses) <= 0.2
@@ -390,7 +394,7 @@ def test_a_commit_delays_no_validation_and_other_tasks_for_a_limited_time(
     writer = own()
     write(writer, 0)
     monkeypatch.setattr("coterie.spark.sinks.delta_table.COMMIT_TIMEOUT_S", 0.2)
-    end = PrefixedConfig(config={"path": str(path)}, prefix=SINK, is_prefix_optional=True)
+    end = PrefixedConfig(config={"path": str(path)}, prefix=SINK_PREFIX, is_prefix_optional=True)
     spark: Any = None
 
     def act(*_: object) -> None:
@@ -399,9 +403,9 @@ def test_a_commit_delays_no_validation_and_other_tasks_for_a_limited_time(
             with pytest.raises(
                 UnreachableError, match=r"other tasks of this worker have been writing to it for 0\.2 s"
             ):
-                other.submit(shared_table_at(path).refresh).result(10)
+                other.submit(shared_table_at(path).read_newest_layout).result(10)
 
-    writer.commit(1, writer.fitting(SCHEMA), act)
+    writer.commit(1, writer.checked_layout(SCHEMA), act)
 
 
 def test_a_recreated_table_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:
@@ -420,8 +424,8 @@ def test_a_table_with_a_feature_that_deltalake_cannot_read_is_written_by_spark(
     write(own(), 0)
     features = ["magic"]
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
-    (path / LOG / f"{versions(path):020}.json").write_text(json.dumps({"protocol": protocol}))
-    layout = own().fitting(SCHEMA)
+    (path / LOG_FOLDER / f"{versions(path):020}.json").write_text(json.dumps({"protocol": protocol}))
+    layout = own().checked_layout(SCHEMA)
     assert layout.columns is None
     assert "'magic' is not supported" in (layout.spark_only_reason or "")
 
@@ -429,7 +433,7 @@ def test_a_table_with_a_feature_that_deltalake_cannot_read_is_written_by_spark(
 def test_two_tasks_that_find_no_table_create_only_one(
     path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
 ) -> None:
-    at_once(lambda writer: writer.fitting(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
+    at_once(lambda writer: writer.checked_layout(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
     assert versions(path) == 1
 
 
@@ -437,7 +441,7 @@ def test_a_compaction_keeps_the_rows_in_fewer_files(path: Path, own: Callable[..
     writer = own()
     for batch_id in range(5):
         write(writer, batch_id)
-    shared_table_at(path).compact()
+    shared_table_at(path).merge_small_files()
     write(writer, 4)
     write(writer, 5)
     assert rows_of(path) == numbers(6)
@@ -454,7 +458,7 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
 
     def merge(batch_id: int, *rows: tuple[int, str]) -> None:
         table = pa.table({"row": pa.array([row for row, _ in rows], pa.int64()), "text": [text for _, text in rows]})
-        writer.stage_merge(batch_id, writer.fitting(SCHEMA), table).commit()
+        writer.stage_merge(batch_id, writer.checked_layout(SCHEMA), table).commit()
 
     merge(0, (3, "a"), (1, "b"), (3, "c"))
     merge(1, (1, "d"), (2, "e"), (2, "f"))
@@ -466,17 +470,17 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
     ]
     assert versions(path) == 3
     with pytest.raises(WorldError, match=r"row 1 \(counted from 0\): column row is null"):
-        writer.stage_merge(2, writer.fitting(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
+        writer.stage_merge(2, writer.checked_layout(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
 
 
 def test_concurrent_changes_of_the_same_rows_by_two_tasks_both_succeed(path: Path, elsewhere: Path) -> None:
     keys = {"insert.mode": "upsert", "pk.fields": "row"}
-    tasks = [DeltaWriter(target_of(at, keys), replace(LINEAGE, lineage=at.name)) for at in (path, elsewhere)]
-    tasks[0].fitting(SCHEMA)
+    tasks = [DeltaWriter(target_of(at, keys), replace(LINEAGE, lineage_id=at.name)) for at in (path, elsewhere)]
+    tasks[0].checked_layout(SCHEMA)
 
     def run(writer: DeltaWriter) -> None:
         for batch_id in range(5):
-            writer.stage_merge(batch_id, writer.fitting(SCHEMA), arrow(0, ROWS)).commit()
+            writer.stage_merge(batch_id, writer.checked_layout(SCHEMA), arrow(0, ROWS)).commit()
 
     at_once(run, tasks)
     assert rows_of(path) == numbers(1)
@@ -507,7 +511,7 @@ def test_partition_values_of_each_type_are_those_of_the_rows(path: Path, own: Ca
     columns = ("city", "day", "number", "is_late")
     table = pa.Table.from_pylist(rows, schema)
     writer = own(partition__field__name=",".join(columns))
-    append(writer, 0, PARTITIONED, partial(write_small, table, partition_columns=columns))
+    append(writer, 0, PARTITIONED, partial(write_by_arrow, table, partition_columns=columns))
     found = DeltaTable(str(path)).to_pyarrow_table(columns=list(schema.names)).sort_by("row")
     assert found.to_pylist() == rows
     assert DeltaTable(str(path)).metadata().partition_columns == list(columns)
@@ -525,7 +529,7 @@ def test_a_file_has_statistics_with_its_smallest_and_largest_values(
             "at": pa.array([at, at + timedelta(seconds=1), None], pa.timestamp("us", "America/New_York")),
         }
     )
-    append(own(), 0, PARTITIONED, partial(write_small, table, partition_columns=()))
+    append(own(), 0, PARTITIONED, partial(write_by_arrow, table, partition_columns=()))
     found = pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()[0]
     assert found["num_records"] == 3
     assert (found["min.row"], found["max.row"], found["null_count.row"]) == (2, 5, 1)
@@ -559,7 +563,7 @@ def test_rows_for_which_no_table_can_be_created_are_refused(
     path: Path, schema: StructType, keys: dict[str, str], words: str
 ) -> None:
     with pytest.raises(WorldError, match=words):
-        DeltaWriter(target_of(path, keys), LINEAGE).fitting(schema)
+        DeltaWriter(target_of(path, keys), LINEAGE).checked_layout(schema)
 
 
 @pytest.mark.parametrize(
@@ -571,13 +575,13 @@ def test_rows_for_which_no_table_can_be_created_are_refused(
     ],
 )
 def test_rows_that_do_not_fit_into_the_table_are_refused(path: Path, schema: StructType, words: str) -> None:
-    DeltaWriter(target_of(path, {"partition.field.name": "text"}), LINEAGE).fitting(SCHEMA)
+    DeltaWriter(target_of(path, {"partition.field.name": "text"}), LINEAGE).checked_layout(SCHEMA)
     with pytest.raises(WorldError, match=words):
-        DeltaWriter(target_of(path, {}), LINEAGE).fitting(schema)
+        DeltaWriter(target_of(path, {}), LINEAGE).checked_layout(schema)
 
 
 def test_a_column_that_is_missing_in_the_rows_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:
     write(own(), 0)
     rows = pa.table({"row": pa.array([1000], pa.int64())})
-    append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_small, rows, partition_columns=()))
+    append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_by_arrow, rows, partition_columns=()))
     assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist()[-1] == {"row": 1000, "text": None}

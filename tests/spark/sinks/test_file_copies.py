@@ -32,14 +32,14 @@ def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> B
     copy = folder.new_copy(LINEAGE, batch_id)
     copy.create_staging()
     if bad:
-        copy.bad.folder.mkdir()
-        (copy.bad.folder / copy.bad.name(0, ".json")).write_text(bad)
+        copy.bad_files.folder.mkdir()
+        (copy.bad_files.folder / copy.bad_files.file_name(0, ".json")).write_text(bad)
     return written(copy, text)
 
 
 def written(copy: BatchCopy, text: str) -> BatchCopy:
-    copy.good.folder.mkdir(parents=True, exist_ok=True)
-    (copy.good.folder / copy.good.name(0, ".json")).write_text(text)
+    copy.good_files.folder.mkdir(parents=True, exist_ok=True)
+    (copy.good_files.folder / copy.good_files.file_name(0, ".json")).write_text(text)
     return copy
 
 
@@ -52,8 +52,8 @@ def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_ba
         copy.commit()
         copy.clean_up()
     assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"my%2Fc-2-l-7-0.json": "first"}
-    assert os.listdir(folder.staged) == []
-    assert os.listdir(folder.committed(LINEAGE) / "7") == ["mark"]
+    assert os.listdir(folder.staged_folder) == []
+    assert os.listdir(folder.committed_folder(LINEAGE) / "7") == ["mark"]
 
 
 def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
     copy.create_staging()
     copy.commit()
     assert os.listdir(tmp_path / "out") == []
-    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
     # A replay that has rows, because a transform is not deterministic, must not write them.
     assert folder.new_copy(LINEAGE, 0).is_committed
 
@@ -71,7 +71,7 @@ def test_no_part_of_a_copy_that_was_removed_during_its_write_is_ever_visible(tmp
     old, new = folder_at(tmp_path / "out"), folder_at(tmp_path / "out")
     copy = staged(old, "{}\n")
     new.take_over(LINEAGE)
-    assert os.listdir(old.staged) == []
+    assert os.listdir(old.staged_folder) == []
     # Spark's writer creates the folders again and writes the rest of the batch.
     written(copy, "the rest")
     with pytest.raises(FencedError):
@@ -90,8 +90,8 @@ def test_a_copy_that_was_removed_after_its_write_does_not_count_as_a_batch_witho
 def test_a_take_over_keeps_copies_of_other_tasks_and_incarnations(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     copy = staged(folder, "{}\n")
-    folder.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"))
-    folder.take_over(TaskLineage(task=TASK, lineage="m"))
+    folder.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage_id="l"))
+    folder.take_over(TaskLineage(task=TASK, lineage_id="m"))
     copy.commit()
     assert len(os.listdir(tmp_path / "out")) == 1
 
@@ -101,15 +101,15 @@ def test_a_take_over_completes_the_file_moves_of_the_former_owner(
 ) -> None:
     folder = folder_at(tmp_path / "out", "p")
     copy = staged(folder, "one")
-    (copy.good.folder / "p=1").mkdir()
-    (copy.good.folder / "p=1" / copy.good.name(1, ".json")).write_text("two")
+    (copy.good_files.folder / "p=1").mkdir()
+    (copy.good_files.folder / "p=1" / copy.good_files.file_name(1, ".json")).write_text("two")
     with monkeypatch.context() as patch:
         patch.setattr(SinkFolder, "publish_files", lambda *_: None)
         copy.commit()
     assert visible(tmp_path / "out").total() == 0
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"one": 1, "two": 1}
-    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
 
 
 def test_a_retired_lineage_accepts_no_batch(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_retired_lineage_accepts_no_batch(tmp_path: Path) -> None:
     late, next_ = staged(folder, "late"), staged(folder, "next", 1)
     folder.remove_commit_markers([LINEAGE])
     folder.remove_commit_markers([LINEAGE])
-    assert folder.committed(LINEAGE).is_file()
+    assert folder.committed_folder(LINEAGE).is_file()
     for copy in (late, next_):
         with pytest.raises(FencedError):
             copy.commit()
@@ -137,7 +137,7 @@ def test_good_and_bad_rows_of_a_batch_come_from_one_copy(tmp_path: Path) -> None
         copy.clean_up()
     assert visible(tmp_path / "out") == {"b": 1}
     assert {path.name: path.read_text() for path in (tmp_path / "bad").iterdir()} == {"my%2Fc-2-l-0-bad-0.json": "a"}
-    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
 
 
 @pytest.mark.parametrize("later", ["other", None])
@@ -159,7 +159,7 @@ def test_bad_records_go_to_the_folder_of_their_copy_even_if_a_later_config_names
     if later is not None:
         assert os.listdir(tmp_path / later) == []
     folder.remove_commit_markers([LINEAGE])
-    assert folder.committed(LINEAGE).is_file()
+    assert folder.committed_folder(LINEAGE).is_file()
 
 
 def test_bad_records_in_the_folder_of_good_records_do_not_replace_these(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_bad_records_whose_folder_is_lost_go_to_another_folder_named_in_the_mark
     folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
     unmovable(folder, tmp_path / "in")
     later = folder_at(tmp_path / "out", bad=tmp_path / "other")
-    mark = folder.committed(LINEAGE) / "0" / "mark"
+    mark = folder.committed_folder(LINEAGE) / "0" / "mark"
     with pytest.raises(OSError, match=rf"could not be moved to .*/in/bad: Not a directory.* into {mark}"):
         later.take_over(LINEAGE)
     mark.write_text(str(tmp_path / "other"))
@@ -227,18 +227,18 @@ def test_bad_records_are_copied_once_to_a_folder_mounted_after_the_decisive_step
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     staged(folder, "a", bad="b")._commit_by_rename()
-    (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
-    name = folder.new_copy(LINEAGE, 0).bad.name(0, ".json")
+    (folder.committed_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    name = folder.new_copy(LINEAGE, 0).bad_files.file_name(0, ".json")
     (elsewhere / f".{name}.of-one-that-was-killed").write_text("ha")
     if dies_at is not None:
         with monkeypatch.context() as patch:
             patch.setattr(shutil if dies_at == "copyfileobj" else file_copies, dies_at, raise_killed)
             with pytest.raises(OSError, match=r"bad records could not be moved to .*Input/output error"):
                 folder.take_over(LINEAGE)
-        assert (folder.committed(LINEAGE) / "0" / "bad" / name).exists()
+        assert (folder.committed_folder(LINEAGE) / "0" / "bad" / name).exists()
     folder.take_over(LINEAGE)
     assert (os.listdir(elsewhere), (elsewhere / name).read_text()) == ([name], "b")
-    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
 
 
 def raise_killed(*_: object) -> None:
@@ -250,7 +250,7 @@ def test_an_owner_that_was_frozen_while_copying_does_not_restore_a_file_that_a_u
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     staged(folder, "a", bad="b")._commit_by_rename()
-    (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    (folder.committed_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
     copyfileobj, others = shutil.copyfileobj, list[str]()
 
     def freeze(source: Any, there: Any) -> None:
@@ -262,7 +262,7 @@ def test_an_owner_that_was_frozen_while_copying_does_not_restore_a_file_that_a_u
             moved.unlink()
 
     monkeypatch.setattr(shutil, "copyfileobj", freeze)
-    folder.publish_files(folder.committed(LINEAGE) / "0")
+    folder.publish_files(folder.committed_folder(LINEAGE) / "0")
     assert others
     assert os.listdir(elsewhere) == []
 
@@ -309,7 +309,7 @@ def test_a_folder_accepts_files_of_one_format_and_one_partitioning(tmp_path: Pat
 def test_a_folder_on_another_device_than_its_parent_is_refused(tmp_path: Path) -> None:
     """Files could not be renamed into it."""
     device = Path("/proc") if Path("/proc").stat().st_dev != Path("/").stat().st_dev else Path("/dev/shm")
-    sentence = folder_at(device).incompatibility()
+    sentence = folder_at(device).incompatibility_message()
     assert sentence is not None
     assert sentence.startswith(f"{device} is on another device than /, in which .{device.name}.coterie is created")
 
@@ -363,7 +363,7 @@ def test_files_staged_without_generations_are_removed(tmp_path: Path) -> None:
 
 def test_two_connectors_without_generations_that_share_a_folder_both_finish_their_last_batch(tmp_path: Path) -> None:
     former(tmp_path / "out")
-    other = TaskLineage(task=ConnectorTaskId(TASK.connector, 0), lineage="other")
+    other = TaskLineage(task=ConnectorTaskId(TASK.connector, 0), lineage_id="other")
     folder_at(tmp_path / "out", "day").take_over(other)
     folder = folder_at(tmp_path / "out")
     folder.take_over(LINEAGE)
@@ -397,7 +397,7 @@ def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
         stage.run_to_the_end()
         owners.check_committed()
         owners.folder.remove_commit_markers([LINEAGE])
-        assert owners.folder.committed(LINEAGE).is_file()
+        assert owners.folder.committed_folder(LINEAGE).is_file()
     except AssertionError as error:
         error.add_note(f"seed {seed}; the last operations:\n" + "\n".join(stage.story))
         raise
@@ -416,13 +416,13 @@ def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
     def put_in_place(copy: BatchCopy) -> None:
         if not copy.is_committed:
             with contextlib.suppress(FileExistsError):
-                copy._committed.parent.mkdir()
+                copy._committed_batch_folder.parent.mkdir()
             try:
-                os.rename(copy.staged, copy._committed)
+                os.rename(copy.staging_folder, copy._committed_batch_folder)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise FencedError from error
-        copy.folder.publish_files(copy._committed)
+        copy.sink_folder.publish_files(copy._committed_batch_folder)
 
     patch.setattr(BatchCopy, "commit", put_in_place)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.files import FileSink
 from tests.sink_files import counted, visible_files
@@ -21,7 +21,7 @@ from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("c"), 0), lineage="l")
+LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("c"), 0), lineage_id="l")
 COLUMNS = """
     id INT, truth BOOLEAN, tiny TINYINT, small SMALLINT, long BIGINT, single FLOAT, double DOUBLE,
     price DECIMAL(9,2), middle DECIMAL(18,4), large DECIMAL(38,10), text STRING, bytes BINARY, day DATE,
@@ -53,18 +53,20 @@ ROWS = [FULL, (2, *(None,) * (len(FULL) - 1)), (3, *FULL[1:])]
 
 
 def spark_of(rig: Rig) -> SparkSession:
-    return rig.spark_runtime._driver_or_raise().spark.newSession()
+    return rig.spark_runtime._running_driver().spark.newSession()
 
 
 def sink_to(path: Path, **keys: str) -> FileSink:
     config = {"path": str(path)} | {key.replace("__", "."): value for key, value in keys.items()}
-    sink = FileSink.of(PrefixedConfig(config={SINK + key: value for key, value in config.items()}, prefix=SINK))
+    sink = FileSink.of(
+        PrefixedConfig(config={SINK_PREFIX + key: value for key, value in config.items()}, prefix=SINK_PREFIX)
+    )
     sink.take_over(LINEAGE, 1)
     return sink
 
 
 def put(sink: FileSink, rows: DataFrame, batch_id: int, *, is_small: bool) -> None:
-    staged = sink.stage(Batch(lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small))
+    staged = sink.stage(Batch(task_lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small))
     staged.commit()
     staged.clean_up()
 
@@ -97,7 +99,7 @@ async def test_three_readers_read_the_same_from_files_of_both_writers(rig: Rig, 
     put(by_both, rows, 0, is_small=True)
     put(by_both, rows, 1, is_small=False)
     # Staged and not put in place: not visible to readers.
-    by_both.stage(Batch(lineage=LINEAGE, batch_id=2, rows=rows, is_small=True))
+    by_both.stage(Batch(task_lineage=LINEAGE, batch_id=2, rows=rows, is_small=True))
     (file,) = visible_files(tmp_path / "arrow")
     assert file.name == "c-0-l-0-0.snappy.parquet"
     for name, read in readers(spark).items():

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, batch_in_flight, is_taken_over, last_batch
+from coterie.spark.checkpoint import (
+    FIRST_CHECKPOINT_NAME,
+    find_batch_in_flight,
+    is_checkpoint_taken_over,
+    last_batch_id,
+)
 from tests.sink_files import batch_of, counted, visible_files
 from tests.spark.sinks.file_task import POINTS
 
@@ -40,11 +45,11 @@ def run(folder: Path, format_: str, point: str) -> int:
 def shown_by_disk(folder: Path) -> str:
     """The point that the killed process had reached in its batch, from the files."""
     batch = int((folder / "victim").read_text())
-    (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_taken_over(path))
+    (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_checkpoint_taken_over(path))
     assert checkpoint.name != FIRST_CHECKPOINT_NAME
-    if last_batch(checkpoint / "commits") == batch:
+    if last_batch_id(checkpoint / "commits") == batch:
         return "committed"
-    assert batch_in_flight(checkpoint) == batch
+    assert find_batch_in_flight(checkpoint) == batch
     work = folder / ".out.coterie"
     copies = list((work / "committed").glob(f"*/{batch}"))
     if copies:

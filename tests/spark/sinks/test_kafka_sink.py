@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.security import java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.checkpoint import last_batch
+from coterie.spark.checkpoint import last_batch_id
 from coterie.spark.plugins import configured_sink, configured_source
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
@@ -82,7 +82,7 @@ async def test_rows_of_files_are_written_once_over_stops_and_replays(
         assert held is not None
         if number == 1:
             # The last batch is committed in Kafka and not in the checkpoint, as after a kill at that point.
-            last = last_batch(held.path / "commits")
+            last = last_batch_id(held.path / "commits")
             assert last == 1
             (held.path / "commits" / str(last)).unlink()
     assert rows(servers, topic) == list(range(30))
@@ -123,7 +123,7 @@ async def test_a_batch_larger_than_the_memory_is_read_in_pieces(rig: Rig, server
     await rig.runtime.restart(start.task)
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch(held.path / "commits") == 0, within_s=600)
+    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0, within_s=600)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     copied = [int(value.split(b" ", 1)[0]) for value in values(servers, f"copy-{size}") if value is not None]
     assert copied == list(range(count))
@@ -294,9 +294,9 @@ async def test_an_error_at_least_once_is_either_an_unreachable_cluster_or_invali
             "producer.override.bootstrap.servers": at,
             "producer.override.max.block.ms": "1000",
         }
-        sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
+        sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
         batch = rig.session.range(1).select(F.expr(column).alias("value"))
-        staged = sink.stage(Batch(lineage=LINEAGE, batch_id=0, rows=batch, is_small=True))
+        staged = sink.stage(Batch(task_lineage=LINEAGE, batch_id=0, rows=batch, is_small=True))
         with pytest.raises((PySparkException, UnreachableError)) as caught:
             staged.commit()
         assert isinstance(caught.value, expected), caught.value
@@ -331,7 +331,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
             if value is not None
         }
         if sentence == "did not answer":
-            monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 500)
+            monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 500)
         errors = await rig.runtime.validate(config, ())
         assert set(errors) == {key}, changes
         assert sentence in errors[key][0], changes
@@ -353,8 +353,8 @@ async def test_a_ledger_that_a_start_uses_is_valid_in_the_config_too(
     create(servers, ledger, cleanup__policy=policy)
     config = config_of(rig, servers, tmp_path, f"to-{ledger}", ledger__topic=ledger)
     errors = await rig.runtime.validate(config, ())
-    target = KafkaTarget.of(PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True))
-    with kafka_admin(target.producer) as admin:
+    target = KafkaTarget.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+    with kafka_admin(target.producer_properties) as admin:
         if is_valid:
             assert errors == {}
             find_ledger_partition(admin, target, "task")
@@ -403,16 +403,16 @@ async def test_the_other_end_is_kafka_if_a_config_names_none(tmp_path: Path) -> 
     source = {"connector.class": "FileSource", "topic": "t", "value.converter": "StringConverter"}
     end = configured_sink(source, {})
     assert end.plugin.__name__ == "KafkaSink"
-    assert end.config.key("value.converter") == "value.converter"
+    assert end.config.full_key("value.converter") == "value.converter"
     assert configured_sink(source | {"sink.format": "json"}, {}).plugin.__name__ == "FileSink"
     # If both ends are Kafka, a key without a prefix belongs to the end that connector.class names.
     sink = {"connector.class": "KafkaSink", "topic": "t", "value.converter": "StringConverter"}
     assert configured_source(sink, {}).plugin.__name__ == "KafkaSource"
-    assert configured_source(sink, {}).config.key("value.converter") == "source.value.converter"
-    assert configured_sink(sink, {}).config.key("value.converter") == "value.converter"
+    assert configured_source(sink, {}).config.full_key("value.converter") == "source.value.converter"
+    assert configured_sink(sink, {}).config.full_key("value.converter") == "value.converter"
     copied = {"connector.class": "KafkaSource", "topics": "t", "value.converter": "StringConverter"}
-    assert configured_sink(copied, {}).config.key("value.converter") == "sink.value.converter"
-    assert configured_source(copied, {}).config.key("value.converter") == "value.converter"
+    assert configured_sink(copied, {}).config.full_key("value.converter") == "sink.value.converter"
+    assert configured_source(copied, {}).config.full_key("value.converter") == "value.converter"
 
 
 RIGHTS = {
@@ -447,7 +447,7 @@ async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
             await rig.wait_until(
                 lambda: (
                     (held := rig.spark_runtime.held_checkpoint(start.task)) is not None
-                    and last_batch(held.path / "commits") == 0
+                    and last_batch_id(held.path / "commits") == 0
                 )
             )
         else:

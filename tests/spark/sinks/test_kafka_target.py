@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, metadata_names, without_metadata
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
+from coterie.spark.record_columns import MetadataColumn, metadata_column_names, without_metadata_columns
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from tests.spark.conftest import Rig
@@ -29,14 +29,14 @@ def spark(rig: Rig) -> SparkSession:
 
 def end(keys: Mapping[str, str]) -> PrefixedConfig:
     return PrefixedConfig(
-        config={"value.converter.schemas.enable": "false", **keys}, prefix=SINK, is_prefix_optional=True
+        config={"value.converter.schemas.enable": "false", **keys}, prefix=SINK_PREFIX, is_prefix_optional=True
     )
 
 
 def written(rows: DataFrame, keys: Mapping[str, str]) -> list[dict[str, Any]]:
     """The parts of the record that the sink makes of each row."""
     shaped = KafkaSink.of(end(keys)).to_sink_columns(rows)
-    return [row.asDict(recursive=True) for row in KafkaTarget.of(end(keys)).records(shaped).collect()]
+    return [row.asDict(recursive=True) for row in KafkaTarget.of(end(keys)).to_records(shaped).collect()]
 
 
 async def test_a_record_keeps_its_key_its_headers_its_topic_and_its_null_value(spark: SparkSession) -> None:
@@ -89,7 +89,7 @@ async def test_hidden_parts_are_written_as_transforms_changed_them(spark: SparkS
 async def test_rows_that_are_no_records_get_their_parts_from_columns_and_transforms(
     spark: SparkSession,
 ) -> None:
-    rows = without_metadata(records(spark, (1, None), schema="id BIGINT, name STRING"))
+    rows = without_metadata_columns(records(spark, (1, None), schema="id BIGINT, name STRING"))
     value = {"value": b'{"id":1,"name":null}'}
     assert written(rows, {"topic": "t"}) == [value]
     keyed = through(rows, {"transforms": "k", "transforms.k.type": "ValueToKey", "transforms.k.fields": "id"})
@@ -107,6 +107,6 @@ async def test_a_key_that_the_converter_cannot_write_is_refused_by_the_converter
 
 async def test_batches_contain_only_the_hidden_columns_that_become_parts(spark: SparkSession) -> None:
     rows = records(spark, (1,), schema="id BIGINT")
-    assert len(metadata_names(rows)) == len(MetadataColumn)
-    taken = metadata_names(KafkaSink.of(end({"topic": "t", "key.fields": "id"})).to_sink_columns(rows))
+    assert len(metadata_column_names(rows)) == len(MetadataColumn)
+    taken = metadata_column_names(KafkaSink.of(end({"topic": "t", "key.fields": "id"})).to_sink_columns(rows))
     assert set(taken) == {MetadataColumn.HEADERS.value, MetadataColumn.TOMBSTONE.value}

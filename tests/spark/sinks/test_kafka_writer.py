@@ -97,7 +97,7 @@ class Scene:
         for batch_id in batches:
             write(writer, self.java, self.topic, batch_id)
 
-    def batch(self, batch_id: int) -> Callable[[], kafka_writer.Send]:
+    def batch(self, batch_id: int) -> Callable[[], kafka_writer.SendFunction]:
         return numbered(self.java, self.topic, batch_id * ROWS)
 
     def process(self, batch_id: int) -> "Process":
@@ -196,7 +196,7 @@ def test_a_replay_writes_nothing_and_the_ledger_states_the_last_batch(scene: Sce
 class WithoutLedger(KafkaWriter):
     """A mutant that does not check the ledger."""
 
-    def _has(self, batch_id: int) -> bool:
+    def _has_batch(self, batch_id: int) -> bool:
         return False
 
 
@@ -218,7 +218,7 @@ def test_a_batch_without_rows_makes_no_transaction(scene: Scene) -> None:
 def test_a_new_lineage_counts_its_batches_from_0(scene: Scene) -> None:
     """Batches of a new lineage are not skipped because of the numbers of the former one."""
     scene.write(scene.own(), 0, 1)
-    scene.write(scene.own(replace(LINEAGE, lineage="next")), 0, 1)
+    scene.write(scene.own(replace(LINEAGE, lineage_id="next")), 0, 1)
     assert scene.numbers() == sorted(rows(2) * 2)
 
 
@@ -251,7 +251,7 @@ class WithoutFence(KafkaWriter):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         WithoutFence.made += 1
-        self._id += f"-{WithoutFence.made}"
+        self._transactional_id += f"-{WithoutFence.made}"
 
 
 def test_without_the_fence_a_replaced_owner_doubles_its_batch(scene: Scene) -> None:
@@ -361,7 +361,7 @@ def open_transaction(scene: Scene, key: bytes) -> Iterator[None]:
 
 def ledger_partition(scene: Scene) -> int:
     target = target_of(scene.keys)
-    with kafka_admin(target.producer, scene.java) as admin:
+    with kafka_admin(target.producer_properties, scene.java) as admin:
         return kafka_writer.find_ledger_partition(admin, target, json.dumps(["my/é", 2])).partition
 
 
@@ -375,7 +375,7 @@ def test_a_start_waits_for_an_open_transaction_of_another_task_that_hides_its_le
     with open_transaction(scene, b"another"):
         scene.write(writer, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(kafka_writer, "LEDGER_LIMIT_S", 1)
+            patch.setattr(kafka_writer, "LEDGER_READ_TIMEOUT_S", 1)
             with pytest.raises(UnreachableError, match="the transaction of another task is open"):
                 scene.own()
     scene.write(scene.own(), 1)
@@ -386,7 +386,7 @@ def test_a_start_does_not_wait_for_an_open_transaction_that_hides_no_ledger_reco
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.write(scene.own(), 0)
-    monkeypatch.setattr(kafka_writer, "LEDGER_LIMIT_S", 10)
+    monkeypatch.setattr(kafka_writer, "LEDGER_READ_TIMEOUT_S", 10)
     with open_transaction(scene, b"another"):
         scene.write(scene.own(), 0, 1)
     assert scene.numbers() == rows(2)
@@ -494,7 +494,7 @@ def test_a_missing_topic_is_named_unless_it_may_be_created(scene: Scene) -> None
 
 
 def test_an_unreachable_cluster_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 500)
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 500)
     servers = f"127.0.0.1:{free_port()}"
     with pytest.raises(WorldError, match=f"Kafka at {servers} did not answer"):
         scene.own(producer__override__bootstrap__servers=servers)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.seams import SMALL_BATCH_BYTES
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX
 from tests.spark.conftest import Rig, write_file
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
@@ -70,7 +70,7 @@ async def test_a_batch_too_large_for_the_driver_is_written_in_pieces(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     path = write_file(tmp_path / "in", "large.csv", [(row, 1.0, row) for row in range(LARGE)])
-    assert path.stat().st_size > SMALL_BATCH_BYTES
+    assert path.stat().st_size > SMALL_BATCH_BYTES_MAX
     start = await rig.start(config_of(rig, server, tmp_path), "large-to-postgres")
     await rig.wait_until(lambda: count(server) == LARGE)
     await rig.runtime.stop(start.task, grace_ms=10_000)

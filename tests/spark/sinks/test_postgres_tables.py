@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.sinks.postgres_tables import create_table
+from coterie.spark.sinks.postgres_tables import create_table_statement
 from coterie.spark.sinks.postgres_writer import PostgresWriter
 from tests.spark.sinks.postgres_rows import LINEAGE, divided, target_of
 from tests.spark.sinks.postgres_server import PostgresServer
@@ -154,7 +154,7 @@ def test_text_can_be_written_to_columns_of_types_with_a_text_form(server: Postgr
 )
 def test_a_column_without_a_type_in_postgresql_is_refused_by_name(type_: DataType) -> None:
     with pytest.raises(WorldError, match=r"Column odd has type .*to_json"):
-        create_table("made", StructType([StructField("odd", type_)]), ())
+        create_table_statement("made", StructType([StructField("odd", type_)]), ())
 
 
 def test_text_that_is_not_utf_8_is_refused(server: PostgresServer) -> None:
@@ -165,4 +165,4 @@ def test_text_that_is_not_utf_8_is_refused(server: PostgresServer) -> None:
 
 def test_a_key_column_that_is_missing_in_the_rows_is_refused_by_name() -> None:
     with pytest.raises(WorldError, match=r"no column id, which is in pk\.fields; they have: n"):
-        create_table("made", StructType([StructField("n", LongType())]), ("id",))
+        create_table_statement("made", StructType([StructField("n", LongType())]), ("id",))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.jars import Package
+from coterie.spark.jars import JarPackage
 from tests.mirror import jar_of
 from tests.spark.conftest import Rig, rows_of, write_file
 
@@ -74,8 +74,8 @@ async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package: str
 ) -> None:
     absent = replace(jar_of("absent", b""), class_name="org.example.Absent")
-    lacking = Package(name=package, serves="", jars=(absent,), settings={})
-    monkeypatch.setattr("coterie.spark.jars.packages", lambda: {package: lacking})
+    lacking = JarPackage(name=package, needed_for="", jars=(absent,), settings={})
+    monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {package: lacking})
     errors = await rig.runtime.validate(config_of(rig, tmp_path, **changes), ())
     assert set(errors) == {"sink.format"}
     (sentence,) = errors["sink.format"]

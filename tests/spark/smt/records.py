@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
-from coterie.spark.record_columns import HEADERS_TYPE, column, metadata_names, without_metadata
+from coterie.spark.record_columns import HEADERS_TYPE, exact_column, metadata_column_names, without_metadata_columns
 
 SCHEMA = "id BIGINT, name STRING, place STRUCT<city: STRING, at: STRUCT<x: INT>>"
 HIDDEN = (
@@ -57,15 +57,15 @@ def through(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
 def values(rows: DataFrame) -> list[dict[str, Any]]:
     """The visible columns of each row, with timestamps as text."""
     chosen = [
-        column(field.name).cast("string" if isinstance(field.dataType, TimestampType) else field.dataType)
-        for field in without_metadata(rows).schema.fields
+        exact_column(field.name).cast("string" if isinstance(field.dataType, TimestampType) else field.dataType)
+        for field in without_metadata_columns(rows).schema.fields
     ]
-    return [row.asDict(recursive=True) for row in without_metadata(rows).select(*chosen).collect()]
+    return [row.asDict(recursive=True) for row in without_metadata_columns(rows).select(*chosen).collect()]
 
 
 def parts(rows: DataFrame) -> list[dict[str, Any]]:
     """The hidden columns of each row, by the name of the part."""
-    hidden = rows.select(metadata_names(rows))
+    hidden = rows.select(metadata_column_names(rows))
     return [
         {name.removeprefix("__coterie_"): value for name, value in row.asDict(recursive=True).items()}
         for row in hidden.collect()

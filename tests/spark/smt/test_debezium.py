@@ -74,8 +74,8 @@ async def test_fields_of_the_event_become_columns_headers_and_the_topic(rig: Rig
     (part,) = parts(rows)
     assert part["headers"][1] == {"key": "x-op", "value": bytearray(b"c")}
     assert part["topic"] == "a"
-    assert transforms.use_headers(config_of(type=TYPE, **keys))
-    assert not transforms.use_headers(config_of(type=TYPE))
+    assert transforms.uses_headers(config_of(type=TYPE, **keys))
+    assert not transforms.uses_headers(config_of(type=TYPE))
 
 
 async def test_a_record_that_is_no_change_event_fails_the_batch(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from coterie.herder.seams import TaskDied
 from coterie.nouns.errors import ConfigError
 from coterie.spark.settings import PythonSettings
-from coterie.spark.user_code import settings_of
+from coterie.spark.user_code import python_session_settings
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.smt.records import config_of, records, through, values
 
@@ -43,7 +43,9 @@ async def test_a_function_runs_in_the_python_that_the_worker_names(rig: Rig, tmp
     python.write_text(f'#!/bin/sh\nCOTERIE_TEST_PYTHON=named exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     session = rig.session
-    for name, value in settings_of(PythonSettings(modules=(MODULE,), executable=str(python))).items():
+    for name, value in python_session_settings(
+        PythonSettings(allowed_modules=(MODULE,), executable=str(python))
+    ).items():
         session.conf.set(name, value)
     rows = through(
         records(session, (1, "a", None)), config_of(type="Function", function=f"{MODULE}:told", schema="told STRING")

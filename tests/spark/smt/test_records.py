@@ -34,8 +34,8 @@ def header(key: str, value: bytes | None) -> dict[str, Any]:
 async def test_headers_are_added_and_dropped(rig: Rig, keys: Mapping[str, str], headers: list[object]) -> None:
     rows = through(records(rig.session, ROW), config_of(**keys))
     assert parts(rows)[0]["headers"] == headers
-    assert transforms.use_headers(config_of(**keys))
-    assert not transforms.use_headers(config_of(type="Flatten"))
+    assert transforms.uses_headers(config_of(**keys))
+    assert not transforms.uses_headers(config_of(type="Flatten"))
 
 
 async def test_a_field_that_moves_to_a_header_leaves_the_value(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from coterie.spark.sources.file_log import names_with_glob_characters, planned_files, vanished
+from coterie.spark.sources.file_log import missing_paths, paths_with_glob_characters, planned_files
 
 
 def write_plan(checkpoint: Path, batch_id: int, source_offset: int) -> None:
@@ -36,6 +36,6 @@ def test_only_the_batchs_own_entries_of_a_compacted_log_are_read(tmp_path: Path)
 def test_glob_characters_and_deleted_files_are_found(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.touch()
-    assert vanished([str(here), "/nowhere"]) == ["/nowhere"]
+    assert missing_paths([str(here), "/nowhere"]) == ["/nowhere"]
     odd = ["a{", "a}", "a[", "a]", "a*", "a?", "a\\"]
-    assert names_with_glob_characters(["a.csv", *odd]) == odd
+    assert paths_with_glob_characters(["a.csv", *odd]) == odd

@@ -15,10 +15,10 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.positions import commit_empty_batches, write_source_log
-from coterie.spark.prefixed_config import SOURCE, PrefixedConfig
-from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, TaskInput
+from coterie.spark.prefixed_config import SOURCE_PREFIX, PrefixedConfig
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, TaskInput
 from coterie.spark.sources.files import FileSource
-from coterie.spark.sources.folder_size import FolderSize
+from coterie.spark.sources.folder_size import FolderSizeWarning
 from tests.spark.conftest import Rig, rows_of
 
 ROWS = 60
@@ -43,7 +43,7 @@ def write_files(spark: SparkSession, folder: Path, format_: str) -> None:
 async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
     rig: Rig, tmp_path: Path, spark_jars: Path, format_: str
 ) -> None:
-    write_files(rig.spark_runtime._driver_or_raise().spark.newSession(), tmp_path, format_)
+    write_files(rig.spark_runtime._running_driver().spark.newSession(), tmp_path, format_)
     config = rig.config(tmp_path, tasks__max="2", source__format=format_)
     del config["source.option.header"]
     config["source.schema"] = "row BIGINT, nested STRUCT<half: DOUBLE>"
@@ -76,7 +76,7 @@ async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
 async def test_columns_are_inferred_from_the_first_files_and_kept_when_the_connector_is_split_again(
     rig: Rig, tmp_path: Path, format_: str, columns: str
 ) -> None:
-    spark = rig.spark_runtime._driver_or_raise().spark.newSession()
+    spark = rig.spark_runtime._running_driver().spark.newSession()
     config = rig.config(tmp_path, source__format=format_, source__option__header="true")
     del config["source.schema"]
     if format_ != "csv":
@@ -153,10 +153,11 @@ async def test_columns_that_cannot_be_inferred_are_reported_by_key_after_other_w
 def source(format_: str, **keys: str) -> FileSource:
     config = {"format": format_, "path": "/in", "schema": "row BIGINT"} | keys
     end = PrefixedConfig(
-        config={SOURCE + key.replace("__", "."): value for key, value in config.items()}, prefix=SOURCE
+        config={SOURCE_PREFIX + key.replace("__", "."): value for key, value in config.items()}, prefix=SOURCE_PREFIX
     )
     return FileSource.of(
-        end, TaskInput(task_number=0, task_count=1, parts=("/in",), split_function=SplitFunction.PATH_HASH_V1)
+        end,
+        TaskInput(task_number=0, task_count=1, source_partitions=("/in",), split_function=SplitFunction.PATH_HASH_V1),
     )
 
 
@@ -172,14 +173,14 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
 @pytest.mark.parametrize("format_", ["orc", "parquet"])
 def test_the_size_of_a_batch_of_files_with_footers_is_its_row_count(tmp_path: Path, format_: str) -> None:
     """Equal rows take almost no bytes in such a file."""
-    for rows in (SMALL_BATCH_ROWS, SMALL_BATCH_ROWS + 1):
+    for rows in (SMALL_BATCH_ROWS_MAX, SMALL_BATCH_ROWS_MAX + 1):
         path, table = tmp_path / f"{rows}.{format_}", pa.table({"row": pa.array([7] * rows)})
         (pyarrow.orc.write_table if format_ == "orc" else pyarrow.parquet.write_table)(table, path)
-        assert is_small(tmp_path / f"{rows}", format_, path) == (rows == SMALL_BATCH_ROWS)
+        assert is_small(tmp_path / f"{rows}", format_, path) == (rows == SMALL_BATCH_ROWS_MAX)
 
 
 def test_the_size_of_a_batch_of_other_files_is_in_bytes_and_compressed_files_count_more(tmp_path: Path) -> None:
-    half = b" " * (SMALL_BATCH_BYTES // 2)
+    half = b" " * (SMALL_BATCH_BYTES_MAX // 2)
     for name, count, small in (
         ("a.json", 2, True),
         ("b.json", 3, False),
@@ -196,20 +197,20 @@ def test_the_size_of_a_batch_of_other_files_is_in_bytes_and_compressed_files_cou
 
 
 def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:
-    assert source("json").bound == {"maxFilesPerTrigger": "1000"}
-    assert source("json", max__files__per__trigger="7").bound == {"maxFilesPerTrigger": "7"}
-    assert source("json", max__bytes__per__trigger="70000").bound == {"maxBytesPerTrigger": "70000"}
+    assert source("json").batch_limit_option == {"maxFilesPerTrigger": "1000"}
+    assert source("json", max__files__per__trigger="7").batch_limit_option == {"maxFilesPerTrigger": "7"}
+    assert source("json", max__bytes__per__trigger="70000").batch_limit_option == {"maxBytesPerTrigger": "70000"}
 
 
 def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_number_has_doubled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = FolderSize()
+    size = FolderSizeWarning()
     counts = iter([9_999, 10_000, 19_999, 20_000, 39_999])
     monkeypatch.setattr("os.listdir", lambda _: range(next(counts)))
     with caplog.at_level(logging.WARNING, "coterie"):
         for _ in range(5):
-            size.check(str(tmp_path))
+            size.warn_if_large(str(tmp_path))
     assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
         f"The folder source.path={tmp_path} contains {count} files. Each task lists all of them whenever it checks for "
         f"new files, which takes {cpu_s} s of CPU time"

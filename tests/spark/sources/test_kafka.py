@@ -15,7 +15,7 @@ from coterie.kafka.security import java_settings, librdkafka_settings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import last_batch
+from coterie.spark.checkpoint import last_batch_id
 from coterie.spark.plugins import configured_source
 from coterie.spark.seams import TaskInput
 from coterie.spark.sources.kafka import KafkaSource
@@ -33,7 +33,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 def initial_positions(config: Mapping[str, str], *, is_new_connector: bool = True) -> list[int]:
     """The initial position of a connector, by partition."""
     own = configured_source(config, {}).config
-    found = KafkaSource.initial_positions(own, KafkaSource.parts(own), is_new_connector=is_new_connector)
+    found = KafkaSource.initial_positions(
+        own, KafkaSource.list_source_partitions(own), is_new_connector=is_new_connector
+    )
     return [found[name] for name in sorted(found, key=TopicIdPartition.parse)]
 
 
@@ -62,7 +64,7 @@ async def test_each_record_is_read_once_over_stops_and_replays_and_a_re_split_ad
             await rig.runtime.stop(start.task, grace_ms=20_000 if graceful else 0)
         for one in held:
             assert one is not None
-            if not graceful and (last := last_batch(one.path / "commits")) is not None:
+            if not graceful and (last := last_batch_id(one.path / "commits")) is not None:
                 # The last batch was written and not committed, as after a kill at that point.
                 (one.path / "commits" / str(last)).unlink()
         kafka.produce_rows("once", 3)
@@ -299,7 +301,7 @@ async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kaf
 async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
     rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.spark.splitting.RELEASE_GRACE_MS", 0)  # No task was ever started.
+    monkeypatch.setattr("coterie.spark.splitting.TASKS_STOP_TIMEOUT_MS", 0)  # No task was ever started.
     kafka.create("removed", 1)
     kafka.produce("removed", 0, [b'{"row": 1}'])
     name, incarnation = ConnectorName("removed"), Incarnation("i")
@@ -411,13 +413,15 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
             await rig.wait_until(lambda: "Connector secured: committing offsets to group" in caplog.text)
             await rig.runtime.stop(start.task, grace_ms=20_000)
         own = configured_source({**config, **overrides, "name": "secured"}, {}).config
-        parts = tuple(KafkaSource.parts(own))
-        share = TaskInput(task_number=0, task_count=1, parts=parts, split_function=KafkaSource.split_function)
+        parts = tuple(KafkaSource.list_source_partitions(own))
+        share = TaskInput(
+            task_number=0, task_count=1, source_partitions=parts, split_function=KafkaSource.split_function
+        )
         source = KafkaSource.of(own, share)
         KafkaSource.position_store.initialize(
             tmp_path / "checkpoint", KafkaSource.initial_positions(own, parts, is_new_connector=True)
         )
-        rows = source.read(rig.spark_runtime._driver_or_raise().spark, tmp_path / "checkpoint", None)
+        rows = source.read(rig.spark_runtime._running_driver().spark, tmp_path / "checkpoint", None)
         plan = rows._jdf.queryExecution().toString()
         wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()
@@ -440,7 +444,7 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert held is not None
     # The batch as after a kill before its effect.
-    last = last_batch(held.path / "commits")
+    last = last_batch_id(held.path / "commits")
     assert last is not None
     (held.path / "commits" / str(last)).unlink()
     take_back(kafka.out / "flight", last)

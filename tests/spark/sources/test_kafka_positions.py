@@ -10,12 +10,12 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.spark.sources.kafka_positions import (
     TopicIdPartition,
+    commit_skip_to,
     committed_offsets,
-    next_offsets,
-    partitions_of,
+    partitions_in_checkpoint,
+    planned_offsets,
     planned_ranges,
-    skip_to,
-    spark_offsets,
+    to_spark_offsets_json,
     write_initial_offsets,
 )
 
@@ -26,7 +26,7 @@ ZERO, ONE = map(str, PARTS)
 def plan(checkpoint: Path, batch_id: int, positions: dict[str, int], *, commit: bool) -> None:
     for folder in ("offsets", "commits") if commit else ("offsets",):
         (checkpoint / folder).mkdir(exist_ok=True)
-        (checkpoint / folder / str(batch_id)).write_text(f"v1\n{{}}\n{spark_offsets(positions)}")
+        (checkpoint / folder / str(batch_id)).write_text(f"v1\n{{}}\n{to_spark_offsets_json(positions)}")
 
 
 @contextmanager
@@ -62,31 +62,31 @@ def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> 
     plan(tmp_path, 0, {ZERO: 5, ONE: 4}, commit=True)
     plan(tmp_path, 1, {ZERO: 6, ONE: 4}, commit=False)
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
-    assert next_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
+    assert planned_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
     assert planned_ranges(tmp_path, 0, PARTS) == {PARTS[0]: range(3, 5), PARTS[1]: range(4)}
     assert planned_ranges(tmp_path, 1, PARTS) == {PARTS[0]: range(5, 6), PARTS[1]: range(4, 4)}
-    assert partitions_of(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
+    assert partitions_in_checkpoint(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
 
 
 def test_advancing_a_checkpoint_can_be_repeated_after_a_failure_on_a_full_disk(tmp_path: Path) -> None:
     write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
-    skip_to(tmp_path, {ZERO: 9, ONE: 0})
+    commit_skip_to(tmp_path, {ZERO: 9, ONE: 0})
     with pytest.raises(OSError, match="File too large"), full_disk():
-        skip_to(tmp_path, {ZERO: 11, ONE: 0})
-    assert next_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
-    skip_to(tmp_path, {ZERO: 11, ONE: 0})
+        commit_skip_to(tmp_path, {ZERO: 11, ONE: 0})
+    assert planned_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
+    commit_skip_to(tmp_path, {ZERO: 11, ONE: 0})
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
 
 
 def test_advancing_a_checkpoint_commits_a_batch_after_the_last_one_even_before_the_first(tmp_path: Path) -> None:
     write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
     for batch_id, offset in enumerate((9, 11)):
-        skip_to(tmp_path, {ZERO: offset, ONE: 0})
-        assert committed_offsets(tmp_path, PARTS) == next_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
+        commit_skip_to(tmp_path, {ZERO: offset, ONE: 0})
+        assert committed_offsets(tmp_path, PARTS) == planned_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
         assert (tmp_path / "commits" / str(batch_id)).exists()
     assert (tmp_path / "metadata").exists()
 
 
 def test_positions_of_a_topic_and_of_its_recreation_are_not_written_together(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match=r"contain topic a\.b-c with two topic ids"):
-        spark_offsets({ZERO: 3, ZERO + "2": 4})
+        to_spark_offsets_json({ZERO: 3, ZERO + "2": 4})

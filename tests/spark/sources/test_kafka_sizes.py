@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.sources.kafka_batch import FETCH_WAIT_MS, consumer_options
+from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS, spark_consumer_options
 from coterie.spark.sources.kafka_positions import TopicIdPartition
-from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS, mean_bytes
+from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS_MAX, mean_record_size_bytes
 from tests.spark.conftest import Rig
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -22,24 +22,24 @@ def test_the_estimated_record_size_is_the_larger_mean_of_the_first_and_the_last_
         for number, values in enumerate(partitions):
             kafka.produce(topic, number, values)
         ranges = {_part(topic, number): range(len(values)) for number, values in enumerate(partitions)}
-        return mean_bytes({"bootstrap.servers": kafka.servers}, ranges)
+        return mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges)
 
     assert size_in("sizes-few", [SMALL] * 3) == 10
     assert size_in("sizes-grow", [SMALL] * 30 + [LARGE] * 10) == 50_000
     assert size_in("sizes-shrink", [LARGE] * 10 + [SMALL] * 30) == 50_000
-    assert size_in("sizes-of-full", [LARGE] * 30, *[[SMALL]] * SAMPLED_PARTITIONS) > 30_000
+    assert size_in("sizes-of-full", [LARGE] * 30, *[[SMALL]] * SAMPLED_PARTITIONS_MAX) > 30_000
     assert size_in("sizes-empty", [], []) == 0
 
 
 def test_one_partition_of_each_topic_is_sampled_before_further_ones(rig: Rig, kafka: Kafka) -> None:
-    kafka.create("sizes-many", SAMPLED_PARTITIONS)
+    kafka.create("sizes-many", SAMPLED_PARTITIONS_MAX)
     kafka.create("sizes-one", 1)
-    for number in range(SAMPLED_PARTITIONS):
+    for number in range(SAMPLED_PARTITIONS_MAX):
         kafka.produce("sizes-many", number, [SMALL] * 30)
     kafka.produce("sizes-one", 0, [LARGE] * 10)
-    many = {_part("sizes-many", number): range(30) for number in range(SAMPLED_PARTITIONS)}
+    many = {_part("sizes-many", number): range(30) for number in range(SAMPLED_PARTITIONS_MAX)}
     one = _part("sizes-one", 0)
-    found = mean_bytes({"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
+    found = mean_record_size_bytes({"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
     assert found > 10_000
 
 
@@ -48,24 +48,26 @@ def test_records_deleted_by_retention_have_no_size(rig: Rig, kafka: Kafka) -> No
     kafka.produce("sizes-gone", 0, [SMALL] * 30)
     kafka.delete_before("sizes-gone", 0, 30)
     ranges = {_part("sizes-gone", 0): range(30)}
-    assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
+    assert mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
     kafka.produce("sizes-gone", 0, [LARGE] * 3)
-    assert mean_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, "records after the batch do not count"
+    assert mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, (
+        "records after the batch do not count"
+    )
 
 
 def test_a_deleted_topic_is_not_created_by_sampling_it(rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.spark.sources.kafka_sizes.LIMIT_MS", 1_000)
+    monkeypatch.setattr("coterie.spark.sources.kafka_sizes.RESPONSE_TIMEOUT_MS", 1_000)
     with pytest.raises(UnreachableError):
-        mean_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
+        mean_record_size_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
     assert "sizes-absent" not in kafka.admin.list_topics(timeout=30).topics
 
 
 def test_the_maximum_wait_of_a_fetch_is_short_unless_the_user_sets_it() -> None:
-    assert consumer_options({"fetch.min.bytes": "1"}) == {
-        "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
+    assert spark_consumer_options({"fetch.min.bytes": "1"}) == {
+        "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MAX_MS),
         "kafka.fetch.min.bytes": "1",
     }
-    assert consumer_options({"fetch.max.wait.ms": "500"}) == {"kafka.fetch.max.wait.ms": "500"}
+    assert spark_consumer_options({"fetch.max.wait.ms": "500"}) == {"kafka.fetch.max.wait.ms": "500"}
 
 
 def _part(topic: str, partition: int) -> TopicIdPartition:

@@ -7,9 +7,9 @@ import pytest
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import last_batch
-from coterie.spark.generations.stores import NoPositions
-from coterie.spark.user_code import call_within
+from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.generations.stores import UnmovablePositions
+from coterie.spark.user_code import call_with_timeout
 from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 
@@ -47,7 +47,7 @@ async def test_rows_of_a_functions_stream_are_written_once_also_after_a_replay(r
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.runtime.stop(start.task, grace_ms=0)
-        if (last := last_batch(held.path / "commits")) is not None:
+        if (last := last_batch_id(held.path / "commits")) is not None:
             # The last batch was written and not committed, as after a kill at that point.
             (held.path / "commits" / str(last)).unlink()
     start = await rig.start(config, "build")
@@ -80,7 +80,7 @@ async def test_a_function_that_builds_no_stream_is_refused_with_the_reason(
 
 async def test_a_function_that_does_not_return_is_refused_at_the_time_limit() -> None:
     with pytest.raises(ValueError, match="the function did not return within 0 s"):
-        call_within(0.05, user_functions.build_never, None, {})
+        call_with_timeout(0.05, user_functions.build_never, None, {})
 
 
 async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(rig: Rig, tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(ri
     with pytest.raises(ConfigError, match="keeps its sink"):
         await rig.runtime.split(name, incarnation, changed, tasks)
     with pytest.raises(WorldError, match="cannot be moved to another checkpoint"):
-        NoPositions().read(tmp_path, ["stream"])
+        UnmovablePositions().read(tmp_path, ["stream"])

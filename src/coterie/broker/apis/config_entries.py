@@ -5,8 +5,9 @@ value that is set there."""
 from collections.abc import Mapping
 from enum import IntEnum
 
+from coterie.broker.connect_configs import group_defaults
 from coterie.broker.context import NODE_ID, BrokerContext
-from coterie.broker.groups.configs import GROUP_CONFIGS, broker_config_name
+from coterie.broker.groups.configs import broker_config_name, group_definition
 from coterie.broker.topics.broker_configs import broker_values
 from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS, batch_size_max
 from coterie.config.definition import ConfigKey, Type
@@ -51,11 +52,18 @@ def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
     ]
 
 
-def group_entries(configs: Mapping[str, str]) -> list[Values]:
+def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
     """An entry for each config that a group can have; ``configs`` are those set on the group."""
+    on_broker = group_defaults(broker.settings)
     return [
-        _entry(key, configs.get(key.name), ConfigSource.GROUP, broker_config_name(key.name))
-        for key in GROUP_CONFIGS.keys
+        _entry(
+            key,
+            configs.get(key.name),
+            ConfigSource.GROUP,
+            broker_config_name(key.name),
+            set_on_broker=value if (value := on_broker.get(key.name)) != key.default else None,
+        )
+        for key in group_definition(broker.settings).keys
     ]
 
 

@@ -6,17 +6,40 @@ from coterie.broker.apis.authorization import Operation, groups_authorization
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.offset_messages import DeleteGroup, DeleteGroupResponse
+from coterie.groups.connect import messages as connect
+from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.ids import GroupId
+from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    results: list[Values] = []
-    async for group_id in yielding(dict.fromkeys(request.body.groups_names)):
-        response = await broker.groups.ask(GroupId(group_id), lambda reply_to: DeleteGroup(reply_to=reply_to))
-        assert isinstance(response, DeleteGroupResponse)
-        results.append({"group_id": group_id, "error_code": response.error})
-    return {"results": results}
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _delete(broker, GroupId(group_id))}
+            async for group_id in yielding(dict.fromkeys(request.body.groups_names))
+        ]
+    }
+
+
+async def _delete(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
+    """Delete the group; returns the error code of the response."""
+    connect_groups = broker.connect_groups_with(group_id)
+    if connect_groups is None:
+        return await _delete_classic(broker, group_id)
+    response = await connect_groups.ask(group_id, lambda reply_to: connect.DeleteGroup(reply_to=reply_to))
+    assert isinstance(response, connect.ChangeResponse)
+    if response.error is not ConnectErrorCode.NONE:
+        return ErrorCode(response.error)
+    error = await _delete_classic(broker, group_id)  # its offsets
+    return ErrorCode.none if error is ErrorCode.group_id_not_found else error
+
+
+async def _delete_classic(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
+    """Delete a classic group, or the offsets of a group of another type; returns the error code of the response."""
+    response = await broker.groups.ask(group_id, lambda reply_to: DeleteGroup(reply_to=reply_to))
+    assert isinstance(response, DeleteGroupResponse)
+    return response.error
 
 
 _AUTHORIZATION = groups_authorization(Operation.DELETE, request_field="groups_names", response_field="results")

@@ -58,7 +58,7 @@ def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-            return group_entries(broker.log.group_configs.get(name, {}))
+            return group_entries(broker, broker.group_configs(name))
         case ConfigResourceType.BROKER:
             if not name:
                 # Dynamic configs of all brokers: there are none.

@@ -25,13 +25,18 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
     """The response entry of one group."""
-    response = await broker.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
-    assert isinstance(response, DescribeGroupResponse)
+    is_connect = broker.connect_groups_with(group_id) is not None
+    if is_connect:  # as Kafka answers for a group of another type
+        response = DescribeGroupResponse(error=ErrorCode.group_id_not_found)
+    else:
+        answer = await broker.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
+        assert isinstance(answer, DescribeGroupResponse)
+        response = answer
     error, message = response.error, None
     if error is ErrorCode.group_id_not_found and request.header.api_version < _NOT_FOUND_SINCE:
         error = ErrorCode.none
     elif error is ErrorCode.group_id_not_found:
-        message = f"Group {group_id} not found."
+        message = f"Group {group_id} is not a classic group." if is_connect else f"Group {group_id} not found."
     is_wanted = error is ErrorCode.none and request.field_or_default("include_authorized_operations", False)
     return {
         "error_code": error,

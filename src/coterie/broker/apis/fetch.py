@@ -18,7 +18,7 @@ from coterie.broker.storage.transaction_store import AbortedTransaction
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import iter_batch_headers
 from coterie.wire.errors import ErrorCode
-from coterie.wire.kio_entities import Values, milliseconds
+from coterie.wire.kio_entities import Values, to_milliseconds
 
 READ_COMMITTED = 1
 """Kafka's number of this isolation level. With any other value all records are returned."""
@@ -125,7 +125,7 @@ async def _long_poll(
     """Read the partitions as soon as the request's min bytes are readable, a partition has an error, or the request's
     max wait has passed since this call. Returns the result of each partition, in the order of ``fetches``."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + max(0, milliseconds(request.body.max_wait)) / 1000
+    deadline = loop.time() + max(0, to_milliseconds(request.body.max_wait)) / 1000
     grew = asyncio.Event()
     watched = [one.partition for one in fetches if one.partition is not None]
     for partition in watched:

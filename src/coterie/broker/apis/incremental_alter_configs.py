@@ -11,14 +11,18 @@ from typing import Any
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import Operation, resources_authorization
 from coterie.broker.apis.config_resources import ConfigResourceType, broker_error
+from coterie.broker.connect_configs import GROUP_PREFIX
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
-from coterie.broker.groups.configs import GROUP_CONFIGS, group_config_error
+from coterie.broker.groups.configs import group_config_error, group_definition
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.config_changes import ConfigChange, apply_changes
 from coterie.broker.topics.configs import TOPIC_CONFIGS, config_error
 from coterie.broker.topics.names import is_internal, name_error
 from coterie.config.definition import ConfigDef
+from coterie.groups.connect.messages import ChangeResponse, SetGroupConfigs
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -113,10 +117,38 @@ async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, valida
     """
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    configs = alter(GROUP_CONFIGS, broker.log.group_configs.get(name, {}))
-    _raise_invalid_config(group_config_error(configs))
-    if not validate_only:
-        await broker.log.set_group_configs(name, configs)
+    before = broker.group_configs(name)
+    configs = alter(group_definition(broker.settings), before)
+    _raise_invalid_config(group_config_error(configs, broker.settings))
+    if validate_only:
+        return
+    await _set_connect_configs(broker, GroupId(name), _connect_configs(before), _connect_configs(configs))
+    others = {key: value for key, value in configs.items() if not key.startswith(GROUP_PREFIX)}
+    if others != broker.log.group_configs.get(name, {}):
+        await broker.log.set_group_configs(name, others)
+
+
+def _connect_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``configs`` that the coordinator of a connect group keeps."""
+    return {key: value for key, value in configs.items() if key.startswith(GROUP_PREFIX)}
+
+
+async def _set_connect_configs(
+    broker: BrokerContext, group_id: GroupId, before: Mapping[str, str], configs: Mapping[str, str]
+) -> None:
+    """Replace the configs ``before`` of a connect group by ``configs``, if they differ.
+
+    :raises KafkaRefusal: when the coordinator refuses the configs, because the broker has too many groups or stops, or
+        the group is being loaded.
+    """
+    if configs == before or broker.connect_groups is None:
+        return
+    response = await broker.connect_groups.ask(
+        group_id, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs=configs)
+    )
+    assert isinstance(response, ChangeResponse)
+    if response.error is not ConnectErrorCode.NONE:
+        raise KafkaRefusal(ErrorCode(response.error), response.message)
 
 
 def _alter_broker(name: str, alter: Alter) -> None:

@@ -12,7 +12,7 @@ from coterie.groups.transaction_messages import NO_PRODUCER, InitProducerId, Pro
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from coterie.wire.errors import ErrorCode
-from coterie.wire.kio_entities import Values, milliseconds
+from coterie.wire.kio_entities import Values, to_milliseconds
 
 _FENCED_SINCE = 4
 """The first version in which the response may have the error code PRODUCER_FENCED (KIP-588)."""
@@ -37,7 +37,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         broker,
         transactional_id,
         lambda fresh_producer_id: InitProducerId(
-            timeout_ms=milliseconds(request.body.transaction_timeout),
+            timeout_ms=to_milliseconds(request.body.transaction_timeout),
             timeout_max_ms=broker.settings.transactions.timeout_max_ms,
             expected_producer=None if expected == NO_PRODUCER else expected,
             fresh_producer_id=fresh_producer_id,

@@ -1,7 +1,7 @@
 """JoinGroup: joins a classic group. The response is sent at the end of the group's join phase; a static member
 (KIP-345) that rejoins may get it at once. The reason for the join (v8, KIP-800) is ignored: Kafka only logs it. A
 client id or instance id of more than 1,000 characters is refused, because each member id contains one of them and is
-stored (Kafka fails at 32,731 characters)."""
+stored (Kafka fails at 32,731 characters). A join of a connect group is refused with INCONSISTENT_GROUP_PROTOCOL."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
@@ -10,7 +10,7 @@ from coterie.broker.groups.classic import fresh_member_id
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
-from coterie.wire.kio_entities import Values, milliseconds
+from coterie.wire.kio_entities import Values, to_milliseconds
 
 _MEMBER_ID_REQUIRED_SINCE = 4
 """The first version in which a new dynamic member first receives its member id and then joins with it (KIP-394)."""
@@ -28,7 +28,10 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     instance_id = request.instance_id
     if max(len(client_id), len(instance_id or "")) > _ID_LENGTH_MAX:
         return _response_values(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
-    session_timeout_ms = milliseconds(body.session_timeout)
+    if broker.connect_groups_with(body.group_id) is not None:
+        refusal = JoinGroupResponse(error=ErrorCode.inconsistent_group_protocol, member_id=body.member_id)
+        return _response_values(request, refusal)
+    session_timeout_ms = to_milliseconds(body.session_timeout)
     rebalance_timeout = request.field_or_default("rebalance_timeout", None)
     response = await broker.groups.ask(
         GroupId(body.group_id),
@@ -40,7 +43,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             client_id=client_id,
             client_host=f"/{request.peer_host}",
             session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout),
+            rebalance_timeout_ms=session_timeout_ms
+            if rebalance_timeout is None
+            else to_milliseconds(rebalance_timeout),
             protocol_type=body.protocol_type,
             protocols=tuple(MemberProtocol(name=one.name, metadata=one.metadata) for one in body.protocols),
             instance_id=instance_id,

@@ -1,10 +1,13 @@
 """LeaveGroup: removes one member by its member id, or, since v3, several members by member id or instance id (KIP-345).
-The reason (v5, KIP-800) is ignored: Kafka only logs it."""
+The reason (v5, KIP-800) is ignored: Kafka only logs it. In a connect group an operator removes members so: their jobs
+are given to others when they have certainly stopped."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
 from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.groups.connect import ConnectGroups
 from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
+from coterie.groups.connect import messages as connect
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
@@ -21,10 +24,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         if is_one
         else tuple(_leaving_member(one.member_id, one.group_instance_id) for one in body.members)
     )
-    response = await broker.groups.ask(
-        GroupId(body.group_id), lambda reply_to: LeaveGroup(reply_to=reply_to, members=leaving)
-    )
-    assert isinstance(response, LeaveGroupResponse)
+    response = await _leave(broker, GroupId(body.group_id), leaving)
     error = response.error
     if is_one and error is ErrorCode.none:
         error = response.members[0][1]
@@ -35,6 +35,29 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             for asked, (member_id, member_error) in zip(leaving, response.members, strict=False)
         ],
     }
+
+
+async def _leave(broker: BrokerContext, group_id: GroupId, leaving: tuple[LeavingMember, ...]) -> LeaveGroupResponse:
+    """Remove the members from the group, which may be a connect group."""
+    connect_groups = broker.connect_groups_with(group_id)
+    if connect_groups is not None:
+        found = [(one.member_id, await _remove(connect_groups, group_id, one)) for one in leaving]
+        return LeaveGroupResponse(error=ErrorCode.none, members=tuple(found))
+    response = await broker.groups.ask(group_id, lambda reply_to: LeaveGroup(reply_to=reply_to, members=leaving))
+    assert isinstance(response, LeaveGroupResponse)
+    return response
+
+
+async def _remove(connect_groups: ConnectGroups, group_id: GroupId, leaving: LeavingMember) -> ErrorCode:
+    """Remove a member of a connect group; returns the error code of its response entry."""
+    response = await connect_groups.ask(
+        group_id,
+        lambda reply_to: connect.RemoveMember(
+            reply_to=reply_to, member_id=leaving.member_id, instance_id=leaving.instance_id
+        ),
+    )
+    assert isinstance(response, connect.ChangeResponse)
+    return ErrorCode(response.error)
 
 
 def _leaving_member(member_id: str, instance_id: str | None) -> LeavingMember:

@@ -17,7 +17,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     names = {
         ConfigResourceType.TOPIC: sorted(broker.log.topics),
         ConfigResourceType.BROKER: [str(NODE_ID)],
-        ConfigResourceType.GROUP: sorted(broker.log.group_configs),
+        ConfigResourceType.GROUP: broker.configured_groups(),
     }
     # Requests of v0 are for client metrics only.
     wanted = request.field_or_default("resource_types", (_CLIENT_METRICS,)) or tuple(names)

@@ -1,11 +1,11 @@
 """OffsetCommit: stores offsets of a group, sent by members or by clients that are not members, such as tools. The
-response is sent when the offsets are durable. Not supported: member epochs (KIP-848), because classic groups only have
-generations."""
+response is sent when the offsets are durable. A member of a connect group commits with its member epoch (KIP-848)."""
 
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, group_check, topic_check
+from coterie.broker.apis.connect_offsets import connect_offset_error
 from coterie.broker.context import ApiRequest, BrokerContext, topic_of
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Topic
@@ -18,10 +18,14 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.nouns.ids import Generation, GroupId, MemberId, TopicPartition
 from coterie.wire.errors import ErrorCode
-from coterie.wire.kio_entities import Values, milliseconds
+from coterie.wire.kio_entities import Values, to_milliseconds
 
 _UNKNOWN_GROUP_SINCE = 9
 """The first version in which the response may have the error code GROUP_ID_NOT_FOUND; before: ILLEGAL_GENERATION."""
+_MEMBER_EPOCH_SINCE = 9
+"""The first version in which a member of a group with member epochs may commit (KIP-848)."""
+_NO_MEMBER, _NO_GENERATION = MemberId(""), Generation(-1)
+"""The member id and the generation of a client that is not a member."""
 _BY_ID_SINCE = 10
 """The first version in which topics are given by topic id instead of name."""
 
@@ -63,13 +67,20 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
     """Commit the offsets ``new``; wait until they are durable. Returns the error code of each offset, in the same
     order."""
     body = request.body
+    group_id, epoch = GroupId(body.group_id), body.generation_id_or_member_epoch
+    refusal = await connect_offset_error(broker, group_id, member_id=body.member_id, member_epoch=epoch, is_commit=True)
+    is_classic = refusal is None
+    if not is_classic and epoch >= 0 and request.header.api_version < _MEMBER_EPOCH_SINCE:
+        refusal = ErrorCode.unsupported_version
+    if refusal not in (None, ErrorCode.none):
+        return (refusal,) * len(new)
     response = await broker.groups.ask(
-        GroupId(body.group_id),
+        group_id,
         lambda reply_to: OffsetCommit(
             reply_to=reply_to,
-            member_id=MemberId(body.member_id),
-            instance_id=request.instance_id,
-            generation=Generation(body.generation_id_or_member_epoch),
+            member_id=MemberId(body.member_id) if is_classic else _NO_MEMBER,
+            instance_id=request.instance_id if is_classic else None,
+            generation=Generation(epoch) if is_classic else _NO_GENERATION,
             retention_ms=_retention_ms(request),
             offsets=new,
         ),
@@ -101,7 +112,7 @@ def _retention_ms(request: ApiRequest) -> int | None:
     """How long the offsets are to be kept after the commit; None: as long as the broker's setting. Only v2-4 can set
     it."""
     told = request.field_or_default("retention_time", None)
-    retention_ms = -1 if told is None else milliseconds(told)
+    retention_ms = -1 if told is None else to_milliseconds(told)
     return None if retention_ms == -1 else retention_ms
 
 

@@ -1,12 +1,13 @@
 """OffsetFetch: returns the committed offsets of one group, or since v8 of several groups, for the requested partitions
-or for all. Not supported: offsets that are committed in a transaction, so all offsets are stable; member epochs
-(KIP-848), because classic groups have none."""
+or for all. A member of a connect group fetches with its member epoch (KIP-848, since v9). Not supported: offsets that
+are committed in a transaction, so all offsets are stable."""
 
 from itertools import groupby
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, TOPIC, AccessCheck, ApiAuthorization, ItemAuthorization, Operation
+from coterie.broker.apis.connect_offsets import connect_offset_error
 from coterie.broker.context import ApiRequest, BrokerContext, topic_of
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.offset_messages import (
@@ -24,6 +25,8 @@ _GROUP_ERROR_SINCE = 2
 """The first version whose response has an error code for the group, and not only for each partition."""
 _BATCHED_SINCE = 8
 """The first version with several groups in one request."""
+_NO_EPOCH = -1
+"""The member epoch of a client that is not a member."""
 _NO_OFFSET = -1
 """The offset in the response for a partition without a committed offset."""
 
@@ -37,6 +40,15 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
     """The response entry of the group in the request's entry ``group``."""
+    refusal = await connect_offset_error(
+        broker,
+        GroupId(group.group_id),
+        member_id=getattr(group, "member_id", None),
+        member_epoch=getattr(group, "member_epoch", _NO_EPOCH),
+        is_commit=False,
+    )
+    if refusal not in (None, ErrorCode.none):
+        return {"group_id": group.group_id, "error_code": refusal, "topics": []}
     named = None if group.topics is None else _with_names(broker, group.topics)
     response = await broker.groups.ask(
         GroupId(group.group_id),

@@ -31,10 +31,10 @@ from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import (
     BATCH_HEADER_SIZE,
     NO_TIMESTAMP,
-    TRANSACTIONAL,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     DamagedBatchError,
-    check_produced,
+    check_produced_batch,
     with_append_time,
 )
 from coterie.wire.compression import ZSTD
@@ -105,7 +105,7 @@ def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: An
     if topic is None or partition is None:
         return KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     try:
-        head = check_produced(data.records or b"")
+        head = check_produced_batch(data.records or b"")
     except DamagedBatchError as error:
         return KafkaRefusal(ErrorCode.corrupt_message, str(error))
     except WireError as error:
@@ -265,7 +265,7 @@ def _transactional_id_error(access: AccessCheck) -> ErrorCode | None:
 
 def _is_transactional(batch: bytes | None) -> bool:
     """Whether the batch is transactional, by the attributes in its header; False if it has no complete header."""
-    return batch is not None and len(batch) >= BATCH_HEADER_SIZE and bool(batch[_ATTRIBUTES_AT] & TRANSACTIONAL)
+    return batch is not None and len(batch) >= BATCH_HEADER_SIZE and bool(batch[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
 
 
 _AUTHORIZATION = ApiAuthorization(

@@ -42,7 +42,16 @@ from coterie.broker.apis import (
 )
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import NO_AUTHORIZATION
+from coterie.broker.apis.connect_groups import (
+    describe,
+    install_assignment,
+    prepare_assignment,
+)
+from coterie.broker.apis.connect_groups import (
+    heartbeat as connect_heartbeat,
+)
 from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.settings import BrokerSettings
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 from coterie.wire.schemas import API_VERSIONS
@@ -58,10 +67,13 @@ async def api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
     names = [request.field_or_default(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
-    return supported_versions(ErrorCode.none)
+    return supported_versions(ErrorCode.none, broker.settings)
 
 
-APIS: Mapping[int, KafkaApi] = {
+_CONNECT_GROUP_APIS = {
+    api.key: api for api in (connect_heartbeat.API, prepare_assignment.API, install_assignment.API, describe.API)
+}
+_OTHER_APIS = {
     api.key: api
     for api in (
         KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, authorization=NO_AUTHORIZATION),
@@ -75,12 +87,18 @@ APIS: Mapping[int, KafkaApi] = {
         sync_group.API,
     )
 }  # fmt: skip
-"""The APIs of this broker, by Kafka's number of the API."""
+APIS: Mapping[int, KafkaApi] = _OTHER_APIS | _CONNECT_GROUP_APIS
+"""All APIs of this broker, by the number of the API: Kafka's, and those of connect groups."""
 
 
-def supported_versions(error: ErrorCode) -> Values:
-    """The values of an ApiVersions response with this error code: the supported versions of each API, and the
-    features."""
+def served_apis(settings: BrokerSettings) -> Mapping[int, KafkaApi]:
+    """The APIs that a broker with these settings serves, by number; all others do not exist for its clients."""
+    return APIS if settings.serves_connect_groups else _OTHER_APIS
+
+
+def supported_versions(error: ErrorCode, settings: BrokerSettings) -> Values:
+    """The values of an ApiVersions response with this error code: the supported versions of each API that a broker
+    with these settings serves, and the features."""
     return {
         "error_code": error,
         "api_keys": [
@@ -89,7 +107,7 @@ def supported_versions(error: ErrorCode) -> Values:
                 "min_version": api.versions.start if api.advertised_min is None else api.advertised_min,
                 "max_version": api.versions.stop - 1,
             }
-            for api in sorted(APIS.values(), key=lambda api: api.key)
+            for api in sorted(served_apis(settings).values(), key=lambda api: api.key)
         ],
         "supported_features": [{"name": "transaction.version", "min_version": 1, "max_version": 2}],
         "finalized_features_epoch": 0,

@@ -25,7 +25,7 @@ from coterie.groups.classic.messages import (
 )
 from coterie.groups.classic.offset_messages import OffsetWritten, TopicDeleted
 from coterie.groups.classic.state import Group, Limits
-from coterie.groups.classic.summary import summary
+from coterie.groups.classic.summary import summarize_event
 from coterie.nouns.ids import GroupId, MemberId
 
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
@@ -40,11 +40,12 @@ class ClassicMachine:
     requests, in ``gaps``. Senders that are not members are not recorded, because any client can send any number of
     names."""
 
+    loading_error = None
     step = staticmethod(machine.step)
     refusal_response = staticmethod(machine.refusal_response)
     apply = staticmethod(state.apply)
     creates_group = staticmethod(new_members.creates_group)
-    summary = staticmethod(summary)
+    summary = staticmethod(summarize_event)
 
     def __init__(self, limits: Limits, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
         """``topics`` is the log's own mapping of the topics by name, which contains later changes."""
@@ -57,6 +58,9 @@ class ClassicMachine:
 
     def has_state(self, group: Group, /) -> bool:
         return not group.is_nonexistent
+
+    def owns_id(self, group: Group, /) -> bool:
+        return not (group.is_nonexistent or group.has_only_offsets)
 
     def load_notifications(self, records: Sequence[Record], /) -> Sequence[Notification]:
         """GroupLoaded, then TopicDeleted for each topic that was deleted but has committed offsets in ``records``: the

@@ -1,13 +1,16 @@
-"""The configs that can be set on a group: Kafka 4.3's keys. All belong to protocols in which the broker sets the
-timeouts of the members, and which this broker does not support.
+"""The configs that can be set on a group: Kafka 4.3's keys, and those of connect groups. All belong to protocols in
+which the broker sets the timeouts of the members. The classic protocol has no such keys, because its members send their
+own timeouts.
 
-The broker stores and returns these configs and has no other use for them. The classic protocol has no such keys,
-because its members send their own timeouts.
+Of Kafka's keys the broker only stores and returns the values: it does not support these protocols. The configs of a
+connect group are kept and used by its coordinator.
 """
 
 import re
 from collections.abc import Mapping
 
+from coterie.broker.connect_configs import MAX_DELAY, group_config_keys, group_values_error
+from coterie.broker.settings import BrokerSettings
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, one_of
 
 _DURATION = re.compile(r"P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?", re.IGNORECASE)
@@ -42,7 +45,7 @@ def _timers(kind: str, name: str) -> tuple[ConfigKey, ...]:
     )  # fmt: skip
 
 
-GROUP_CONFIGS = ConfigDef((
+_KAFKAS_KEYS = (
     *_timers("consumer", "a consumer group"),
     *_timers("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.", _place,
@@ -61,11 +64,17 @@ GROUP_CONFIGS = ConfigDef((
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
          at_least(0)),
     _key("streams.num.standby.replicas", "0", "How many warm copies there are of each task's state.", between(0, 2)),
-))  # fmt: skip
+)  # fmt: skip
 
-_NAMES = {key.name for key in GROUP_CONFIGS.keys}
-_WITHOUT_BROKER_CONFIG = {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
+_WITHOUT_BROKER_CONFIG = {
+    "share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable", MAX_DELAY
+}  # fmt: skip
 """The group configs whose default is not a broker config."""
+
+
+def group_definition(settings: BrokerSettings) -> ConfigDef:
+    """The definition of all configs that can be set on a group of a broker with these settings, sorted by name."""
+    return ConfigDef(tuple(sorted((*_KAFKAS_KEYS, *group_config_keys(settings)), key=lambda key: key.name)))
 
 
 def broker_config_name(name: str) -> str:
@@ -74,10 +83,12 @@ def broker_config_name(name: str) -> str:
     return name if name in _WITHOUT_BROKER_CONFIG else f"group.{name}"
 
 
-def group_config_error(configs: Mapping[str, str]) -> str | None:
+def group_config_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
     """The first error message if a name in ``configs`` is unknown or a value is invalid, else None."""
-    unknown = next((name for name in configs if name not in _NAMES), None)
+    definition = group_definition(settings)
+    names = {key.name for key in definition.keys}
+    unknown = next((name for name in configs if name not in names), None)
     if unknown is not None:
         return f"Unknown group config name: {unknown}"
-    errors = GROUP_CONFIGS.errors(configs)
-    return next(iter(errors.values()))[0] if errors else None
+    errors = definition.errors(configs)
+    return next(iter(errors.values()))[0] if errors else group_values_error(configs, settings)

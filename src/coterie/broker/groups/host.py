@@ -10,17 +10,20 @@ wait for the reload.
 
 Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
 future.
+
+What takes time, such as the computation of a target assignment, is a *chore* (`RunChore`): an asyncio task of the host
+that ends with a notification to the machine.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from coterie.broker.groups.log import GroupLog
-from coterie.engine.output import Outbox, Output
+from coterie.engine.output import Outbox, StepOutput
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
 from coterie.groups.effects import CancelTimer, Effect, Reply, SetTimer, TimerFired
@@ -58,11 +61,26 @@ NotificationT = TypeVar("NotificationT")
 RecordT = TypeVar("RecordT")
 ResponseT = TypeVar("ResponseT")
 KeyT = TypeVar("KeyT", bound=Hashable)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChore(Generic[NotificationT]):
+    """An effect: await ``run()`` while the machine continues, then let the machine handle its result. The chore is
+    cancelled if the machine's state is dropped or the group ends before."""
+
+    run: Callable[[], Coroutine[Any, Any, NotificationT]]
+    """May raise no exception: a failure has to be a notification."""
 
 
 class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, ResponseT, KeyT]):
     """The coordinator of one kind of groups, as functions on a group's state. Its events are requests, deadlines that
     have passed (`TimerFired`), and notifications: events without a response."""
+
+    @property
+    def loading_error(self) -> ErrorCode | None:
+        """The error code with which requests are refused while the group is reloaded; None: they wait for its end."""
+        ...
 
     def new_group(self, group_id: GroupId, /) -> GroupT:
         """A new group without state."""
@@ -74,7 +92,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
 
     def step(
         self, group: GroupT, event: InputRequestT | NotificationT | TimerFired[KeyT], /, *, now_ms: int
-    ) -> Output[RecordT, Effect[ResponseT, KeyT]]:
+    ) -> StepOutput[RecordT, Effect[ResponseT, KeyT] | RunChore[NotificationT]]:
         """Handle one event: change the group's state, and return the records to write and the effects, which must wait
         until the records are durable."""
         ...
@@ -94,6 +112,10 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
 
     def has_state(self, group: GroupT, /) -> bool:
         """Whether the group exists: whether it has any state that must be kept."""
+        ...
+
+    def owns_id(self, group: GroupT, /) -> bool:
+        """Whether no group of another kind may use the group's id."""
         ...
 
     def summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
@@ -138,7 +160,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._group = self._replayed(records)
         self._log = log
         self._now_ms = now_ms
-        self._outbox: Outbox[Effect[ResponseT, KeyT]] = Outbox()
+        self._outbox: Outbox[Effect[ResponseT, KeyT] | RunChore[NotificationT]] = Outbox()
         self._pending_appends: dict[asyncio.Future[int], int] = {}
         """The number of records of each append that is not durable yet."""
         self._timers: Timers[KeyT] = Timers()
@@ -156,6 +178,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """Set when `run` must not wait for the next deadline, but check the group now."""
         self._waiting_until_ms: float = 0
         """The deadline for which `run` waits now; a timer with an earlier deadline sets ``_wake``."""
+        self._new_chores: list[RunChore[NotificationT]] = []
+        """The chores that `run` must start."""
+        self._chores: set[asyncio.Task[None]] = set()
+        """The chores that run."""
         self._notify_loaded(records)
 
     @property
@@ -163,10 +189,22 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """Whether the group exists: whether it has any state that must be kept."""
         return self._machine.has_state(self._group)
 
+    @property
+    def owns_id(self) -> bool:
+        """Whether no group of another kind may use the group's id."""
+        return self._machine.owns_id(self._group)
+
+    def read(self, look: Callable[[GroupT], T]) -> T:
+        """What ``look`` returns for the group's state, which it may not change. The state may not be durable yet."""
+        return look(self._group)
+
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The machine's response to the request that ``make_request`` builds from a new reply id. Returns when the
-        response may be sent. If the group is being reloaded, waits for the end of the reload first."""
+        response may be sent. If the group is being reloaded, waits for the end of the reload first, or refuses the
+        request with the machine's ``loading_error``."""
         if self._needs_reload:
+            if self._machine.loading_error is not None:
+                return self._machine.refusal_response(make_request(ReplyTo(0)), self._machine.loading_error)
             await self._wait_loaded()
         return await self.wait_response(self.submit(make_request))
 
@@ -205,19 +243,28 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._handle(notification)
 
     async def run(self) -> None:
-        """Handle deadlines and reload the group after failures, until the host is removable."""
-        while self._needs_reload or not self.is_removable:
-            if self._needs_reload:
-                await self._reload()
-            else:
-                await self._wait_deadline()
-                await self._fire_due()
+        """Handle deadlines, run chores, and reload the group after failures, until the host is removable."""
+        async with asyncio.TaskGroup() as tasks:
+            while self._needs_reload or not self.is_removable:
+                if self._needs_reload:
+                    await self._reload()
+                else:
+                    self._start_chores(tasks)
+                    await self._wait_deadline()
+                    await self._fire_due()
 
     @property
     def is_removable(self) -> bool:
-        """Whether the group has no state, and no request or append is pending. Then this host may be dropped: a new
-        host can handle the group's next request."""
-        return not (self.has_state or self._pending_requests or self._pending_appends or self._waiting_for_load)
+        """Whether the group has no state, and no request, append or chore is pending. Then this host may be dropped: a
+        new host can handle the group's next request."""
+        is_pending = self._pending_requests or self._pending_appends or self._waiting_for_load or self._chores
+        return not (self.has_state or is_pending)
+
+    def refuse_pending(self, error: ErrorCode) -> None:
+        """Refuse all pending requests with ``error``."""
+        for asked in self._pending_requests.values():
+            _set_response(asked, self._machine.refusal_response(asked.request, error))
+        self._pending_requests.clear()
 
     def _replayed(self, records: Sequence[RecordT]) -> GroupT:
         """The group's state after all ``records``, before the notifications of ``load_notifications``."""
@@ -281,8 +328,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         for effect in self._outbox.release():
             self._perform(effect)
 
-    def _perform(self, effect: Effect[ResponseT, KeyT]) -> None:
-        """Set or cancel a timer, or pass a response to its pending request."""
+    def _perform(self, effect: Effect[ResponseT, KeyT] | RunChore[NotificationT]) -> None:
+        """Set or cancel a timer, pass a response to its pending request, or let `run` start a chore."""
         match effect:
             case SetTimer(key=key, at_ms=at_ms):
                 self._timers.set(key, at_ms)
@@ -295,6 +342,36 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 if asked is not None:
                     self._machine.observe_response(self._group, asked.request, response)
                     _set_response(asked, response)
+            case RunChore():
+                self._new_chores.append(effect)
+                self._wake.set()
+
+    # -- chores -------------------------------------------------------------------------------------------------------
+
+    def _start_chores(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the new chores; if the group has no state any more, cancel all chores instead."""
+        if not self.has_state:
+            self._cancel_chores()
+        for chore in self._new_chores:
+            task = tasks.create_task(self._run_chore(chore), name=f"chore of group {self.group_id}")
+            self._chores.add(task)
+            task.add_done_callback(self._on_chore_ended)
+        self._new_chores.clear()
+
+    async def _run_chore(self, chore: RunChore[NotificationT]) -> None:
+        """Await the chore, and let the machine handle its result."""
+        self.notify(await chore.run())
+
+    def _on_chore_ended(self, task: "asyncio.Task[None]") -> None:
+        """Called when a chore has ended: `run` may have to end, too."""
+        self._chores.discard(task)
+        self._wake.set()
+
+    def _cancel_chores(self) -> None:
+        """Cancel all chores, and forget those that have not begun."""
+        self._new_chores.clear()
+        for task in self._chores:
+            task.cancel()
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -329,9 +406,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         `run` reloads the group."""
         self._needs_reload = True
         self._loaded.clear()
-        for asked in self._pending_requests.values():
-            _set_response(asked, self._machine.refusal_response(asked.request, ErrorCode.not_coordinator))
-        self._pending_requests.clear()
+        self.refuse_pending(ErrorCode.not_coordinator)
+        self._cancel_chores()
         self._wake.set()
 
     async def _wait_loaded(self) -> None:

@@ -14,6 +14,7 @@ from coterie.broker.groups.host import (
     RecordT,
     RequestT,
     ResponseT,
+    T,
 )
 from coterie.broker.groups.log import GroupLog
 from coterie.nouns.ids import GroupId, ReplyTo
@@ -40,6 +41,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         self._hosts: dict[GroupId, GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]] = {}
         self._asyncio_tasks: set[asyncio.Task[None]] = set()
         self._now_ms = now_ms
+        self._has_ended = False
+        """Whether all requests are refused, because the broker stops."""
 
     async def load(self) -> None:
         """Load every group from the log. Each member's session timeout starts when its group is loaded.
@@ -52,6 +55,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
     async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The group's response to the request that ``make_request`` builds from a reply id, when it may be sent. A
         request that would create one group too many is refused with POLICY_VIOLATION."""
+        if self._has_ended:
+            return self._machine.refusal_response(make_request(ReplyTo(0)), ErrorCode.not_coordinator)
         host = self._hosts.get(group_id)
         if host is not None:
             return await host.ask(make_request)
@@ -70,12 +75,36 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         """Like :meth:`ask`, but returns the response itself if it may be sent at once, as for nearly every heartbeat,
         else an awaitable for it."""
         host = self._hosts.get(group_id)
-        return self.ask(group_id, make_request) if host is None else host.ask_nowait(make_request)
+        if host is None or self._has_ended:
+            return self.ask(group_id, make_request)
+        return host.ask_nowait(make_request)
 
     def ids(self) -> Sequence[GroupId]:
         """The ids of the groups that exist, sorted: groups with members, with committed offsets, or that had members
         and were not deleted."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
+
+    def owns_id(self, group_id: GroupId) -> bool:
+        """Whether this kind has a group of this id, so that no group of another kind may use the id."""
+        host = self._hosts.get(group_id)
+        return host is not None and host.owns_id
+
+    def read(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
+        """What ``look`` returns for the group's state, which it may not change; None if there is no such group. The
+        state may not be durable yet."""
+        host = self._hosts.get(group_id)
+        return None if host is None else host.read(look)
+
+    def read_all(self, look: Callable[[GroupT], T]) -> Sequence[T]:
+        """What ``look`` returns for the state of each group, sorted by group id; see :meth:`read`."""
+        return [self._hosts[group_id].read(look) for group_id in self.ids()]
+
+    def notify(self, group_id: GroupId, notification: NotificationT) -> None:
+        """Let the machine of the group, if it exists, handle ``notification`` now. A group that needs a reload is
+        skipped."""
+        host = self._hosts.get(group_id)
+        if host is not None:
+            host.notify(notification)
 
     def notify_all(self, notification: NotificationT) -> None:
         """Let the machine of every group handle ``notification`` now. So the records that the groups write for it
@@ -83,6 +112,12 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         `load_notifications` must give its machine the same notification after the reload."""
         for host in tuple(self._hosts.values()):
             host.notify(notification)
+
+    def refuse_all(self) -> None:
+        """Refuse all pending requests, and all that come from now on, with NOT_COORDINATOR: the broker stops."""
+        self._has_ended = True
+        for host in tuple(self._hosts.values()):
+            host.refuse_pending(ErrorCode.not_coordinator)
 
     def close(self) -> None:
         """Cancel every group's asyncio task. The connections must have been closed before, so that no request waits."""

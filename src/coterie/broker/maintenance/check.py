@@ -7,11 +7,13 @@ writes accumulate in the write-ahead log. Each finding is one line that names th
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 from uuid import UUID
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
+from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.storage.layout import LAYOUT_VERSION, check_is_broker_log
 from coterie.broker.storage.log_file import check_log_exists, is_damage, open_error, read_error
 from coterie.broker.storage.store import connect_read_only
@@ -19,6 +21,13 @@ from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import BatchHeader, check_crc, decode_records, read_batch_header
 
+DecodeRecord: TypeAlias = Callable[[bytes, bytes | None], object]
+"""Decodes the key and the value of a record of groups. Raises `WireError` for a malformed record."""
+_GROUP_RECORDS: Mapping[str, DecodeRecord] = {
+    CLASSIC_TOPIC.name: CLASSIC_TOPIC.decode_record,
+    CONNECT_TOPIC.name: CONNECT_TOPIC.decode_record,
+}
+"""The decoders of the records of groups, by topic."""
 _INTEGRITY_LINES_MAX = 100
 """The maximum number of findings of SQLite's own integrity check."""
 PROGRESS_INTERVAL_S = 2.0
@@ -84,7 +93,7 @@ class _Check:
             try:
                 yield from (
                     f"{topic}-{number}: {finding}"
-                    for finding in self._check_partition(*partition, has_groups=topic == CLASSIC_TOPIC.name)
+                    for finding in self._check_partition(*partition, decode_record=_GROUP_RECORDS.get(topic))
                 )
             except sqlite3.Error as error:
                 yield f"{topic}-{number}: cannot read the next batch: {error}"
@@ -153,10 +162,16 @@ class _Check:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _check_partition(
-        self, partition_row_id: int, start_offset: int, cleaned_offset: int, sifted_offset: int, *, has_groups: bool
+        self,
+        partition_row_id: int,
+        start_offset: int,
+        cleaned_offset: int,
+        sifted_offset: int,
+        *,
+        decode_record: DecodeRecord | None,
     ) -> Iterator[str]:
         """Yield the findings about the batches, producers and aborted transactions of one partition. With
-        ``has_groups`` its records must also be valid records of groups."""
+        ``decode_record`` it must also decode each record, which is a record of groups."""
         # Batches before the start offset are hidden and being deleted: gaps are allowed up to there.
         expected = 0
         rows = self._database.execute(
@@ -177,8 +192,8 @@ class _Check:
                     yield f"{where} has the offsets {head.base_offset} to {head.last_offset} in its header"
                 if (head.max_timestamp_ms, head.size_bytes) != (max_timestamp_ms, size_bytes):
                     yield f"{where} has another timestamp or size in the index than in its header"
-                if has_groups:
-                    _check_group_records(data)
+                if decode_record is not None:
+                    _check_group_records(data, decode_record)
             except WireError as error:
                 yield f"{where} is corrupt: {error}"
             self._count(size_bytes)
@@ -243,15 +258,15 @@ def _sound_head(data: bytes) -> BatchHeader:
     return head
 
 
-def _check_group_records(data: bytes) -> None:
-    """Check that each record of the batch in ``data`` can be decoded as a record of groups.
+def _check_group_records(data: bytes, decode_record: DecodeRecord) -> None:
+    """Check that ``decode_record`` can decode each record of the batch in ``data``.
 
     :raises WireError: a record is malformed or has no key, or the batch is compressed.
     """
     for record in decode_records(data):
         if record.key is None:
             raise WireError("a group record has no key")
-        CLASSIC_TOPIC.decode_record(record.key, record.value)
+        decode_record(record.key, record.value)
 
 
 def _is_json_object(text: object) -> bool:

@@ -11,7 +11,7 @@ from coterie.broker.maintenance.compaction import KEY_COST_BYTES, Compaction, Sl
 from coterie.broker.maintenance.rows import Row, RowChange, RowReader
 from coterie.broker.topics.cleanup_settings import CleanupSettings
 from coterie.nouns.errors import WireError
-from coterie.wire.batch_filter import keep_records, split_records
+from coterie.wire.batch_filter import rebuild_with_records, split_records
 from coterie.wire.batches import BatchHeader, check_crc, read_batch_header
 
 
@@ -74,7 +74,7 @@ class PartitionCleaner:
                 changes.append(RowChange(row_id=row.row_id, data=b""))
             elif outcome.records is not None:
                 assert head is not None
-                data = keep_records(row.data, head, outcome.records)
+                data = rebuild_with_records(row.data, head, outcome.records)
                 changes.append(RowChange(row_id=row.row_id, data=data, delete_horizon_ms=outcome.delete_horizon_ms))
             elif outcome.delete_horizon_ms != row.delete_horizon_ms:
                 changes.append(RowChange(row_id=row.row_id, data=None, delete_horizon_ms=outcome.delete_horizon_ms))

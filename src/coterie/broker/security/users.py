@@ -75,7 +75,9 @@ class Users:
         self._refresh()
         is_new = name not in self._users
         made = {
-            mechanism: Credential.of(mechanism, password, salt=secrets.token_bytes(_SALT_SIZE), iterations=ITERATIONS)
+            mechanism: Credential.from_password(
+                mechanism, password, salt=secrets.token_bytes(_SALT_SIZE), iterations=ITERATIONS
+            )
             for mechanism in HASH_BY_MECHANISM
         }
         self._write({**self._users, name: made})

@@ -6,6 +6,7 @@ broker are missing, so that a client does not take a default of Kafka for a sett
 
 from collections.abc import Iterator
 
+from coterie.broker.connect_configs import broker_config_keys, broker_config_values
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS
 from coterie.config.definition import ConfigDef, ConfigKey, Type
@@ -55,8 +56,9 @@ BROKER_CONFIGS = ConfigDef((
     _key("transaction.max.timeout.ms", Type.INT, "900000", "The longest transaction timeout of a producer."),
     _key("transactional.id.expiration.ms", Type.INT, "604800000", "How long an unused transactional id is kept."),
     *_TOPICS_DEFAULTS,
+    *broker_config_keys(),
 ))  # fmt: skip
-"""All broker configs that clients can read, with Kafka's defaults."""
+"""All broker configs that clients can read, with Kafka's defaults, and those of connect groups."""
 
 
 def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[ConfigKey, str]]:
@@ -91,6 +93,7 @@ def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Itera
         "socket.request.max.bytes": settings.frame_size_max,
         "transaction.max.timeout.ms": transactions.timeout_max_ms,
         "transactional.id.expiration.ms": transactions.transactional_id_expiration_ms,
+        **broker_config_values(settings),
     }
     for key in BROKER_CONFIGS.keys:
         yield key, str(set_here.get(key.name, key.default))

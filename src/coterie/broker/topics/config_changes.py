@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from coterie.config.definition import ConfigDef, Type, as_list
+from coterie.config.definition import ConfigDef, Type, split_list
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
@@ -50,8 +50,8 @@ def apply_changes(definition: ConfigDef, own: Mapping[str, str], changes: Sequen
                 operation = ConfigOperation(change.operation).name
                 error_message = f"Can't {operation} to key {change.name} because its type is not LIST."
                 raise KafkaRefusal(ErrorCode.invalid_config, error_message)
-            before = as_list(definition.value(configs, change.name) or "")
-            configs[change.name] = ",".join(_joined(before, as_list(value), ConfigOperation(change.operation)))
+            before = split_list(definition.value_text(configs, change.name) or "")
+            configs[change.name] = ",".join(_joined(before, split_list(value), ConfigOperation(change.operation)))
         else:
             raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown config operation: {change.operation}")
     return configs

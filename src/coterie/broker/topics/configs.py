@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from coterie.broker.settings import BrokerSettings
-from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, as_list, at_least, between, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, one_of, split_list
 
 _FOR_EVER = str(2**63 - 1)
 
@@ -19,7 +19,7 @@ def _codec_level(value: str) -> str | None:
 
 def _policies(value: str) -> str | None:
     """An error if ``value`` is not a valid list of cleanup policies, else None."""
-    items = as_list(value)
+    items = split_list(value)
     if "" in items:
         return "values must not be empty"
     return None if {*items} <= {"compact", "delete"} else "String must be one of: compact, delete"
@@ -27,7 +27,7 @@ def _policies(value: str) -> str | None:
 
 def _replicas(value: str) -> str | None:
     """An error if ``value`` is not a valid list of replicas, else None."""
-    if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in as_list(value)):
+    if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in split_list(value)):
         return None
     return "must be '*' or replicas, each as [partition]:[broker], between commas"
 
@@ -158,7 +158,7 @@ def int_config(configs: Mapping[str, str], name: str) -> int:
 
 def list_config(configs: Mapping[str, str], name: str) -> list[str]:
     """The items of the list key ``name``: from the topic's ``configs``, or Kafka's default."""
-    return as_list(text_config(configs, name))
+    return split_list(text_config(configs, name))
 
 
 def batch_size_max(configs: Mapping[str, str], settings: BrokerSettings) -> int:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli.broker.users import users_app
-from coterie.cli.folders import folder
-from coterie.cli.signals import interrupt_on_signals
+from coterie.cli.folders import parse_folder
+from coterie.cli.signals import interrupt_on_termination_signals
 from coterie.cli.stderr import log_to_stderr
 from coterie.config import defaults
 
@@ -34,7 +34,7 @@ def broker(
     data: Annotated[
         Path,
         typer.Option(
-            "--data", metavar="PATH", parser=folder, help="Folder for all stored data: topics, groups, users."
+            "--data", metavar="PATH", parser=parse_folder, help="Folder for all stored data: topics, groups, users."
         ),
     ] = Path("coterie-data/broker"),
     security: Annotated[
@@ -120,8 +120,16 @@ def broker(
             help="Maximum number of unanswered requests that the broker reads from one connection.",
         ),
     ] = defaults.IN_FLIGHT_MAX,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="KEY=VALUE",
+            help="A broker config of connect groups, by its name (see docs/broker.md); may be repeated.",
+        ),
+    ] = None,
 ) -> None:
-    """Run the embedded broker: topics and classic groups, over the Kafka protocol.
+    """Run the embedded broker: topics, classic groups and connect groups, over the Kafka protocol.
 
     This broker is made for one machine; in a real cluster workers use Kafka brokers. The files of certificates, users
     and access rules may change while the broker runs: the broker applies changes within a second.
@@ -131,7 +139,7 @@ def broker(
     log_to_stderr("INFO")
     from coterie.cli.broker import process as broker_
 
-    settings = broker_.settings(
+    settings = broker_.broker_settings(
         listen,
         data,
         advertise=advertise,
@@ -148,14 +156,15 @@ def broker(
         frame_size_max=frame_size_max,
         connections_max=connections_max,
         in_flight_max=in_flight_max,
+        configs=configs or (),
     )
-    sys.exit(broker_.run(settings))
+    sys.exit(broker_.run_broker(settings))
 
 
 @broker_app.command("check")
 def check_broker(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
+        Path, typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder.", show_default=False)
     ],
 ) -> None:
     """Check all data of a broker, which may be running.
@@ -170,15 +179,15 @@ def check_broker(
 @broker_app.command("backup")
 def back_broker_up(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
+        Path, typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder.", show_default=False)
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", parser=folder, help="Folder for the copy.", show_default=False)
+        Path, typer.Argument(metavar="TARGET", parser=parse_folder, help="Folder for the copy.", show_default=False)
     ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing copy.")] = False,
 ) -> None:
     """Copy all data of a broker, which may be running. The copy contains all data acknowledged before its start."""
-    interrupt_on_signals()
+    interrupt_on_termination_signals()
     from coterie.cli.broker import data_folder
 
     sys.exit(data_folder.back_up_data(data, target, force=force))

@@ -17,12 +17,14 @@ def check_data(data: Path) -> int:
     :raises WorldError: when there is no log in the folder.
     """
     path = BrokerSettings(data_path=data).log_path
-    findings = 0
+    finding_count = 0
     for finding in check(path, report_progress=_report_progress):
-        findings += 1
+        finding_count += 1
         typer.echo(finding)
-    if findings:
-        typer.echo(f"{path}: {findings} findings; restore a backup, or start a broker on the readable data", err=True)
+    if finding_count:
+        typer.echo(
+            f"{path}: {finding_count} findings; restore a backup, or start a broker on the readable data", err=True
+        )
         return 1
     typer.echo(f"{path}: no errors found")
     return 0

@@ -5,19 +5,22 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from coterie.assignors.members import RebalancePolicy
+from coterie.broker.connect_configs import with_broker_configs
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
+from coterie.cli.assignors import assign_on_threads, installed_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.groups.classic.state import Limits
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import ConfigError, WorldError
 
 logger = logging.getLogger(__name__)
 
 
-def settings(
+def broker_settings(
     listen: str,
     data: Path,
     *,
@@ -35,24 +38,27 @@ def settings(
     frame_size_max: int,
     connections_max: int,
     in_flight_max: int,
+    configs: Sequence[str] = (),
 ) -> BrokerSettings:
-    """Convert the command line's options to the broker's settings.
+    """Convert the command line's options to the broker's settings. ``configs`` are texts ``KEY=VALUE``, with the names
+    of broker configs (:func:`with_broker_configs`).
 
     ``advertise`` is the host that clients receive in metadata. By default it is the host of ``listen``, or the
     machine's name if that host stands for all interfaces.
 
-    :raises WorldError: when ``listen`` or the security protocol is not valid, or a TLS file is given without TLS.
+    :raises WorldError: when ``listen``, the security protocol or one of ``configs`` is not valid, or a TLS file is
+        given without TLS.
     """
-    host, port = _address(listen)
+    host, port = _parse_listen_address(listen)
     if advertise is None and host in ("0.0.0.0", "::"):
         advertise = socket.gethostname()
-    return BrokerSettings(
+    without_configs = BrokerSettings(
         data_path=data,
         auto_create_topics=auto_create_topics,
         host=host,
         port=port,
-        advertised_host=_unbracketed(advertise) if advertise else None,
-        security=_security(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
+        advertised_host=_without_brackets(advertise) if advertise else None,
+        security=_security_settings(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
         connections_per_address_max=connections_per_address_max,
         group_limits=Limits(
             initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
@@ -62,49 +68,54 @@ def settings(
         connections_max=connections_max,
         in_flight_max=in_flight_max,
     )
+    try:
+        return with_broker_configs(without_configs, dict(map(_key_and_value, configs)))
+    except ConfigError as error:
+        raise WorldError(f"--config: {error}") from error
 
 
-def run(settings: BrokerSettings) -> int:
+def run_broker(settings: BrokerSettings) -> int:
     """Run a broker until SIGTERM or Ctrl-C; returns the exit code 0.
 
     :raises WorldError: when the data folder, a file of certificates, users or access rules, or the port cannot be used.
     """
     raise_gc_thresholds()
-    asyncio.run(_serve(settings))
+    asyncio.run(_serve_until_signal(settings))
     return 0
 
 
-async def _serve(settings: BrokerSettings) -> None:
-    for warning in warnings(settings):
+async def _serve_until_signal(settings: BrokerSettings) -> None:
+    for warning in insecure_settings_warnings(settings):
         logger.warning("%s", warning)
-    serving = asyncio.current_task()
-    assert serving is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    serving_asyncio_task = asyncio.current_task()
+    assert serving_asyncio_task is not None
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, serving_asyncio_task.cancel)
 
-    def tell(host: str, port: int) -> None:
+    def log_addresses(host: str, port: int) -> None:
         logger.info("The broker listens at %s:%d; clients connect to %s:%d", settings.host, port, host, port)
 
     try:
-        await serve(settings, ready=tell)
+        assignors = assign_on_threads(installed_assignors(RebalancePolicy()))
+        await serve(settings, ready=log_addresses, assignors=assignors)
     except asyncio.CancelledError:
         logger.info("The broker has ended")
 
 
-def warnings(settings: BrokerSettings) -> Iterator[str]:
+def insecure_settings_warnings(settings: BrokerSettings) -> Iterator[str]:
     """Yield a warning for each insecure setting of a broker that other machines can reach; none for other brokers."""
     security = settings.security
     if _is_loopback(settings.host):
         return
     if security.protocol is SecurityProtocol.SASL_PLAINTEXT:
         yield "Without TLS, clients that log in with PLAIN send their passwords in clear text; use --security SASL_SSL"
-    knows_who = security.protocol.has_sasl or security.client_ca_path is not None
-    if knows_who and security.acl_path is None:
+    authenticates_clients = security.protocol.has_sasl or security.client_ca_path is not None
+    if authenticates_clients and security.acl_path is None:
         yield "Every authenticated client may do everything; restrict clients with --acl FILE"
-    elif not knows_who:
-        may = "do everything" if security.acl_path is None else "do what the rules allow to ANONYMOUS"
+    elif not authenticates_clients:
+        allowed_actions = "do everything" if security.acl_path is None else "do what the rules allow to ANONYMOUS"
         yield (
-            f"Every client that reaches {settings.host}:{settings.port} may connect and {may}; "
+            f"Every client that reaches {settings.host}:{settings.port} may connect and {allowed_actions}; "
             "require a password with --security SASL_SSL"
         )
 
@@ -112,17 +123,19 @@ def warnings(settings: BrokerSettings) -> Iterator[str]:
 # -- parsing of options -----------------------------------------------------------------------------------------------
 
 
-def _security(
-    word: str, *, certificate: Path | None, key: Path | None, client_ca: Path | None, acl: Path | None
+def _security_settings(
+    protocol_name: str, *, certificate: Path | None, key: Path | None, client_ca: Path | None, acl: Path | None
 ) -> SecuritySettings:
-    """Return the security settings for ``word``, the value of ``--security``.
+    """Return the security settings for ``protocol_name``, the value of ``--security``.
 
-    :raises WorldError: when ``word`` is not a protocol, or a TLS file is given for a protocol without TLS.
+    :raises WorldError: when ``protocol_name`` is not a protocol, or a TLS file is given for a protocol without TLS.
     """
     try:
-        protocol = SecurityProtocol(word.upper())
+        protocol = SecurityProtocol(protocol_name.upper())
     except ValueError:
-        raise WorldError(f"--security {word}: unknown protocol; use one of {', '.join(SecurityProtocol)}") from None
+        raise WorldError(
+            f"--security {protocol_name}: unknown protocol; use one of {', '.join(SecurityProtocol)}"
+        ) from None
     for option, path in (("certificate", certificate), ("key", key), ("client-ca", client_ca)):
         if path is not None and not protocol.has_tls:
             raise WorldError(f"--tls-{option} has no effect with --security {protocol}: use SSL or SASL_SSL")
@@ -131,7 +144,18 @@ def _security(
     )
 
 
-def _address(listen: str) -> tuple[str, int]:
+def _key_and_value(config: str) -> tuple[str, str]:
+    """Parse ``config`` as ``KEY=VALUE``.
+
+    :raises WorldError: when it has no ``=``.
+    """
+    key, equals, value = config.partition("=")
+    if not equals:
+        raise WorldError(f"--config {config} is not KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _parse_listen_address(listen: str) -> tuple[str, int]:
     """Parse ``listen`` as host (without brackets) and port.
 
     :raises WorldError: when ``listen`` is not HOST:PORT, has an empty host, or a port above 65535.
@@ -145,10 +169,10 @@ def _address(listen: str) -> tuple[str, int]:
         )
     if int(port) > 65535:
         raise WorldError(f"--listen {listen}: {port} is not a port; the highest port is 65535")
-    return _unbracketed(host), int(port)
+    return _without_brackets(host), int(port)
 
 
-def _unbracketed(host: str) -> str:
+def _without_brackets(host: str) -> str:
     """Return ``host`` without the brackets that an IPv6 address has before a port, as in ``[::1]:9092``."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 

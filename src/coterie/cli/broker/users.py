@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.folders import folder
+from coterie.cli.folders import parse_folder
 from coterie.nouns.errors import WorldError
 
 users_app = typer.Typer(
@@ -14,14 +14,15 @@ users_app = typer.Typer(
     help="Add, remove and list the users that may log in to a broker; a running broker applies changes at once.",
 )
 
-Data = Annotated[
-    Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder, as in --data.", show_default=False)
+DataFolder = Annotated[
+    Path,
+    typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder, as in --data.", show_default=False),
 ]
-User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
+UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
 
 
 @users_app.command("add")
-def add_user(data: Data, name: User) -> None:
+def add_user(data: DataFolder, name: UserName) -> None:
     """Add a user, or change a user's password. The password is prompted for, or read as one line of standard input.
 
     The broker stores salted keys for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may read.
@@ -31,46 +32,46 @@ def add_user(data: Data, name: User) -> None:
 
     if not name.isprintable() or not name.strip():
         raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")
-    made = not _is_brokers(data)
-    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _password(name))
-    if made:
+    is_new_folder = not _is_broker_folder(data)
+    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _read_password(name))
+    if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
     typer.echo(f"Added user {name}." if is_new else f"Changed the password of user {name}.")
 
 
 @users_app.command("remove")
-def remove_user(data: Data, name: User) -> None:
+def remove_user(data: DataFolder, name: UserName) -> None:
     """Remove a user, who can then no longer log in. The user's open connections stay open."""
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
-    _require_folder(data)
+    _check_broker_folder(data)
     if not Users(BrokerSettings(data_path=data).users_path).remove(name):
         raise WorldError(f"there is no user {name} in {data}")
     typer.echo(f"Removed user {name}.")
 
 
 @users_app.command("list")
-def list_users(data: Data) -> None:
+def list_users(data: DataFolder) -> None:
     """Show the names of all users."""
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
-    _require_folder(data)
+    _check_broker_folder(data)
     for name in Users(BrokerSettings(data_path=data).users_path).names():
         typer.echo(name)
 
 
-def _require_folder(data: Path) -> None:
+def _check_broker_folder(data: Path) -> None:
     """Check that ``data`` is a broker's folder, or empty.
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """
-    if not _is_brokers(data):
+    if not _is_broker_folder(data):
         raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
-def _is_brokers(data: Path) -> bool:
+def _is_broker_folder(data: Path) -> bool:
     """Whether the folder ``data`` exists and is a broker's folder or empty; False if there is no such folder.
 
     :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does
@@ -79,20 +80,20 @@ def _is_brokers(data: Path) -> bool:
     from coterie.broker.settings import BrokerSettings
 
     settings = BrokerSettings(data_path=data)
-    ours = (settings.log_path.name, settings.lock_path.name, settings.users_path.name)
+    broker_file_names = (settings.log_path.name, settings.lock_path.name, settings.users_path.name)
     try:
-        there = [path.name for path in data.iterdir()]
+        file_names = [path.name for path in data.iterdir()]
     except FileNotFoundError:
         return False
     except OSError as error:
         raise WorldError(f"the folder {data.absolute()} cannot be used: {error.strerror}") from error
     # `startswith` also accepts renamed files such as users.json.broken.
-    if there and not any(name.startswith(ours) for name in there):
+    if file_names and not any(name.startswith(broker_file_names) for name in file_names):
         raise WorldError(f"{data.absolute()} is not a broker's folder; use the folder that the broker has as --data")
     return True
 
 
-def _password(name: str) -> str:
+def _read_password(name: str) -> str:
     """Return the password of user ``name``, from a prompt on a terminal, else from one line of standard input.
 
     A password is never an option, because every process on the machine can read command lines.

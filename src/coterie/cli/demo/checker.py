@@ -17,11 +17,11 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from coterie.cli.demo.flights import COLUMNS, JSON, MEMBER, MISSING, PARQUET
+from coterie.cli.demo.flights import ARCHIVE_MEMBER, JSON_CONNECTOR, MISSING_VALUE, PARQUET_CONNECTOR, TYPE_BY_COLUMN
 
-_ARROW = {"INT": pa.int32(), "STRING": pa.string()}
+_ARROW_TYPES = {"INT": pa.int32(), "STRING": pa.string()}
 """The Arrow type of each type in :data:`.COLUMNS`."""
-_SHOWN = 5
+_ROW_NUMBERS_PRINTED_MAX = 5
 """How many row numbers of each kind of error are printed."""
 
 
@@ -30,39 +30,41 @@ class Comparison:
     """The result for one connector. Rows are given as their numbers in the package, in ascending order."""
 
     connector: str
-    expected: int
+    expected_count: int
     """The number of rows that the connector must have written."""
-    found: int
+    found_count: int
     """The number of rows in its output."""
-    lost: tuple[int, ...] = ()
+    lost_rows: tuple[int, ...] = ()
     """Expected rows that are missing."""
-    duplicated: tuple[int, ...] = ()
+    duplicated_rows: tuple[int, ...] = ()
     """Rows that occur more than once."""
-    unexpected: tuple[int, ...] = ()
+    unexpected_rows: tuple[int, ...] = ()
     """Rows in the output that are not expected: the filter drops these rows, or the package does not contain them."""
     wrong_values: tuple[tuple[int, str], ...] = ()
     """Row and column of each value in the output that differs from the expected value."""
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         """Whether the output has exactly the expected rows, with the expected values."""
         return (
-            not (self.lost or self.duplicated or self.unexpected or self.wrong_values) and self.expected == self.found
+            not (self.lost_rows or self.duplicated_rows or self.unexpected_rows or self.wrong_values)
+            and self.expected_count == self.found_count
         )
 
     def __str__(self) -> str:
         """One line: the numbers of rows, and each kind of error with the first row numbers."""
-        counts = f"{self.connector}: {self.expected:,} rows expected, {self.found:,} found"
-        if self.is_right:
+        counts = f"{self.connector}: {self.expected_count:,} rows expected, {self.found_count:,} found"
+        if self.is_correct:
             return f"{counts}: no row lost, no row duplicated, every value as in the package"
-        wrong = [f"{row} ({column})" for row, column in self.wrong_values]
+        wrong_value_texts = [f"{row} ({column})" for row, column in self.wrong_values]
         findings = [
-            f"{len(rows):,} {what} (rows {', '.join(map(str, rows[:_SHOWN]))}{', …' if len(rows) > _SHOWN else ''})"
-            for what, rows in (
-                ("lost", self.lost),
-                ("duplicated", self.duplicated),
-                ("not expected", self.unexpected),
-                ("with wrong values", wrong),
+            f"{len(rows):,} {error_kind} (rows {', '.join(map(str, rows[:_ROW_NUMBERS_PRINTED_MAX]))}"
+            f"{', …' if len(rows) > _ROW_NUMBERS_PRINTED_MAX else ''})"
+            for error_kind, rows in (
+                ("lost", self.lost_rows),
+                ("duplicated", self.duplicated_rows),
+                ("not expected", self.unexpected_rows),
+                ("with wrong values", wrong_value_texts),
             )
             if rows
         ]
@@ -72,12 +74,12 @@ class Comparison:
 def package_rows(archive: Path) -> pa.Table:
     """All flights in ``archive``, the zip file of the package, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
-        text = archive_file.read(MEMBER)
+        text = archive_file.read(ARCHIVE_MEMBER)
     table = pa.csv.read_csv(
         io.BytesIO(text),
         convert_options=pa.csv.ConvertOptions(
-            column_types={column: _ARROW[type_] for column, type_ in COLUMNS.items()},
-            null_values=[MISSING],
+            column_types={column: _ARROW_TYPES[type_] for column, type_ in TYPE_BY_COLUMN.items()},
+            null_values=[MISSING_VALUE],
             strings_can_be_null=True,
         ),
     )
@@ -86,16 +88,17 @@ def package_rows(archive: Path) -> pa.Table:
 
 def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
     """The rows that ``connector`` must have written: each row of the package that passes the filter, exactly once."""
-    if connector == PARQUET:
-        flown = flights.filter(pc.is_valid(flights["dep_delay"]))
-        return _with(flown, "distance", pa.float64())
-    assert connector == JSON, connector
-    return _with(flights, "flight", pa.string())
+    if connector == PARQUET_CONNECTOR:
+        departed_flights = flights.filter(pc.is_valid(flights["dep_delay"]))
+        return _with_column_type(departed_flights, "distance", pa.float64())
+    assert connector == JSON_CONNECTOR, connector
+    return _with_column_type(flights, "flight", pa.string())
 
 
-def written_files(out: Path, connector: str) -> list[Path]:
-    """The files in ``connector``'s folder in ``out`` that readers see, sorted; none if there is no such folder."""
-    folder = out / connector
+def written_files(output_folder: Path, connector: str) -> list[Path]:
+    """The files in ``connector``'s folder in ``output_folder`` that readers see, sorted; none if there is no such
+    folder."""
+    folder = output_folder / connector
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
@@ -103,33 +106,38 @@ def written_files(out: Path, connector: str) -> list[Path]:
 
 def written_rows(files: Iterable[Path], schema: pa.Schema) -> pa.Table:
     """All rows in ``files``, with the columns and types of ``schema``."""
-    return pa.concat_tables([schema.empty_table(), *(_read(file, schema) for file in files)])
+    return pa.concat_tables([schema.empty_table(), *(_read_rows(file, schema) for file in files)])
 
 
-def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
+def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
     """Compare ``found``, the rows that ``connector`` wrote, with the ``expected`` rows."""
-    counted = pc.value_counts(found["row"])
-    rows, counts = counted.field("values"), counted.field("counts")
+    row_counts = pc.value_counts(found["row"])
+    rows, counts = row_counts.field("values"), row_counts.field("counts")
     lost = expected["row"].filter(pc.invert(pc.is_in(expected["row"], value_set=rows)))
-    strange = rows.filter(pc.invert(pc.is_in(rows, value_set=expected["row"].combine_chunks())))
+    unexpected = rows.filter(pc.invert(pc.is_in(rows, value_set=expected["row"].combine_chunks())))
     return Comparison(
         connector=connector,
-        expected=expected.num_rows,
-        found=found.num_rows,
-        lost=tuple(sorted(lost.to_pylist())),
-        duplicated=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
-        unexpected=tuple(sorted(strange.to_pylist())),
+        expected_count=expected.num_rows,
+        found_count=found.num_rows,
+        lost_rows=tuple(sorted(lost.to_pylist())),
+        duplicated_rows=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
+        unexpected_rows=tuple(sorted(unexpected.to_pylist())),
         wrong_values=tuple(_wrong_values(expected, found)),
     )
 
 
-def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON)) -> list[Comparison]:
-    """Compare the output of each of ``connectors`` in ``out`` with the package; returns one result for each."""
+def check_output(
+    archive: Path, output_folder: Path, connectors: tuple[str, ...] = (PARQUET_CONNECTOR, JSON_CONNECTOR)
+) -> list[Comparison]:
+    """Compare the output of each of ``connectors`` in ``output_folder`` with the package; returns one result for
+    each."""
     flights = package_rows(archive)
     comparisons = []
     for connector in connectors:
         expected = expected_rows(connector, flights)
-        comparisons.append(compare(connector, expected, written_rows(written_files(out, connector), expected.schema)))
+        comparisons.append(
+            compare_rows(connector, expected, written_rows(written_files(output_folder, connector), expected.schema))
+        )
     return comparisons
 
 
@@ -138,19 +146,19 @@ def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON
 
 def _wrong_values(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
     """Return row and column of each differing value, of the rows in both tables, sorted. Null is equal only to null."""
-    theirs = {column: f"found.{column}" for column in found.column_names if column != "row"}
-    renamed = found.rename_columns([theirs.get(column, column) for column in found.column_names])
+    found_columns = {column: f"found.{column}" for column in found.column_names if column != "row"}
+    renamed = found.rename_columns([found_columns.get(column, column) for column in found.column_names])
     joined = expected.join(renamed, "row", join_type="inner")
     wrong = []
-    for column, other in theirs.items():
-        left, right = joined[column], joined[other]
-        equal = pc.fill_null(pc.equal(left, right), False)
-        same = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
-        wrong += [(row, column) for row in joined["row"].filter(pc.invert(same)).to_pylist()]
+    for column, found_column in found_columns.items():
+        expected_values, found_values = joined[column], joined[found_column]
+        equal = pc.fill_null(pc.equal(expected_values, found_values), False)
+        is_equal = pc.or_(equal, pc.and_(pc.is_null(expected_values), pc.is_null(found_values)))
+        wrong += [(row, column) for row in joined["row"].filter(pc.invert(is_equal)).to_pylist()]
     return sorted(wrong)
 
 
-def _read(file: Path, schema: pa.Schema) -> pa.Table:
+def _read_rows(file: Path, schema: pa.Schema) -> pa.Table:
     """The rows of one JSON or Parquet file, with the columns and types of ``schema``."""
     if file.suffix == ".json":
         if file.stat().st_size == 0:
@@ -162,7 +170,7 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
     return pa.table({name: table[name] for name in schema.names}).cast(schema)
 
 
-def _with(table: pa.Table, column: str, type_: pa.DataType) -> pa.Table:
+def _with_column_type(table: pa.Table, column: str, type_: pa.DataType) -> pa.Table:
     """``table`` with ``column`` converted to ``type_``."""
-    at = table.schema.get_field_index(column)
-    return table.set_column(at, column, table[column].cast(type_))
+    column_index = table.schema.get_field_index(column)
+    return table.set_column(column_index, column, table[column].cast(type_))

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-_PLAIN_EVERY_S = 5.0
+_PROGRESS_LINE_INTERVAL_S = 5.0
 """How often the progress is printed as a line where there are no bars."""
 
 
@@ -24,7 +24,7 @@ class Display:
     def __init__(self, totals: Mapping[str, int]) -> None:
         """``totals`` are the names of the bars, each with the count at which the bar is full."""
         self._console = Console(highlight=False, soft_wrap=True, emoji=False)
-        self._started = time.monotonic()
+        self._started_at_s = time.monotonic()
         self._totals = totals
         self._progress = Progress(
             TextColumn("{task.description:>16}"), BarColumn(bar_width=40), MofNCompleteColumn(), console=self._console
@@ -32,11 +32,11 @@ class Display:
         self._bars: dict[str, TaskID] = {
             name: self._progress.add_task(name, total=total) for name, total in totals.items()
         }
-        self._owners = Table(box=None)
+        self._owners_table = Table(box=None)
         self._live: Live | None = None
         if self._console.is_terminal and not os.environ.get("CI"):
             self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4, transient=True)
-        self._plain_at = 0.0
+        self._progress_line_at_s = 0.0
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -52,29 +52,29 @@ class Display:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the display was created."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self._started_at_s
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print ``text`` as a line that stays on the screen, after the seconds since the display was created."""
         self._console.print(f"{self.elapsed_s:6.1f} s  {text}", markup=False)
 
-    def show(self, done: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
-        """Update each bar to its count in ``done``, and the tasks of each worker (``owners``).
+    def update(self, counts: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
+        """Update each bar to its count in ``counts``, and the tasks of each worker (``owners``).
 
-        Without bars this prints a line, but not more often than every ``_PLAIN_EVERY_S``.
+        Without bars this prints a line, but not more often than every ``_PROGRESS_LINE_INTERVAL_S``.
         """
-        for name, count in done.items():
+        for name, count in counts.items():
             self._progress.update(self._bars[name], completed=count)
         table = Table(box=None, header_style="bold", title_justify="left")
         table.add_column("worker")
         table.add_column("owns")
         for worker, tasks in owners.items():
             table.add_row(worker, "  ".join(tasks) or "-")
-        self._owners = table
-        if self._live is None and time.monotonic() - self._plain_at >= _PLAIN_EVERY_S:
-            self._plain_at = time.monotonic()
-            bars = ", ".join(f"{name} {count:,}/{self._totals[name]:,}" for name, count in done.items())
-            self.say(f"{bars} | " + ", ".join(f"{worker}: {len(tasks)}" for worker, tasks in owners.items()))
+        self._owners_table = table
+        if self._live is None and time.monotonic() - self._progress_line_at_s >= _PROGRESS_LINE_INTERVAL_S:
+            self._progress_line_at_s = time.monotonic()
+            bars = ", ".join(f"{name} {count:,}/{self._totals[name]:,}" for name, count in counts.items())
+            self.print_line(f"{bars} | " + ", ".join(f"{worker}: {len(tasks)}" for worker, tasks in owners.items()))
 
     def _render(self) -> Group:
-        return Group(self._progress.get_renderable(), self._owners)
+        return Group(self._progress.get_renderable(), self._owners_table)

@@ -12,27 +12,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coterie.cli import parent
-from coterie.cli.demo.flights import archive, lines
+from coterie.cli.demo.flights import archive_path, read_flights
 
-FILES = 320
+FILE_COUNT = 320
 """The number of files among which the flights are divided."""
-PER_SECOND = 5.0
+FILES_PER_SECOND = 5.0
 """The number of files written in a second."""
 
 
-def numbered_files(header: str, rows: Sequence[str], *, files: int) -> Iterator[tuple[str, str]]:
-    """Divide ``rows`` among at most ``files`` files; yield the name and text of each file, in order.
+def numbered_files(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
+    """Divide ``rows`` among at most ``file_count`` files; yield the name and text of each file, in order.
 
     Each text begins with ``header``, to which the column ``row`` is added. Each row begins with its number among all
     ``rows``, counted from 1.
     """
-    size = -(-len(rows) // files)
-    for number in range(files):
-        first = number * size
-        part = rows[first : first + size]
-        if part:
-            numbered = (f"{at},{row}" for at, row in enumerate(part, start=first + 1))
-            yield f"flights-{number:04}.csv", "\n".join([f"row,{header}", *numbered, ""])
+    rows_per_file = -(-len(rows) // file_count)
+    for number in range(file_count):
+        first_index = number * rows_per_file
+        file_rows = rows[first_index : first_index + rows_per_file]
+        if file_rows:
+            numbered_rows = (f"{row_number},{row}" for row_number, row in enumerate(file_rows, start=first_index + 1))
+            yield f"flights-{number:04}.csv", "\n".join([f"row,{header}", *numbered_rows, ""])
 
 
 def write_atomically(folder: Path, name: str, text: str) -> None:
@@ -40,26 +40,28 @@ def write_atomically(folder: Path, name: str, text: str) -> None:
 
     The file is first written into the folder ``<folder>.aside`` and synced, and then renamed.
     """
-    aside = folder.parent / f"{folder.name}.aside"
-    aside.mkdir(parents=True, exist_ok=True)
+    temporary_folder = folder.parent / f"{folder.name}.aside"
+    temporary_folder.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    written = aside / name
-    with written.open("w", encoding="utf-8") as file:
+    temporary_file = temporary_folder / name
+    with temporary_file.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    written.rename(folder / name)
+    temporary_file.rename(folder / name)
 
 
-def feed(source: Path, folder: Path, *, files: int = FILES, per_second: float = PER_SECOND) -> None:
-    """Write the flights of ``source``, the zip file of the package, as ``files`` files into ``folder``.
+def write_flights(
+    source: Path, folder: Path, *, file_count: int = FILE_COUNT, files_per_second: float = FILES_PER_SECOND
+) -> None:
+    """Write the flights of ``source``, the zip file of the package, as ``file_count`` files into ``folder``.
 
-    The n-th file is written ``n / per_second`` s after the first. If a file is late, the times of later files stay.
+    The n-th file is due ``n / files_per_second`` s after the first. A late file does not delay the later files.
     """
-    header, rows = lines(source)
-    started = time.monotonic()
-    for number, (name, text) in enumerate(numbered_files(header, rows, files=files)):
-        time.sleep(max(0.0, started + number / per_second - time.monotonic()))
+    header, rows = read_flights(source)
+    started_at_s = time.monotonic()
+    for number, (name, text) in enumerate(numbered_files(header, rows, file_count=file_count)):
+        time.sleep(max(0.0, started_at_s + number / files_per_second - time.monotonic()))
         write_atomically(folder, name, text)
 
 
@@ -68,10 +70,10 @@ def main() -> None:
     parent.exit_with_parent()
     arguments = argparse.ArgumentParser(description="Write the flights as files, some each second.")
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--files", type=int, default=FILES)
-    arguments.add_argument("--per-second", type=float, default=PER_SECOND)
-    given = arguments.parse_args()
-    feed(archive(), given.folder, files=given.files, per_second=given.per_second)
+    arguments.add_argument("--files", type=int, default=FILE_COUNT)
+    arguments.add_argument("--per-second", type=float, default=FILES_PER_SECOND)
+    options = arguments.parse_args()
+    write_flights(archive_path(), options.folder, file_count=options.files, files_per_second=options.per_second)
 
 
 if __name__ == "__main__":

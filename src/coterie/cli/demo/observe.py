@@ -9,11 +9,13 @@ import httpx
 import pyarrow.parquet
 
 from coterie.cli.demo.checker import written_files
-from coterie.cli.demo.flights import CONNECTORS, TASKS
+from coterie.cli.demo.flights import CONNECTOR_NAMES, TASKS_PER_CONNECTOR
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import LINEAGE, last_batch, safe_name, start_number_of
+from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id, safe_file_name, start_number_of
 
-ALL_TASKS = tuple(ConnectorTaskId(ConnectorName(name), number) for name in CONNECTORS for number in range(TASKS))
+ALL_TASKS = tuple(
+    ConnectorTaskId(ConnectorName(name), number) for name in CONNECTOR_NAMES for number in range(TASKS_PER_CONNECTOR)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +32,21 @@ class Placement:
         """Whether all tasks of the demo, and no others, are RUNNING."""
         return self.owners.keys() == set(ALL_TASKS)
 
-    def tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
+    def running_tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
         """The RUNNING tasks of the worker, sorted."""
         return sorted(task for task, owner in self.owners.items() if owner == worker_id)
 
 
-def placement(urls: Sequence[str]) -> Placement | None:
+def read_placement(urls: Sequence[str]) -> Placement | None:
     """The placement that the first responding worker of ``urls`` reports; None when no worker responds."""
     for url in urls:
-        shown = _get(f"{url}/connectors?expand=status")
-        if shown is None:
+        response_json = _get_json(f"{url}/connectors?expand=status")
+        if response_json is None:
             continue
         owners, failed = {}, {}
-        for name, expanded in shown.items():
+        for connector, expanded in response_json.items():
             for status in expanded["status"]["tasks"]:
-                task = ConnectorTaskId(ConnectorName(name), int(status["id"]))
+                task = ConnectorTaskId(ConnectorName(connector), int(status["id"]))
                 if status["state"] == "RUNNING":
                     owners[task] = status["worker_id"]
                 elif status["state"] == "FAILED":
@@ -55,16 +57,18 @@ def placement(urls: Sequence[str]) -> Placement | None:
 
 def is_leader(url: str) -> bool:
     """Whether the worker at ``url`` responds and reports that it leads its group."""
-    shown = _get(f"{url}/coterie/worker")
-    return shown is not None and bool(shown["group"]["is_leader"])
+    response_json = _get_json(f"{url}/coterie/worker")
+    return response_json is not None and bool(response_json["group"]["is_leader"])
 
 
-def is_settled(urls: Sequence[str]) -> bool:
+def is_group_settled(urls: Sequence[str]) -> bool:
     """Whether all workers at ``urls`` respond and report the same generation, that their group is settled, and that no
     scheduled rebalance delay is left."""
-    groups = [shown["group"] if (shown := _get(f"{url}/coterie/worker")) else None for url in urls]
-    return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in groups) and (
-        len({group["generation"] for group in groups if group is not None}) == 1
+    group_views = [
+        response_json["group"] if (response_json := _get_json(f"{url}/coterie/worker")) else None for url in urls
+    ]
+    return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in group_views) and (
+        len({group["generation"] for group in group_views if group is not None}) == 1
     )
 
 
@@ -76,53 +80,53 @@ class Checkpoints:
 
     def checkpoint_dir(self, task: ConnectorTaskId) -> Path | None:
         """The directory of the task's present checkpoint; None if there is none, or while a start takes it over."""
-        folders = self._location.glob(f"{safe_name(task.connector)}-*/gen-*/{task.task}/*")
-        return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
+        folders = self._location.glob(f"{safe_file_name(task.connector)}-*/gen-*/{task.task}/*")
+        return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE_FILE).is_file()), None)
 
-    def starts(self) -> dict[ConnectorTaskId, int]:
+    def start_counts(self) -> dict[ConnectorTaskId, int]:
         """How often each task was started, on all workers together.
 
         Tasks that were never started, or whose checkpoint a start takes over just now, are left out.
         """
-        holders = {task: self.checkpoint_dir(task) for task in ALL_TASKS}
-        return {task: start_number_of(path) for task, path in holders.items() if path is not None}
+        checkpoint_dirs = {task: self.checkpoint_dir(task) for task in ALL_TASKS}
+        return {task: start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
 
 
 class Progress:
     """Counts the rows in the output files of committed batches: up to the last batch in the task's ``commits``."""
 
-    def __init__(self, checkpoints: Checkpoints, out: Path) -> None:
+    def __init__(self, checkpoints: Checkpoints, output_folder: Path) -> None:
         self._checkpoints = checkpoints
-        self._out = out
+        self._output_folder = output_folder
         # A committed file never changes, so its rows are counted only once.
-        self._rows: dict[Path, int] = {}
+        self._row_count_by_file: dict[Path, int] = {}
 
-    def committed(self, connector: str) -> int:
+    def committed_rows(self, connector: str) -> int:
         """The number of rows of ``connector`` that are committed now."""
-        last: dict[str, int] = {}
-        for number in range(TASKS):
+        last_committed_batches: dict[str, int] = {}
+        for number in range(TASKS_PER_CONNECTOR):
             task = ConnectorTaskId(ConnectorName(connector), number)
-            holder = self._checkpoints.checkpoint_dir(task)
-            if holder is not None and (batch := last_batch(holder / "commits")) is not None:
-                last[str(task)] = batch
-        counted = 0
-        for file in written_files(self._out, connector):
+            checkpoint_dir = self._checkpoints.checkpoint_dir(task)
+            if checkpoint_dir is not None and (batch := last_batch_id(checkpoint_dir / "commits")) is not None:
+                last_committed_batches[str(task)] = batch
+        row_count = 0
+        for file in written_files(self._output_folder, connector):
             task_name, _, batch_id, _ = file.name.rsplit("-", 3)
-            if int(batch_id) <= last.get(task_name, -1):
-                counted += self._count(file)
-        return counted
+            if int(batch_id) <= last_committed_batches.get(task_name, -1):
+                row_count += self._row_count(file)
+        return row_count
 
-    def _count(self, file: Path) -> int:
+    def _row_count(self, file: Path) -> int:
         """The number of rows in ``file``, which is read once."""
-        if file not in self._rows:
-            self._rows[file] = _rows_in(file)
-        return self._rows[file]
+        if file not in self._row_count_by_file:
+            self._row_count_by_file[file] = _count_rows(file)
+        return self._row_count_by_file[file]
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _rows_in(file: Path) -> int:
+def _count_rows(file: Path) -> int:
     """The number of rows in a Parquet or JSON file; 0 for another file."""
     match file.suffix:
         case ".parquet":
@@ -134,7 +138,7 @@ def _rows_in(file: Path) -> int:
             return 0
 
 
-def _get(url: str) -> Any:
+def _get_json(url: str) -> Any:
     """The JSON at ``url``; None when there is no response, an error response, or a response that is not JSON."""
     try:
         # The URL is plain HTTP. verify=False saves reading the system's certificates: 0.1 s of CPU for each request.

@@ -5,25 +5,34 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
-from coterie.cli.demo.feed import FILES
+from coterie.cli.demo.feed import FILE_COUNT
 from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch
-from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
-from coterie.cli.demo.rebalances import Rebalances, listed
-from coterie.cli.fleet import HOST, Fleet, FleetSettings, is_free
+from coterie.cli.demo.observe import (
+    ALL_TASKS,
+    Checkpoints,
+    Placement,
+    Progress,
+    is_group_settled,
+    is_leader,
+    read_placement,
+)
+from coterie.cli.demo.rebalances import RebalanceReporter, task_list_text
+from coterie.cli.fleet import HOST, Fleet, FleetSettings, is_port_free
 from coterie.cli.processes import Child, Children
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 
-WORKERS = 3
+WORKER_COUNT = 3
 TRIGGER_MS = 2_000
 """The connectors' ``trigger.interval.ms``."""
-SETTINGS = {
+WORKER_SETTINGS = {
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "500",
     "rebalance.timeout.ms": "20000",
@@ -32,24 +41,24 @@ SETTINGS = {
     "spark.master": "local[2]",
 }
 """The settings of the demo's workers that differ from those of other fleets."""
-INITIAL_DELAY_MS = 1_000
+INITIAL_REBALANCE_DELAY_MS = 1_000
 """How long the group waits for more workers before its first round."""
-KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
-"""Fractions of all rows that are committed: the kill is first tried at ``KILL_AT``, and must come from ``KILL_FROM`` to
-``KILL_UNTIL``, unless a worker ended before for another reason."""
-UNTOUCHED_MIN = 3
+KILL_FRACTION_MIN, KILL_FRACTION, KILL_FRACTION_MAX = 0.2, 0.22, 0.4
+"""Fractions of all rows that are committed: the kill is first tried at ``KILL_FRACTION``, and must come from
+``KILL_FRACTION_MIN`` to ``KILL_FRACTION_MAX``, unless a worker ended before for another reason."""
+NEVER_STOPPED_TASKS_MIN = 3
 """At least so many tasks must never have been stopped in the whole demo."""
-START_S = 600.0
+START_TIMEOUT_S = 600.0
 """How long the workers may take to start: three JVMs on a busy machine take minutes."""
-FED_FILES = "files fed"
+FED_FILES_BAR = "files fed"
 """The name of the progress bar for the files that the feed has written."""
 _POLL_INTERVAL_S = 0.3
 """How often the progress and the placement of tasks are read."""
-_STANDSTILL_S = 45.0
+_STANDSTILL_MAX_S = 45.0
 """If no file is written and no row is committed for this time, the demo stops waiting for missing rows."""
 
 
-def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) -> int:
+def run_demo_in_folder(*, data: Path | None, broker_port: int | None, rest_port: int | None) -> int:
     """Run the demo in ``data`` or a temporary folder.
 
     Returns the exit code: 0 if the output is correct, 130 after Ctrl-C, else 1, also after an error in a step, which is
@@ -58,38 +67,38 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
     :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package with the input is not
         installed, or there are no free ports.
     """
-    archive = flights.archive()
+    archive = flights.archive_path()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
         raise WorldError(f"{data} is not an empty folder: name a new one with --data.")
     folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
     settings = FleetSettings(
-        data=folder,
+        data_folder=folder,
         broker_port=broker_port or _free_ports(1, preferred=9092),
-        rest_port=rest_port or _free_ports(WORKERS, preferred=8083),
-        worker_settings=SETTINGS,
-        initial_delay_ms=INITIAL_DELAY_MS,
+        rest_port=rest_port or _free_ports(WORKER_COUNT, preferred=8083),
+        worker_settings=WORKER_SETTINGS,
+        initial_rebalance_delay_ms=INITIAL_REBALANCE_DELAY_MS,
     )
-    expected = {
-        name: checker.expected_rows(name, checker.package_rows(archive)).num_rows for name in flights.CONNECTORS
+    expected_row_counts = {
+        name: checker.expected_rows(name, checker.package_rows(archive)).num_rows for name in flights.CONNECTOR_NAMES
     }
-    is_right, is_interrupted = False, False
-    with Display({FED_FILES: FILES, **expected}) as display:
+    is_correct, is_interrupted = False, False
+    with Display({FED_FILES_BAR: FILE_COUNT, **expected_row_counts}) as display:
         try:
             with Children(folder / "logs") as children:
-                is_right = DemoRun(settings, children, display, archive, expected).run_demo()
+                is_correct = DemoRun(settings, children, display, archive, expected_row_counts).run_demo()
         except (CoterieError, OSError) as error:
-            display.say(f"The demo failed: {error}")
+            display.print_line(f"The demo failed: {error}")
         except KeyboardInterrupt:
             is_interrupted = True
-    if is_interrupted or (is_right and data is None):
+    if is_interrupted or (is_correct and data is None):
         if data is None:
             shutil.rmtree(folder, ignore_errors=True)
         return 130 if is_interrupted else 0
-    display.say(f"Data and logs are kept in {folder}")
-    return 0 if is_right else 1
+    display.print_line(f"Data and logs are kept in {folder}")
+    return 0 if is_correct else 1
 
 
-class OverdueError(WorldError):
+class WaitTimeoutError(WorldError):
     """A condition that the demo waits for did not become true in time."""
 
 
@@ -97,110 +106,127 @@ class DemoRun:
     """One run of the demo."""
 
     def __init__(
-        self, settings: FleetSettings, children: Children, display: Display, archive: Path, expected: dict[str, int]
+        self,
+        settings: FleetSettings,
+        children: Children,
+        display: Display,
+        archive: Path,
+        expected_row_counts: dict[str, int],
     ) -> None:
-        """``archive`` is the zip file with the input, ``expected`` the number of output rows of each connector."""
+        """``archive`` is the zip file with the input, ``expected_row_counts`` the number of output rows of each
+        connector."""
         self._settings = settings
         self._children = children
         self._display = display
         self._archive = archive
-        self._expected = expected
-        self._flights = settings.data / "flights"
-        self._out = settings.data / "out"
-        self._fleet = Fleet(settings, children, display.say)
-        self._checkpoints = Checkpoints(settings.data / "checkpoints")
-        self._progress = Progress(self._checkpoints, self._out)
-        self._rebalances = Rebalances(display.say)
+        self._expected_row_counts = expected_row_counts
+        self._input_folder = settings.data_folder / "flights"
+        self._output_folder = settings.data_folder / "out"
+        self._fleet = Fleet(settings, children, display.print_line)
+        self._checkpoints = Checkpoints(settings.data_folder / "checkpoints")
+        self._progress = Progress(self._checkpoints, self._output_folder)
+        self._rebalance_reporter = RebalanceReporter(display.print_line)
         self._placement = Placement()
-        self._done: dict[str, int] = {}
-        self._feed: Child | None = None
-        self._observed_at = 0.0
+        self._progress_counts: dict[str, int] = {}
+        self._feed_process: Child | None = None
+        self._observed_at_s = 0.0
 
     def run_demo(self) -> bool:
         """Run all steps of the demo, and end all processes; returns whether the output is correct.
 
         :raises WorldError: when a step fails or takes too long.
         """
-        say = self._display.say
-        self._fleet.check_ports(WORKERS)
+        print_line = self._display.print_line
+        self._fleet.check_ports(WORKER_COUNT)
         try:
             port = self._settings.broker_port
-            say(f"Starting the broker (port {port}) and {WORKERS} workers, each with its own Spark")
+            print_line(f"Starting the broker (port {port}) and {WORKER_COUNT} workers, each with its own Spark")
             self._fleet.start_broker()
-            for number in range(WORKERS):
+            for number in range(WORKER_COUNT):
                 self._fleet.start_worker(number)
-            self._await_started(set(self._fleet.workers))
-            say(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKERS)))}")
-            self._post_connectors()
-            self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
-            say(f"The feed starts writing {FILES} files with 336,776 flights, five files a second")
+            self._wait_until_started(set(self._fleet.workers))
+            print_line(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKER_COUNT)))}")
+            self._create_connectors()
+            self._feed_process = self._children.start_python(
+                "feed", ["-m", "coterie.cli.demo.feed", str(self._input_folder)]
+            )
+            print_line(f"The feed starts writing {FILE_COUNT} files with 336,776 flights, five files a second")
             self._wait_until(lambda: self._placement.has_all_tasks, 60, f"all {len(ALL_TASKS)} tasks run")
             self._wait_until(
-                lambda: self._committed_fraction() >= KILL_AT, 90, f"{KILL_AT:.0%} of the rows are committed"
+                lambda: self._committed_fraction() >= KILL_FRACTION,
+                90,
+                f"{KILL_FRACTION:.0%} of the rows are committed",
             )
-            killed, cut = self._kill()
-            self._await_survivors(cut)
-            say(f"Starting a replacement: worker-{killed}")
-            self._fleet.start_worker(killed)
-            self._await_started({killed})
-            self._wait_until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement owns tasks")
-            self._await_all_rows()
-            self._check_untouched()
+            killed_number, interrupted_batches = self._kill_worker()
+            self._wait_until_taken_over(interrupted_batches)
+            print_line(f"Starting a replacement: worker-{killed_number}")
+            self._fleet.start_worker(killed_number)
+            self._wait_until_started({killed_number})
+            self._wait_until(
+                lambda: self._owns_tasks(killed_number) and self._is_settled(), 60, "the replacement owns tasks"
+            )
+            self._wait_until_all_rows_committed()
+            self._check_never_stopped_tasks()
         except KeyboardInterrupt:
-            say("Interrupted: stopping all processes")
+            print_line("Interrupted: stopping all processes")
             raise
         finally:
             self._fleet.close()
-        say("All processes have ended; comparing the output with the package, row by row, without Spark")
-        comparisons = checker.check(self._archive, self._out)
+        print_line("All processes have ended; comparing the output with the package, row by row, without Spark")
+        comparisons = checker.check_output(self._archive, self._output_folder)
         for comparison in comparisons:
-            say(str(comparison))
-        is_right = all(comparison.is_right for comparison in comparisons)
-        say("No row was lost, no row was duplicated." if is_right else "The output is wrong.")
-        return is_right
+            print_line(str(comparison))
+        is_correct = all(comparison.is_correct for comparison in comparisons)
+        print_line("No row was lost, no row was duplicated." if is_correct else "The output is wrong.")
+        return is_correct
 
-    def _await_started(self, numbers: set[int]) -> None:
+    def _wait_until_started(self, numbers: set[int]) -> None:
         """Wait until these workers are ready, and print each change of their startup status.
 
-        :raises WorldError: when one of these workers has ended, or is not ready within ``START_S``.
+        :raises WorldError: when one of these workers has ended, or is not ready within ``START_TIMEOUT_S``.
         """
-        shown: dict[int, str] = {}
+        printed_status: dict[int, str] = {}
 
         def have_started() -> bool:
-            if dead := numbers - self._fleet.workers.keys():
-                names = ", ".join(f"worker-{number}" for number in sorted(dead))
-                raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data}/logs")
+            if ended_numbers := numbers - self._fleet.workers.keys():
+                names = ", ".join(f"worker-{number}" for number in sorted(ended_numbers))
+                raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data_folder}/logs")
             for number in sorted(numbers):
-                stage = self._fleet.startup_status(number)
-                if shown.get(number) != stage:
-                    shown[number] = stage
-                    self._display.say(f"worker-{number}: {stage or 'ready'}")
-            return not any(shown.values())
+                status = self._fleet.startup_status(number)
+                if printed_status.get(number) != status:
+                    printed_status[number] = status
+                    self._display.print_line(f"worker-{number}: {status or 'ready'}")
+            return not any(printed_status.values())
 
         try:
-            self._wait_until(have_started, START_S, "all workers are ready")
-        except OverdueError:
-            late = "; ".join(f"worker-{number}: {stage}" for number, stage in sorted(shown.items()) if stage)
+            self._wait_until(have_started, START_TIMEOUT_S, "all workers are ready")
+        except WaitTimeoutError:
+            unready_workers = "; ".join(
+                f"worker-{number}: {status}" for number, status in sorted(printed_status.items()) if status
+            )
             load, processors = os.getloadavg()[0], os.cpu_count()
             raise WorldError(
-                f"After {START_S:.0f} s the workers have not started ({late}). Each one starts a JVM; the load of this "
+                f"After {START_TIMEOUT_S:.0f} s the workers have not started ({unready_workers}). Each one starts "
+                "a JVM; the load of this "
                 f"machine is {load:.1f} on {processors} processors. End other programs and run the demo again; the "
-                f"logs are in {self._settings.data}/logs"
+                f"logs are in {self._settings.data_folder}/logs"
             ) from None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def _post_connectors(self) -> None:
+    def _create_connectors(self) -> None:
         """Create the connectors, and wait until they exist."""
-        configs = flights.connector_configs(flights=self._flights, out=self._out, trigger_ms=TRIGGER_MS)
-        self._flights.mkdir(parents=True, exist_ok=True)
+        configs = flights.connector_configs(
+            input_folder=self._input_folder, output_folder=self._output_folder, trigger_ms=TRIGGER_MS
+        )
+        self._input_folder.mkdir(parents=True, exist_ok=True)
         for name, config in configs.items():
-            self._wait_until(lambda name=name, config=config: self._post(name, config), 60, f"{name} is created")  # type: ignore[misc]
-            self._display.say(
+            self._wait_until(partial(self._try_to_create, name, config), 60, f"{name} is created")
+            self._display.print_line(
                 f"Posted {name}: {config.get('transforms', 'no transforms')} into {config['sink.format']}"
             )
 
-    def _post(self, name: str, config: dict[str, str]) -> bool:
+    def _try_to_create(self, name: str, config: dict[str, str]) -> bool:
         """Request that the connector is created; returns whether the connector exists now.
 
         False if the worker does not respond within 5 s or reports another error than a refusal: call this again then.
@@ -222,57 +248,66 @@ class DemoRun:
         # 409: an earlier attempt, whose response was lost, has created it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
-    def _kill(self) -> tuple[int, list[BatchInFlight]]:
+    def _kill_worker(self) -> tuple[int, list[BatchInFlight]]:
         """Kill the worker that owns most tasks, except the leader; returns its number and the interrupted batches.
 
         :raises WorldError: see :func:`.kill_in_mid_batch`; also when the kill came too early or too late
-            (``KILL_FROM``, ``KILL_UNTIL``).
+            (``KILL_FRACTION_MIN``, ``KILL_FRACTION_MAX``).
         """
-        cut: list[BatchInFlight] = []
-        while not cut:
-            number = self._choose_victim()
+        interrupted_batches: list[BatchInFlight] = []
+        while not interrupted_batches:
+            number = self._choose_worker_to_kill()
             child, tasks = self._fleet.workers[number], self._tasks_of(number)
-            self._display.say(
-                f"{child.name} will be killed: it owns most tasks ({listed(tasks)}) and is not the leader"
+            self._display.print_line(
+                f"{child.name} will be killed: it owns most tasks ({task_list_text(tasks)}) and is not the leader"
             )
-            cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._observe)
-            if not cut:
-                self._display.say(f"{child.name} has ended before the demo killed it, so another worker is chosen")
+            interrupted_batches = kill_in_mid_batch(
+                child, tasks, self._checkpoints, timeout_s=30, between_checks=self._check_and_show_progress
+            )
+            if not interrupted_batches:
+                self._display.print_line(
+                    f"{child.name} has ended before the demo killed it, so another worker is chosen"
+                )
         self._fleet.remove_killed_worker(number)
-        self._count()
-        share = self._committed_fraction()
-        at = ", ".join(f"N = {one.batch} of {one.task}" for one in cut)
-        self._display.say(
-            f"SIGKILL for worker-{number} and its JVM in the middle of a batch, at {share:.0%} of the rows: "
-            f"offsets/N exists and commits/N does not, for {at}, also after both processes have ended"
+        self._count_progress()
+        committed_fraction = self._committed_fraction()
+        batch_texts = ", ".join(
+            f"N = {interrupted.batch_id} of {interrupted.task}" for interrupted in interrupted_batches
+        )
+        self._display.print_line(
+            f"SIGKILL for worker-{number} and its JVM in the middle of a batch, at {committed_fraction:.0%} of "
+            "the rows: "
+            f"offsets/N exists and commits/N does not, for {batch_texts}, also after both processes have ended"
         )
         # If a worker ended before for another reason, its rebalance takes time, and the fraction may be any.
-        if not KILL_FROM <= share <= KILL_UNTIL and not self._fleet.ended_workers:
+        if not KILL_FRACTION_MIN <= committed_fraction <= KILL_FRACTION_MAX and not self._fleet.ended_workers:
             raise WorldError(
-                f"The kill came when {share:.0%} of the rows were committed, "
-                f"not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}."
+                f"The kill came when {committed_fraction:.0%} of the rows were committed, "
+                f"not between {KILL_FRACTION_MIN:.0%} and {KILL_FRACTION_MAX:.0%}."
             )
-        return number, cut
+        return number, interrupted_batches
 
-    def _choose_victim(self) -> int:
+    def _choose_worker_to_kill(self) -> int:
         """Return the number of the worker that owns most tasks, except the leader.
 
         This waits until all tasks run, exactly one worker reports that it leads the group, and another worker owns
         tasks.
 
-        :raises OverdueError: when that takes longer than 60 s.
+        :raises WaitTimeoutError: when that takes longer than 60 s.
         """
-        owners: list[int] = []
+        candidates: list[int] = []
 
-        def is_known() -> bool:
+        def has_candidates() -> bool:
             leaders = [number for number in self._fleet.workers if is_leader(self._settings.rest_url(number))]
-            owners[:] = [number for number in self._fleet.workers if number not in leaders and self._owns(number)]
-            return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(owners)
+            candidates[:] = [
+                number for number in self._fleet.workers if number not in leaders and self._owns_tasks(number)
+            ]
+            return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(candidates)
 
-        self._wait_until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
-        return max(owners, key=lambda number: (len(self._tasks_of(number)), -number))
+        self._wait_until(has_candidates, 60, "all tasks run and there is a worker to kill beside the leader")
+        return max(candidates, key=lambda number: (len(self._tasks_of(number)), -number))
 
-    def _await_survivors(self, interrupted: list[BatchInFlight]) -> None:
+    def _wait_until_taken_over(self, interrupted: list[BatchInFlight]) -> None:
         """Wait until other workers have repeated the ``interrupted`` batches and run all tasks.
 
         :raises WorldError: when that takes longer than 60 s, or a batch was not repeated as it was planned.
@@ -282,116 +317,124 @@ class DemoRun:
             60,
             "the other workers have taken over the tasks and repeated the interrupted batches",
         )
-        for one in interrupted:
-            self._display.say(
-                f"{one.task}: the new owner's first batch was N = {one.batch}, planned as before the kill"
+        for batch in interrupted:
+            self._display.print_line(
+                f"{batch.task}: the new owner's first batch was N = {batch.batch_id}, planned as before the kill"
             )
 
-    def _await_all_rows(self) -> None:
-        """Wait until all rows are committed, or until for ``_STANDSTILL_S`` no file was written and no row committed.
+    def _wait_until_all_rows_committed(self) -> None:
+        """Wait until all rows are committed, or until for ``_STANDSTILL_MAX_S`` no file was written and no row
+        committed.
 
         In the latter case the checker reports the missing rows.
 
-        :raises OverdueError: when that takes longer than 150 s.
+        :raises WaitTimeoutError: when that takes longer than 150 s.
         """
-        latest, since = -1, time.monotonic()
+        last_count, changed_at_s = -1, time.monotonic()
 
         def is_over() -> bool:
-            nonlocal latest, since
-            count = sum(self._done.values())
-            if count != latest:
-                latest, since = count, time.monotonic()
-            return all(self._done.get(name, 0) >= rows for name, rows in self._expected.items()) or (
-                time.monotonic() - since > _STANDSTILL_S
-            )
+            nonlocal last_count, changed_at_s
+            count = sum(self._progress_counts.values())
+            if count != last_count:
+                last_count, changed_at_s = count, time.monotonic()
+            return all(
+                self._progress_counts.get(name, 0) >= rows for name, rows in self._expected_row_counts.items()
+            ) or (time.monotonic() - changed_at_s > _STANDSTILL_MAX_S)
 
         self._wait_until(is_over, 150, "all rows are committed")
 
-    def _check_untouched(self) -> None:
-        """:raises WorldError: when fewer than ``UNTOUCHED_MIN`` tasks were started once and never stopped."""
-        untouched = sorted(task for task, count in self._checkpoints.starts().items() if count == 1)
-        self._display.say(
-            f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({listed(untouched)})"
+    def _check_never_stopped_tasks(self) -> None:
+        """:raises WorldError: when fewer than ``NEVER_STOPPED_TASKS_MIN`` tasks were started once and never stopped."""
+        never_stopped = sorted(task for task, count in self._checkpoints.start_counts().items() if count == 1)
+        self._display.print_line(
+            f"Started once and never stopped: {len(never_stopped)} of {len(ALL_TASKS)} tasks "
+            f"({task_list_text(never_stopped)})"
         )
         # If a worker ended meanwhile for another reason, its tasks were stopped too, and there may be fewer.
-        if len(untouched) < UNTOUCHED_MIN and not self._fleet.ended_workers:
-            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks ran through the whole demo without a stop.")
+        if len(never_stopped) < NEVER_STOPPED_TASKS_MIN and not self._fleet.ended_workers:
+            raise WorldError(f"Fewer than {NEVER_STOPPED_TASKS_MIN} tasks ran through the whole demo without a stop.")
 
     # -- observing ----------------------------------------------------------------------------------------------------
 
-    def _wait_until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """Wait until ``condition`` is true; ``what`` describes the condition in the error.
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float, condition_text: str) -> None:
+        """Wait until ``condition`` is true; ``condition_text`` describes the condition in the error.
 
-        :raises OverdueError: when ``condition`` is still false ``deadline_s`` after this call.
+        :raises WaitTimeoutError: when ``condition`` is still false ``timeout_s`` after this call.
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
-        deadline = time.monotonic() + deadline_s
+        deadline = time.monotonic() + timeout_s
         while True:
-            self._observe()
+            self._check_and_show_progress()
             if condition():
                 return
             if time.monotonic() > deadline:
-                raise OverdueError(
-                    f"Timed out after {deadline_s:.0f} s waiting until {what}; logs are in {self._settings.data}/logs"
+                raise WaitTimeoutError(
+                    f"Timed out after {timeout_s:.0f} s waiting until {condition_text}; logs are in "
+                    f"{self._settings.data_folder}/logs"
                 )
             time.sleep(0.1)
 
-    def _observe(self) -> None:
+    def _check_and_show_progress(self) -> None:
         """Check the child processes and, every ``_POLL_INTERVAL_S``, read and show the progress.
 
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
         self._fleet.check_children()
         if not self._fleet.workers:
-            raise WorldError("No worker is left.")
-        if self._feed is not None and self._feed.exit_code not in (None, 0):
-            raise WorldError(f"The feed has failed. The end of its log:\n{self._feed.tail()}")
-        if time.monotonic() - self._observed_at < _POLL_INTERVAL_S:
+            raise WorldError(
+                f"All workers have ended; their logs are in {self._settings.data_folder}/logs, see there for the "
+                "reason."
+            )
+        if self._feed_process is not None and self._feed_process.exit_code not in (None, 0):
+            raise WorldError(f"The feed has failed. The end of its log:\n{self._feed_process.log_tail()}")
+        if time.monotonic() - self._observed_at_s < _POLL_INTERVAL_S:
             return
-        self._observed_at = time.monotonic()
-        self._count()
-        seen = placement([self._settings.rest_url(number) for number in sorted(self._fleet.workers)])
-        if seen is not None:
-            self._placement = seen
-            for task, trace in seen.failed.items():
+        self._observed_at_s = time.monotonic()
+        self._count_progress()
+        read = read_placement([self._settings.rest_url(number) for number in sorted(self._fleet.workers)])
+        if read is not None:
+            self._placement = read
+            for task, trace in read.failed.items():
                 raise WorldError(f"{task} has failed:\n{trace}")
         if self._all_tasks_run_on_live_workers():
-            names = {task: self._name(owner) for task, owner in self._placement.owners.items()}
-            self._rebalances.report_if_changed(names, self._checkpoints.starts())
+            names = {task: self._worker_name(owner) for task, owner in self._placement.owners.items()}
+            self._rebalance_reporter.report_if_changed(names, self._checkpoints.start_counts())
         owners = {f"worker-{number}": list(map(str, self._tasks_of(number))) for number in sorted(self._fleet.workers)}
-        self._display.show(self._done, owners)
+        self._display.update(self._progress_counts, owners)
 
-    def _count(self) -> None:
+    def _count_progress(self) -> None:
         """Count the files that the feed has written, and the committed rows of each connector."""
-        self._done = {FED_FILES: len(list(self._flights.glob("*.csv")))}
-        self._done |= {name: self._progress.committed(name) for name in self._expected}
+        self._progress_counts = {FED_FILES_BAR: len(list(self._input_folder.glob("*.csv")))}
+        self._progress_counts |= {name: self._progress.committed_rows(name) for name in self._expected_row_counts}
 
     def _committed_fraction(self) -> float:
         """The fraction of all rows, of both connectors, that is committed."""
-        return sum(self._done.get(name, 0) for name in self._expected) / sum(self._expected.values())
+        return sum(self._progress_counts.get(name, 0) for name in self._expected_row_counts) / sum(
+            self._expected_row_counts.values()
+        )
 
     def _all_tasks_run_on_live_workers(self) -> bool:
         """Whether every task runs on a worker whose process runs."""
-        living = {self._worker_id(number) for number in self._fleet.workers}
-        return self._placement.has_all_tasks and set(self._placement.owners.values()) <= living
+        live_worker_ids = {self._worker_id(number) for number in self._fleet.workers}
+        return self._placement.has_all_tasks and set(self._placement.owners.values()) <= live_worker_ids
 
     def _is_settled(self) -> bool:
         """Whether every task runs on a live worker, and all live workers report a settled group without a delay."""
-        return self._all_tasks_run_on_live_workers() and is_settled(
+        return self._all_tasks_run_on_live_workers() and is_group_settled(
             [self._settings.rest_url(number) for number in self._fleet.workers]
         )
 
-    def _owns(self, number: int) -> bool:
+    def _owns_tasks(self, number: int) -> bool:
         """Whether worker ``number`` runs a task."""
         return bool(self._tasks_of(number))
 
     def _tasks_of(self, number: int) -> list[ConnectorTaskId]:
-        return self._placement.tasks_of(self._worker_id(number))
+        return self._placement.running_tasks_of(self._worker_id(number))
 
     def _worker_id(self, number: int) -> str:
         return f"{HOST}:{self._settings.rest_port + number}"
 
-    def _name(self, worker_id: str) -> str:
+    def _worker_name(self, worker_id: str) -> str:
         return f"worker-{int(worker_id.rpartition(':')[2]) - self._settings.rest_port}"
 
 
@@ -406,7 +449,7 @@ def _free_ports(count: int, *, preferred: int) -> int:
 
     :raises WorldError: when there are no ``count`` consecutive free ports.
     """
-    for first in range(preferred, 65537 - count):
-        if all(is_free(port) for port in range(first, first + count)):
-            return first
+    for first_port in range(preferred, 65537 - count):
+        if all(is_port_free(port) for port in range(first_port, first_port + count)):
+            return first_port
     raise WorldError(f"There are no {count} consecutive free ports from {preferred} on.")

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId, MemberId
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 T = TypeVar("T")
 
@@ -90,6 +90,11 @@ class UnassignedDescription(Description):
     """The task's number; None if the job is the connector itself."""
     reason: str
 
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.connector if self.task is None else ConnectorTaskId(self.connector, self.task)
+
 
 class PolicyDescription(Description):
     """The settings that delay or limit the leader's assignments (:class:`.RebalancePolicy`)."""
@@ -117,7 +122,7 @@ class GroupDescription(Description):
         return self.leader is not None and self.leader.worker_id == member.worker_id
 
 
-class OrderAnswer(Description):
+class OrderResponse(Description):
     """The response of a worker that has accepted an order; see :class:`MemberDescription` for the fields."""
 
     worker_id: str
@@ -125,54 +130,56 @@ class OrderAnswer(Description):
     life: str
 
 
-class _State(Description):
+class _ConnectorState(Description):
     state: str
 
 
-class _Status(Description):
-    connector: _State
+class _ConnectorStatus(Description):
+    connector: _ConnectorState
 
 
-class _Expanded(Description):
-    status: _Status
+class _ExpandedConnector(Description):
+    status: _ConnectorStatus
 
 
-def read_group(data: str | bytes, *, source: str) -> GroupDescription:
+def parse_group_description(data: str | bytes, *, source: str) -> GroupDescription:
     """Parse the description of a group from JSON. ``source`` names the origin of ``data`` in the error.
 
     :raises WorldError: when ``data`` is not a valid description; the message has ``source``, the error's position in
         ``data``, and the error.
     """
     hint = " Save one with `curl http://WORKER/coterie/group > FILE`."
-    return _read(TypeAdapter(GroupDescription), data, otherwise=f"{source} is not a valid group description", hint=hint)
+    return _parse(TypeAdapter(GroupDescription), data, message=f"{source} is not a valid group description", hint=hint)
 
 
-def read_order_answer(data: bytes, *, source: str) -> OrderAnswer:
+def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
     """Parse a worker's response to an order. ``source`` names the origin of ``data`` in the error.
 
     :raises WorldError: when ``data`` is not such a response.
     """
-    return _read(TypeAdapter(OrderAnswer), data, otherwise=f"{source} is not from a Coterie worker")
+    return _parse(TypeAdapter(OrderResponse), data, message=f"{source} is not from a Coterie worker")
 
 
-def read_paused(data: bytes, *, source: str) -> Set[str]:
+def parse_paused_connectors(data: bytes, *, source: str) -> Set[str]:
     """The names of the connectors that are paused or stopped, from a response of ``GET /connectors?expand=status``.
 
     :raises WorldError: when ``data`` is not such a response.
     """
-    statuses = _read(TypeAdapter(dict[str, _Expanded]), data, otherwise=f"{source} is not a valid list of connectors")
-    return {name for name, one in statuses.items() if one.status.connector.state in {"PAUSED", "STOPPED"}}
+    statuses = _parse(
+        TypeAdapter(dict[str, _ExpandedConnector]), data, message=f"{source} is not a valid list of connectors"
+    )
+    return {name for name, connector in statuses.items() if connector.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
-def _read(kind: TypeAdapter[T], data: str | bytes, *, otherwise: str, hint: str = "") -> T:
-    """Parse JSON ``data`` as ``kind``.
+def _parse(response_type: TypeAdapter[T], data: str | bytes, *, message: str, hint: str = "") -> T:
+    """Parse JSON ``data`` as ``response_type``.
 
-    :raises WorldError: when ``data`` is not of ``kind``; the message is ``otherwise``, the position of the error, the
-        error and ``hint``.
+    :raises WorldError: when ``data`` is not of ``response_type``; the message is ``message``, the position of the
+        error, the error and ``hint``.
     """
     try:
-        return kind.validate_json(data)
+        return response_type.validate_json(data)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(map(str, detail["loc"]))
-        raise WorldError(f"{otherwise}{f', at {where}' if where else ''}: {detail['msg']}.{hint}") from error
+        first_error = error.errors(include_url=False)[0]
+        position = ".".join(map(str, first_error["loc"]))
+        raise WorldError(f"{message}{f', at {position}' if position else ''}: {first_error['msg']}.{hint}") from error

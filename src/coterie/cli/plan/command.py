@@ -5,20 +5,22 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import DEFAULT_URL, Url
+from coterie.cli.options import DEFAULT_URL, UrlOption
 
-Texts = list[str]
+OptionValues = list[str]
 
 
 def plan(
-    add: Annotated[Texts | None, typer.Option("--add", metavar="NAME", help="A worker of this name joins.")] = None,
+    add: Annotated[
+        OptionValues | None, typer.Option("--add", metavar="NAME", help="A worker of this name joins.")
+    ] = None,
     remove: Annotated[
-        Texts | None,
+        OptionValues | None,
         typer.Option("--remove", metavar="WORKER", help="This worker stops or is killed, and does not return."),
     ] = None,
-    drain: Annotated[Texts | None, typer.Option("--drain", metavar="WORKER", help="This worker drains.")] = None,
+    drain: Annotated[OptionValues | None, typer.Option("--drain", metavar="WORKER", help="This worker drains.")] = None,
     claim_connectors: Annotated[
-        Texts | None,
+        OptionValues | None,
         typer.Option(
             "--claim-connectors",
             metavar="WORKER=NAME,…",
@@ -26,7 +28,7 @@ def plan(
         ),
     ] = None,
     claim_tasks: Annotated[
-        Texts | None,
+        OptionValues | None,
         typer.Option(
             "--claim-tasks",
             metavar="WORKER=TASK,…",
@@ -34,12 +36,14 @@ def plan(
         ),
     ] = None,
     create: Annotated[
-        Texts | None,
+        OptionValues | None,
         typer.Option(
             "--create", metavar="NAME=TASKS", help="This connector is created, or its number of tasks changes."
         ),
     ] = None,
-    delete: Annotated[Texts | None, typer.Option("--delete", metavar="NAME", help="This connector is deleted.")] = None,
+    delete: Annotated[
+        OptionValues | None, typer.Option("--delete", metavar="NAME", help="This connector is deleted.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -49,7 +53,7 @@ def plan(
             help="Read the group from this file, saved from GET /coterie/group; - reads standard input.",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Show which jobs would move, and why, if the group changed. The command changes nothing.
@@ -61,7 +65,7 @@ def plan(
     """
     from coterie.cli.plan import preview as plan_
 
-    asked = plan_.PlanOptions(
+    options = plan_.PlanOptions(
         add=add or (),
         remove=remove or (),
         drain=drain or (),
@@ -70,4 +74,4 @@ def plan(
         create=create or (),
         delete=delete or (),
     )
-    plan_.show(asked, url=url, file=file, as_json=as_json)
+    plan_.show_plan(options, url=url, file=file, as_json=as_json)

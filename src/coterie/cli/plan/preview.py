@@ -30,19 +30,20 @@ from coterie.assignors.plan import (
     Plan,
     StartReason,
     apply_change,
-    plan,
+    compute_plan,
 )
 from coterie.cli.group.client import GroupClient
-from coterie.cli.group.descriptions import GroupDescription, MemberDescription, read_group
-from coterie.config.definition import as_list
-from coterie.config.worker import check_static_names, parse_static_task
+from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
+from coterie.config.definition import split_list
+from coterie.config.worker import check_names, parse_static_task
 from coterie.herder.group_view import find_members
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 
-_WHY: Mapping[RevocationReason | StartReason, str] = {
+_TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
     RevocationReason.DELETED: "it is deleted",
     RevocationReason.DUPLICATE: "another worker runs it, too",
     RevocationReason.CLAIM: "static assignments (KIP-987)",
@@ -65,36 +66,38 @@ class NamedGroup:
     """A unique name of each member: its name; its ``host:port`` if several members have this name; its member id if
     several members have this ``host:port`` as well."""
     protocol: ConnectProtocol
+    """STATIC for a connect group, too: both support claims and drains."""
     _members: tuple[MemberDescription, ...]
 
     def matching_members(self, text: str) -> list[MemberId]:
         """The members that match ``text``: those with this host:port, else with this name, else with this instance id,
         else with this member id. The leader selects the worker of an order in the same way, but not by member id."""
-        by_id = [member for member in self._members if member.member_id == text]
-        return [member.member_id for member in find_members(self._members, text) or by_id]
+        members_with_id = [member for member in self._members if member.member_id == text]
+        return [member.member_id for member in find_members(self._members, text) or members_with_id]
 
     def find_member(self, text: str) -> MemberId:
         """Return the only member that matches ``text``.
 
         :raises WorldError: when no member matches (lists all members), or several members match (lists these).
         """
-        found = self.matching_members(text)
-        if not found:
-            there = ", ".join(sorted(self.names.values())) or "no workers"
-            raise WorldError(f"The group has no worker {text}; it has {there}")
-        if len(found) > 1:
-            which = ", ".join(sorted(self.names[member] for member in found))
-            raise WorldError(f"{len(found)} workers are called {text}; name one of {which}")
-        return found[0]
+        matching = self.matching_members(text)
+        if not matching:
+            all_names = ", ".join(sorted(self.names.values())) or "no workers"
+            raise WorldError(f"The group has no worker {text}; it has {all_names}")
+        if len(matching) > 1:
+            matching_names = ", ".join(sorted(self.names[member] for member in matching))
+            raise WorldError(f"{len(matching)} workers are called {text}; name one of {matching_names}")
+        return matching[0]
 
 
-def named_group(group: GroupDescription, *, source: str) -> NamedGroup:
+def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     """Convert a group's description. ``source`` names the origin of the description in the error.
 
     :raises WorldError: when the group's protocol is unknown.
     """
     try:
-        protocol = ConnectProtocol.from_setting(group.protocol)
+        is_connect = group.protocol == GroupProtocolName.CONNECT.value
+        protocol = ConnectProtocol.STATIC if is_connect else ConnectProtocol.from_setting(group.protocol)
     except KeyError as error:
         raise WorldError(f"{source} is not a valid group description: unknown protocol {group.protocol!r}") from error
     members = {
@@ -107,7 +110,8 @@ def named_group(group: GroupDescription, *, source: str) -> NamedGroup:
         for member in group.members
     }
     deferrals = tuple(
-        Deferral(jobs=one.jobs.jobs, deadline_ms=one.left_ms, instance_id=one.instance_id) for one in group.deferred
+        Deferral(jobs=deferred.jobs.jobs, deadline_ms=deferred.left_ms, instance_id=deferred.instance_id)
+        for deferred in group.deferred
     )
     policy = RebalancePolicy(
         max_delay_ms=group.policy.max_delay_ms,
@@ -117,24 +121,24 @@ def named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     leader = next((member.member_id for member in group.members if group.is_led_by(member)), None)
     return NamedGroup(
         snapshot=GroupSnapshot(
-            configured=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader=leader
+            configured=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader_id=leader
         ),
-        names=_names(group.members),
+        names=_unique_names(group.members),
         protocol=protocol,
         _members=group.members,
     )
 
 
-def _names(members: Sequence[MemberDescription]) -> Mapping[MemberId, str]:
+def _unique_names(members: Sequence[MemberDescription]) -> Mapping[MemberId, str]:
     """Return the unique name of each member, as described at ``NamedGroup.names``."""
-    names, worker_ids = Counter(one.name for one in members), Counter(one.worker_id for one in members)
+    names, worker_ids = Counter(member.name for member in members), Counter(member.worker_id for member in members)
     return {
-        one.member_id: one.name
-        if names[one.name] == 1
-        else one.worker_id
-        if worker_ids[one.worker_id] == 1
-        else one.member_id
-        for one in members
+        member.member_id: member.name
+        if names[member.name] == 1
+        else member.worker_id
+        if worker_ids[member.worker_id] == 1
+        else member.member_id
+        for member in members
     }
 
 
@@ -154,34 +158,34 @@ class PlanOptions:
     delete: Sequence[str] = ()
 
 
-def changes_of(asked: PlanOptions, group: NamedGroup) -> list[GroupChange]:
-    """Convert the options ``asked`` to changes of the group, in an order in which they can be applied.
+def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChange]:
+    """Convert ``options`` to changes of the group, in an order in which they can be applied.
 
     :raises WorldError: when a worker or connector does not exist, an option is not valid or contradicts another, or the
         group's protocol supports neither drains nor claims.
     """
-    joined: dict[str, MemberId] = {}
-    for name in asked.add:
+    joining_members: dict[str, MemberId] = {}
+    for name in options.add:
         if not name.strip():
             raise WorldError("--add: a worker needs a name")
-        if name in joined or group.matching_members(name):
+        if name in joining_members or group.matching_members(name):
             raise WorldError(f"The group has a worker {name} already; give the new worker another name")
-        joined[name] = MemberId(name)
+        joining_members[name] = MemberId(name)
 
-    def member(text: str) -> MemberId:
-        return joined[text] if text in joined else group.find_member(text)
+    def find_member(text: str) -> MemberId:
+        return joining_members[text] if text in joining_members else group.find_member(text)
 
-    created = dict(_created(text) for text in asked.create)
-    if len(created) < len(asked.create) or created.keys() & set(asked.delete):
+    task_counts = dict(_parse_create_option(text) for text in options.create)
+    if len(task_counts) < len(options.create) or task_counts.keys() & set(options.delete):
         raise WorldError("A connector can be created or deleted only once at a time")
-    for name in asked.delete:
+    for name in options.delete:
         if name not in group.snapshot.configured.connectors:
             raise WorldError(f"There is no connector {name}")
     claims: dict[MemberId, Jobs] = {}
-    for worker, jobs in _claims(asked):
-        claims[member(worker)] = claims.get(member(worker), NO_JOBS) | jobs
-    drains = [member(worker) for worker in asked.drain]
-    for worker in asked.remove:
+    for worker, jobs in _parse_claim_options(options):
+        claims[find_member(worker)] = claims.get(find_member(worker), NO_JOBS) | jobs
+    drains = [find_member(worker) for worker in options.drain]
+    for worker in options.remove:
         if group.find_member(worker) in {*drains, *claims}:
             raise WorldError(f"{worker} cannot be removed and also drained or given claims")
     if group.protocol < ConnectProtocol.STATIC and (drains or claims):
@@ -190,16 +194,16 @@ def changes_of(asked: PlanOptions, group: NamedGroup) -> list[GroupChange]:
             "all workers must have connect.protocol=static"
         )
     return [
-        *(MemberJoins(member=member) for member in joined.values()),
-        *(ConnectorCreated(connector=connector, tasks=tasks) for connector, tasks in created.items()),
-        *(ConnectorDeleted(connector=ConnectorName(name)) for name in asked.delete),
+        *(MemberJoins(member=member) for member in joining_members.values()),
+        *(ConnectorCreated(connector=connector, tasks=tasks) for connector, tasks in task_counts.items()),
+        *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
         *(MemberClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
-        *(MemberLeaves(member=group.find_member(worker)) for worker in asked.remove),
+        *(MemberLeaves(member=group.find_member(worker)) for worker in options.remove),
     ]
 
 
-def _created(text: str) -> tuple[ConnectorName, int]:
+def _parse_create_option(text: str) -> tuple[ConnectorName, int]:
     """Parse the value of ``--create``: NAME=TASKS.
 
     :raises WorldError: when ``text`` is not of this form, or the number of tasks is out of range.
@@ -210,22 +214,22 @@ def _created(text: str) -> tuple[ConnectorName, int]:
     return ConnectorName(name), int(tasks)
 
 
-def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
+def _parse_claim_options(options: PlanOptions) -> Iterable[tuple[str, Jobs]]:
     """Yield the worker's name and its claims for each ``--claim-…`` option, parsed like ``static.connectors`` and
     ``static.tasks``. The claims may be no jobs, and a worker may occur several times.
 
     :raises WorldError: when an option is not WORKER=NAMES, or a name is not valid.
     """
-    for option, example, texts, read in (
-        ("--claim-connectors", "orders,payments", asked.claim_connectors, ConnectorName),
-        ("--claim-tasks", "orders-0,orders-1", asked.claim_tasks, parse_static_task),
+    for option, example, option_values, parse_name in (
+        ("--claim-connectors", "orders,payments", options.claim_connectors, ConnectorName),
+        ("--claim-tasks", "orders-0,orders-1", options.claim_tasks, parse_static_task),
     ):
-        for text in texts:
-            worker, equals, names = text.partition("=")
-            if not (worker and equals):
+        for text in option_values:
+            worker, equals_sign, names = text.partition("=")
+            if not (worker and equals_sign):
                 raise WorldError(f"{option} {text}: use WORKER=NAMES, for example worker-1={example}")
             try:
-                yield worker, Jobs.of(map(read, check_static_names(tuple(as_list(names)))))
+                yield worker, Jobs.of(map(parse_name, check_names(tuple(split_list(names)))))
             except ValueError as error:
                 raise WorldError(f"{option} of {worker}: {error}") from error
 
@@ -233,7 +237,7 @@ def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> None:
+def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> None:
     """Read the group from ``file`` or, if that is None, from the worker at ``url``; compute the plan and print it.
 
     :raises WorldError: when the group cannot be read, its protocol is eager, or a requested change is not possible in
@@ -241,70 +245,76 @@ def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> N
     """
     if file is None:
         with GroupClient(url) as group:
-            known = named_group(group.describe(), source=f"The response of {url}")
+            named_group = to_named_group(group.describe(), source=f"The response of {url}")
     else:
-        known = named_group(read_group(_read(file), source=str(file)), source=str(file))
-    if known.protocol is ConnectProtocol.EAGER:
+        named_group = to_named_group(parse_group_description(_read_file(file), source=str(file)), source=str(file))
+    if named_group.protocol is ConnectProtocol.EAGER:
         raise WorldError(
             "The group's protocol is eager: in each rebalance every job is stopped and assigned from scratch, "
             "so there is no plan"
         )
-    changes = changes_of(asked, known)
-    names = {**known.names, **{MemberId(name): name for name in asked.add}}
-    planned = plan(known.snapshot, changes)
-    target = known.snapshot
+    changes = to_group_changes(options, named_group)
+    names = {**named_group.names, **{MemberId(name): name for name in options.add}}
+    computed_plan = compute_plan(named_group.snapshot, changes)
+    changed_snapshot = named_group.snapshot
     for change in changes:
-        target = apply_change(target, change)
-    _warn_of_unknown(changes, target, names)
-    _warn_of_other_counts(changes, known.snapshot)
+        changed_snapshot = apply_change(changed_snapshot, change)
+    _warn_about_claims_on_unknown_jobs(changes, changed_snapshot, names)
+    _warn_about_changed_task_counts(changes, named_group.snapshot)
     if as_json:
-        json.dump(_as_json(planned, names), sys.stdout, indent=2)
+        json.dump(_plan_json(computed_plan, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
-    before = union([known.snapshot.configured, *(view.owned for view in known.snapshot.members.values())])
+    jobs_before = union(
+        [named_group.snapshot.configured, *(view.owned for view in named_group.snapshot.members.values())]
+    )
     console = Console(highlight=False, emoji=False)
-    _print(planned, names, jobs=len(before), console=console)
-    for member, why in _drains_that_wait(planned, target):
-        console.print(f"The drain of {escape(names[member])} would wait: {escape(why)}.")
+    _print_plan(computed_plan, names, job_count=len(jobs_before), console=console)
+    for member, reason in _waiting_drains(computed_plan, changed_snapshot):
+        console.print(f"The drain of {escape(names[member])} would wait: {escape(reason)}.")
 
 
-def _warn_of_unknown(changes: Sequence[GroupChange], target: GroupSnapshot, names: Mapping[MemberId, str]) -> None:
+def _warn_about_claims_on_unknown_jobs(
+    changes: Sequence[GroupChange], changed_snapshot: GroupSnapshot, names: Mapping[MemberId, str]
+) -> None:
     """Print a warning for each claim on a job that does not exist after ``changes``.
 
     Such claims are allowed, but usually a typing error.
     """
     for change in changes:
         if isinstance(change, MemberClaims) and change.jobs is not None:
-            for job in change.jobs - target.configured:
-                what = "task" if isinstance(job, ConnectorTaskId) else "connector"
-                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} now\n")
+            for job in change.jobs - changed_snapshot.configured:
+                job_kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
+                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {job_kind} {job} now\n")
 
 
-def _warn_of_other_counts(changes: Sequence[GroupChange], snapshot: GroupSnapshot) -> None:
+def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: GroupSnapshot) -> None:
     """Print a warning if a connector's number of tasks would change: REST refuses it for a connector with checkpoints.
 
     The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
     """
     for change in changes:
         if isinstance(change, ConnectorCreated) and change.connector in snapshot.configured.connectors:
-            tasks = sum(task.connector == change.connector for task in snapshot.configured.tasks)
-            if tasks != change.tasks:
+            task_count = sum(task.connector == change.connector for task in snapshot.configured.tasks)
+            if task_count != change.tasks:
                 sys.stderr.write(
-                    f"{change.connector} has {_count(tasks, 'task')}: once they have been started, a config that gives "
-                    f"the connector {_count(change.tasks, 'task')} is refused (HTTP 400). Delete the connector first, "
+                    f"{change.connector} has {_count_text(task_count, 'task')}: once they have been started, a "
+                    "config that gives "
+                    f"the connector {_count_text(change.tasks, 'task')} is refused (HTTP 400). Delete the "
+                    "connector first, "
                     "or create one with another name.\n"
                 )
 
 
-def _drains_that_wait(planned: Plan, target: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
+def _waiting_drains(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
     """Yield each draining member that would keep jobs in the end, with the reason that the leader would report."""
-    eligibility = Eligibility.of(target.members, target.configured)
-    for member, left in planned.owned_after.items():
-        if target.members[member].draining and left:
-            yield member, eligibility.unassigned_reason(next(iter(left)), target.members)
+    eligibility = Eligibility.from_members(changed_snapshot.members, changed_snapshot.configured)
+    for member, remaining_jobs in computed_plan.owned_after.items():
+        if changed_snapshot.members[member].draining and remaining_jobs:
+            yield member, eligibility.unassigned_reason(next(iter(remaining_jobs)), changed_snapshot.members)
 
 
-def _read(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     """Return the content of ``file``; ``-`` is standard input.
 
     :raises WorldError: when ``file`` cannot be read.
@@ -315,7 +325,7 @@ def _read(file: Path) -> bytes:
         raise WorldError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _as_json(planned: Plan, names: Mapping[MemberId, str]) -> dict[str, Any]:
+def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, Any]:
     """The plan as printed by ``--json``."""
     return {
         "moves": [
@@ -324,66 +334,78 @@ def _as_json(planned: Plan, names: Mapping[MemberId, str]) -> dict[str, Any]:
                 "task": move.job.task if isinstance(move.job, ConnectorTaskId) else None,
                 "from": None if move.from_member is None else names[move.from_member],
                 "to": None if move.to_member is None else names[move.to_member],
-                "why": move.why,
+                "why": move.reason,
                 "stops_in_round": move.stop_round,
                 "starts_in_round": move.start_round,
                 "waits_ms": move.unassigned_ms,
             }
-            for move in planned.moves
+            for move in computed_plan.moves
         ],
-        "stopped": planned.stopped_jobs_count,
-        "rounds": planned.rounds,
-        "lasts_ms": planned.waiting_ms,
-        "unassigned": [{"job": str(job), "reason": reason} for job, reason in sorted(_texts(planned.unassigned))],
+        "stopped": computed_plan.stopped_jobs_count,
+        "rounds": computed_plan.round_count,
+        "lasts_ms": computed_plan.waiting_ms,
+        "unassigned": [
+            {"job": str(job), "reason": reason}
+            for job, reason in sorted(_job_names_and_reasons(computed_plan.unassigned))
+        ],
         "after": {
             names[member]: {"connectors": sorted(jobs.connectors), "tasks": [str(task) for task in sorted(jobs.tasks)]}
-            for member, jobs in planned.owned_after.items()
+            for member, jobs in computed_plan.owned_after.items()
         },
     }
 
 
-def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: Console) -> None:
-    """Print the plan; ``jobs`` is the number of jobs before the changes."""
-    if not planned.moves:
+def _print_plan(computed_plan: Plan, names: Mapping[MemberId, str], *, job_count: int, console: Console) -> None:
+    """Print the plan; ``job_count`` is the number of jobs before the changes."""
+    if not computed_plan.moves:
         console.print("Nothing would move.")
     else:
         table = Table("job", "from", "to", "why", "waits", box=None, header_style="bold")
-        for move in planned.moves:
-            table.add_row(escape(str(move.job)), *map(escape, _row(move, names)))
+        for move in computed_plan.moves:
+            table.add_row(escape(str(move.job)), *map(escape, _move_columns(move, names)))
         console.print(table)
-        waits = sum(move.why is StartReason.LOST and move.unassigned_ms > 0 for move in planned.moves)
+        waiting_count = sum(move.reason is StartReason.LOST and move.unassigned_ms > 0 for move in computed_plan.moves)
         console.print(
-            f"\n{planned.stopped_jobs_count} of {_count(jobs, 'job')} would be stopped"
-            + (f", {len(planned.unassigned)} would be unassigned" if planned.unassigned else "")
-            + (f", {waits} {'waits' if waits == 1 else 'wait'} for a worker that has left" if waits else "")
-            + f"; {_count(planned.rounds, 'round')}"
-            + (f", with {_seconds(planned.waiting_ms)} of waiting." if planned.waiting_ms else ".")
+            f"\n{computed_plan.stopped_jobs_count} of {_count_text(job_count, 'job')} would be stopped"
+            + (f", {len(computed_plan.unassigned)} would be unassigned" if computed_plan.unassigned else "")
+            + (
+                f", {waiting_count} {'waits' if waiting_count == 1 else 'wait'} for a worker that has left"
+                if waiting_count
+                else ""
+            )
+            + f"; {_count_text(computed_plan.round_count, 'round')}"
+            + (f", with {_seconds_text(computed_plan.waiting_ms)} of waiting." if computed_plan.waiting_ms else ".")
         )
-    for job, reason in sorted(_texts(planned.unassigned)):
+    for job, reason in sorted(_job_names_and_reasons(computed_plan.unassigned)):
         console.print(f"[yellow]{escape(job)} would be unassigned[/yellow]: {escape(reason)}")
     table = Table("worker", "connectors", "tasks", box=None, header_style="bold")
-    for member, has in sorted(planned.owned_after.items(), key=lambda item: names[item[0]]):
-        table.add_row(escape(names[member]), str(len(has.connectors)), str(len(has.tasks)))
-    console.print("\nThen:" if planned.moves else "")
+    for member, owned_jobs in sorted(computed_plan.owned_after.items(), key=lambda item: names[item[0]]):
+        table.add_row(escape(names[member]), str(len(owned_jobs.connectors)), str(len(owned_jobs.tasks)))
+    console.print("\nThen:" if computed_plan.moves else "")
     console.print(table)
 
 
-def _row(move: Move, names: Mapping[MemberId, str]) -> list[str]:
+def _move_columns(move: Move, names: Mapping[MemberId, str]) -> list[str]:
     """The columns of the table of moves after the job: from, to, why, and the waiting time."""
-    came_from = "-" if move.from_member is None else names[move.from_member]
-    goes_to = "unassigned" if move.to_member is None else names[move.to_member]
-    return [came_from, goes_to, _WHY[move.why], _seconds(move.unassigned_ms) if move.unassigned_ms else "-"]
+    from_text = "-" if move.from_member is None else names[move.from_member]
+    to_text = "unassigned" if move.to_member is None else names[move.to_member]
+    return [
+        from_text,
+        to_text,
+        _TEXT_BY_REASON[move.reason],
+        _seconds_text(move.unassigned_ms) if move.unassigned_ms else "-",
+    ]
 
 
-def _count(number: int, what: str) -> str:
-    """``number`` and ``what`` as text, such as "1 job" or "2 jobs"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count_text(number: int, noun: str) -> str:
+    """``number`` and ``noun`` as text, such as "1 job" or "2 jobs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _seconds(ms: int) -> str:
+def _seconds_text(ms: int) -> str:
     return f"{ms / 1000:g} s"
 
 
-def _texts(unassigned: Mapping[Job, str]) -> list[tuple[str, str]]:
+def _job_names_and_reasons(unassigned: Mapping[Job, str]) -> list[tuple[str, str]]:
     """The job's name and the reason, for each of ``unassigned``."""
     return [(str(job), reason) for job, reason in unassigned.items()]

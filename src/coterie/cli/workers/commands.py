@@ -16,20 +16,24 @@ from coterie.cli.group.descriptions import (
     GroupDescription,
     JobsDescription,
     MemberDescription,
-    OrderAnswer,
+    OrderResponse,
 )
-from coterie.cli.plan.preview import named_group
+from coterie.cli.plan.preview import to_named_group
 from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import Jobs
 
 # A name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
 _UNREACHABLE = "UNREACHABLE"
-_STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
-SETTLE_S = 60.0
+_STYLE_BY_STATE = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
+STABLE_TIMEOUT_S = 60.0
 """How long a group may take to become stable before the next worker restarts."""
-START_S = 60.0
+REFUSED_CONNECTIONS_MAX_S = 60.0
 """A worker that lost its membership in a restart counts as ended if its address refuses connections for this time. The
 worker's process replaces itself, and loading the new process takes long on a busy machine."""
+MOVE_CHECKS_MAX = 50
+"""How often `coterie worker drain` looks, every 0.2 s, whether other workers have the jobs of a drained worker, before
+it says that they have not."""
 _TRANSITION_PHASES = ("starting", "stopping")
 """The phases of tasks in which a group does not count as stable."""
 _STARTED_PHASES = ("running", "failed", "taken")
@@ -45,91 +49,101 @@ def show_group(url: str, *, as_json: bool) -> None:
     :raises WorldError: see :meth:`.GroupClient.describe`.
     """
     with GroupClient(url) as group:
-        shown = group.describe()
+        description = group.describe()
     if as_json:
-        sys.stdout.write(shown.model_dump_json(indent=2, by_alias=True) + "\n")
+        sys.stdout.write(description.model_dump_json(indent=2, by_alias=True) + "\n")
         return
-    led_by = f"led by {escape(shown.leader.name)}" if shown.leader is not None else "without a leader"
-    _console.print(f"Generation {shown.generation} ({shown.protocol}), {led_by}")
+    leader_text = f"led by {escape(description.leader.name)}" if description.leader is not None else "without a leader"
+    _console.print(f"Generation {description.generation} ({description.protocol}), {leader_text}")
     table = Table("worker", "at", "state", "connectors", "tasks", "tasks by phase", box=None, header_style="bold")
-    for member in shown.members:
+    for member in description.members:
         table.add_row(
             escape(member.name),
             escape(member.worker_id),
-            _state(member),
+            _state_text(member),
             str(len(member.owned.connectors)),
             str(len(member.owned.tasks)),
             ", ".join(f"{count} {phase}" for phase, count in (member.phases or {}).items()) or "-",
         )
     _console.print(table)
-    for member in shown.members:
+    for member in description.members:
         if len(member.revoked):
-            _console.print(f"{escape(member.name)} must release {_jobs(member.revoked)}.")
+            _console.print(f"{escape(member.name)} must release {_job_count_text(member.revoked)}.")
         if member.drain_waits is not None:
             _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
-    for deferred in shown.deferred:
+    for deferred in description.deferred:
         left_s = deferred.left_ms / 1000
         _console.print(
-            f"{_jobs(deferred.jobs)} of {escape(_whose(deferred))} wait {left_s:.0f} s more for the worker's return."
+            f"{_job_count_text(deferred.jobs)} of {escape(_departed_worker_text(deferred))} wait {left_s:.0f} s "
+            "more for the worker's return."
         )
-    for job in shown.unassigned:
+    for job in description.unassigned:
         name = job.connector if job.task is None else f"{job.connector}-{job.task}"
         _console.print(f"[red]{escape(name)} is unassigned[/red]: {escape(job.reason)}.")
 
 
-def _state(member: MemberDescription) -> str:
+def _state_text(member: MemberDescription) -> str:
     """The member's state with rich's markup of its color, whether it drains, and how many jobs it claims."""
-    style = _STYLES.get(member.state, "yellow")
-    said = [f"[{style}]{escape(member.state)}[/{style}]"]
+    style = _STYLE_BY_STATE.get(member.state, "yellow")
+    state_parts = [f"[{style}]{escape(member.state)}[/{style}]"]
     if member.draining:
-        said.append("draining")
+        state_parts.append("draining")
     if member.claims is not None:
-        said.append(f"claims {_jobs(member.claims)}")
-    return ", ".join(said)
+        state_parts.append(f"claims {_job_count_text(member.claims)}")
+    return ", ".join(state_parts)
 
 
 # -- scale-in ---------------------------------------------------------------------------------------------------------
 
 
-def drain(url: str, worker: str) -> None:
+def drain_worker(url: str, worker: str) -> None:
     """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended.
 
     :raises WorldError: when the worker refuses the drain, is not a member yet, or ends before all its jobs have moved;
         when the drain is cancelled or the process restarted; or when the group cannot be read.
     """
     with GroupClient(url) as group:
-        before = group.describe()
-        drained = group.send_order("POST", worker, "drain")
-        last = _find_ordered_worker(before, drained) or _find_ordered_worker(
-            group.describe(), drained
+        description_before = group.describe()
+        order_response = group.send_order("POST", worker, "drain")
+        last_seen_member = _find_ordered_worker(description_before, order_response) or _find_ordered_worker(
+            group.describe(), order_response
         )  # The worker may have joined meanwhile.
-        if last is None:
-            raise WorldError(f"{drained.name} is draining and has just joined: follow the drain with `coterie group`")
-        said = ""
+        if last_seen_member is None:
+            raise WorldError(
+                f"{order_response.name} is draining and has just joined: follow the drain with `coterie group`"
+            )
+        printed_text = ""
+        checks_left = MOVE_CHECKS_MAX
         while True:
-            shown = group.describe()
-            now = _find_ordered_worker(shown, drained)
-            if now is None and group.refuses_connections(last.url):
-                check_handed_over(shown, last)
-                _console.print(f"{escape(drained.name)} has handed its jobs over and has ended.")
+            description = group.describe()
+            current_member = _find_ordered_worker(description, order_response)
+            if current_member is None and jobs_on_their_way(description, last_seen_member) and checks_left:
+                checks_left -= 1
+            elif current_member is None and group.refuses_connections(last_seen_member.url):
+                check_handed_over(description, last_seen_member)
+                _console.print(f"{escape(order_response.name)} has handed its jobs over and has ended.")
                 return
-            if now is not None:
-                last = now
+            if current_member is not None:
+                last_seen_member = current_member
                 # A reachable worker reports `draining` itself; for an unreachable one it is from the last round.
-                if now.state != _UNREACHABLE and not now.draining:
+                if current_member.state != _UNREACHABLE and not current_member.draining:
                     raise WorldError(
-                        f"The drain of {drained.name} was cancelled, or its process was restarted: the worker stays."
+                        f"The drain of {order_response.name} was cancelled, or its process was restarted: the "
+                        "worker stays."
                     )
-                text = f"{escape(drained.name)} is draining: {_count(len(now.owned) + len(now.revoked))} left"
-                if now.drain_waits is not None:
-                    text += f"; the drain waits: {escape(now.drain_waits)}"
-                if text != said:
-                    said = text
+                text = (
+                    f"{escape(order_response.name)} is draining: "
+                    f"{_count_text(len(current_member.owned) + len(current_member.revoked))} left"
+                )
+                if current_member.drain_waits is not None:
+                    text += f"; the drain waits: {escape(current_member.drain_waits)}"
+                if text != printed_text:
+                    printed_text = text
                     _console.print(text)
             time.sleep(0.2)
 
 
-def _find_ordered_worker(description: GroupDescription, ordered: OrderAnswer) -> MemberDescription | None:
+def _find_ordered_worker(description: GroupDescription, ordered: OrderResponse) -> MemberDescription | None:
     """The member that accepted an order, found by its host:port, because two members may have the same name.
 
     None if ``description`` has no such member.
@@ -137,24 +151,35 @@ def _find_ordered_worker(description: GroupDescription, ordered: OrderAnswer) ->
     return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
 
 
-def check_handed_over(description: GroupDescription, last: MemberDescription) -> None:
+def jobs_on_their_way(description: GroupDescription, last: MemberDescription) -> Jobs:
+    """The jobs of ``last``, a member that has left, that no other member owns yet and that do not wait for it to
+    return: other members are about to start them."""
+    had = (last.owned.jobs | last.revoked.jobs) & description.configured.jobs
+    owned = union(member.owned.jobs for member in description.members)
+    waiting = union(deferred.jobs.jobs for deferred in description.deferred)
+    return had - owned - waiting - Jobs.of(unassigned.job for unassigned in description.unassigned)
+
+
+def check_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
     """Check that a drained member left the group after its jobs had moved.
 
-    ``last`` is the last state of the member, which is missing in ``description``. After a crash a member stays in the
-    group, UNREACHABLE, until its session ends.
+    ``last_seen_member`` is the last state of the member, which is missing in ``description``. After a crash a member
+    stays in the group, UNREACHABLE, until its session ends.
 
-    :raises WorldError: when ``last`` had jobs, and was UNREACHABLE or had a job that no other member owns now.
+    :raises WorldError: when ``last_seen_member`` had jobs, and was UNREACHABLE or had a job that no other member owns
+        now.
     """
-    had = (last.owned.jobs | last.revoked.jobs) & description.configured.jobs
-    left = had - union(member.owned.jobs for member in description.members)
-    if had and (last.state == _UNREACHABLE or left):
+    owned_jobs = (last_seen_member.owned.jobs | last_seen_member.revoked.jobs) & description.configured.jobs
+    unowned_jobs = owned_jobs - union(member.owned.jobs for member in description.members)
+    if owned_jobs and (last_seen_member.state == _UNREACHABLE or unowned_jobs):
         raise WorldError(
-            f"{last.name} ended before its drain was complete; its {_count(len(had))} are treated as those of a lost "
+            f"{last_seen_member.name} ended before its drain was complete; its {_count_text(len(owned_jobs))} are "
+            "treated as those of a lost "
             "worker."
         )
 
 
-def uncordon(url: str, worker: str) -> None:
+def cancel_drain(url: str, worker: str) -> None:
     """Order ``worker`` to cancel its drain.
 
     :raises WorldError: see :meth:`.GroupClient.send_order`.
@@ -167,52 +192,75 @@ def uncordon(url: str, worker: str) -> None:
 # -- rolling restart --------------------------------------------------------------------------------------------------
 
 
-def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> None:
-    """Restart all workers of a group, or ``only`` these, one after the other, the leader last.
+def restart_rolling(url: str, *, timeout_s: float, only_workers: Sequence[str] = ()) -> None:
+    """Restart the workers ``only_workers``, or all workers of the group if it is empty: one after the other, the leader
+    last.
 
     ``timeout_s`` is how long each worker may take from the order until it runs its jobs again.
 
-    :raises WorldError: when a name in ``only`` does not match exactly one worker, the only worker is not named, or the
-        group is not stable at the beginning. Also when a worker refuses to restart or does not return in time, another
-        worker leaves meanwhile, or the group does not become stable again: then the message names the restarted workers
-        and the command to continue with.
+    :raises WorldError: when a name in ``only_workers`` does not match exactly one worker, the only worker is not named,
+        or the group is not stable at the beginning. Also when a worker refuses to restart or does not return in time,
+        another worker leaves meanwhile, or the group does not become stable again: then the message names the restarted
+        workers and the command to continue with.
     """
     with GroupClient(url) as group:
-        shown = _wait_until_stable(group)
-        seen = list(shown.members)
-        known = named_group(shown, source="The response of the group")
-        named = {known.find_member(text) for text in only} or known.names.keys()
-        left = [member for member in seen if member.member_id in named]
-        names = ", ".join(escape(member.name) for member in seen)
-        _console.print(f"The group has {_count(len(seen), 'worker')}: {names}.")
-        if len(seen) == 1:
-            _check_alone(seen[0], is_named=bool(only))
+        description = _wait_until_stable(group)
+        expected_members = list(description.members)
+        chosen_group = to_named_group(description, source="The response of the group")
+        chosen_member_ids = {
+            chosen_group.find_member(worker_text) for worker_text in only_workers
+        } or chosen_group.names.keys()
+        members_to_restart = [member for member in expected_members if member.member_id in chosen_member_ids]
+        names = ", ".join(escape(member.name) for member in expected_members)
+        _console.print(f"The group has {_count_text(len(expected_members), 'worker')}: {names}.")
+        if len(expected_members) == 1:
+            _check_only_worker_is_named(expected_members[0], is_named=bool(only_workers))
         restarted: list[str] = []
         try:
-            while left:
-                shown = _wait_until_stable(group, seen)
-                here = (member for member in shown.members if any(_is_same_worker(member, one) for one in left))
-                member = min(here, key=lambda one: (shown.is_led_by(one), one.name))
-                began = time.monotonic()
-                group.send_order("POST", member.worker_id, "restart")  # A worker that refuses stays in `left`.
+            while members_to_restart:
+                description = _wait_until_stable(group, expected_members)
+                present_members = (
+                    member
+                    for member in description.members
+                    if any(_is_same_worker(member, remaining_member) for remaining_member in members_to_restart)
+                )
+                member = min(
+                    present_members,
+                    key=lambda remaining_member: (description.is_led_by(remaining_member), remaining_member.name),
+                )
+                began_at_s = time.monotonic()
+                group.send_order(
+                    "POST", member.worker_id, "restart"
+                )  # A worker that refuses stays in `members_to_restart`.
                 _console.print(f"{escape(member.name)} restarts…")
-                left = [one for one in left if not _is_same_worker(one, member)]
-                back = _wait_until_rejoined(group, member, began=began, timeout_s=timeout_s)
-                seen = [back if _is_same_worker(one, member) else one for one in seen]
+                members_to_restart = [
+                    remaining_member
+                    for remaining_member in members_to_restart
+                    if not _is_same_worker(remaining_member, member)
+                ]
+                rejoined_member = _wait_until_rejoined(group, member, began_at_s=began_at_s, timeout_s=timeout_s)
+                expected_members = [
+                    rejoined_member if _is_same_worker(remaining_member, member) else remaining_member
+                    for remaining_member in expected_members
+                ]
                 restarted.append(member.name)
-            _wait_until_stable(group, seen)  # A restarted worker may have left since.
+            _wait_until_stable(group, expected_members)  # A restarted worker may have left since.
         except WorldError as error:
-            done = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
-            again = " ".join(shlex.quote(one.name) for one in left)
-            go_on = f". Once the group is stable, run `coterie workers restart --rolling {again}`" if left else ""
-            raise WorldError(f"{str(error).rstrip('.')}. {done}{go_on}.") from error
-    if only:
+            restarted_text = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
+            remaining_names = " ".join(shlex.quote(remaining_member.name) for remaining_member in members_to_restart)
+            continue_hint = (
+                f". Once the group is stable, run `coterie workers restart --rolling {remaining_names}`"
+                if members_to_restart
+                else ""
+            )
+            raise WorldError(f"{str(error).rstrip('.')}. {restarted_text}{continue_hint}.") from error
+    if only_workers:
         _console.print(f"Restarted: {escape(', '.join(restarted))}.")
     else:
         _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _check_alone(member: MemberDescription, *, is_named: bool) -> None:
+def _check_only_worker_is_named(member: MemberDescription, *, is_named: bool) -> None:
     """Print that no job runs until ``member``, the only worker of the group, has restarted.
 
     :raises WorldError: when the worker was not named in the command: other workers may be about to join.
@@ -226,80 +274,86 @@ def _check_alone(member: MemberDescription, *, is_named: bool) -> None:
 
 
 def _wait_until_rejoined(
-    group: GroupClient, member: MemberDescription, *, began: float, timeout_s: float
+    group: GroupClient, member: MemberDescription, *, began_at_s: float, timeout_s: float
 ) -> MemberDescription:
     """Wait until ``member`` has restarted and runs its jobs, and print that; returns the new state of the member.
 
-    ``member`` is its state before the restart, and ``began`` the time of the order (``time.monotonic``).
+    ``member`` is its state before the restart, and ``began_at_s`` the time of the order (``time.monotonic``).
 
     :raises WorldError: when the member has not restarted and started its tasks within ``timeout_s`` of this call, or
         has ended.
     """
-    back: MemberDescription | None = None
-    has_lost_place = False
-    refused_since: float | None = None
+    rejoined_member: MemberDescription | None = None
+    has_lost_membership = False
+    refused_since_s: float | None = None
 
-    def away(shown: GroupDescription) -> str:
-        nonlocal back, has_lost_place, refused_since
-        back = next((one for one in shown.members if _is_same_worker(one, member)), None)
-        if back is not None or not group.refuses_connections(member.url):
-            refused_since = None
-        elif refused_since is None:
-            refused_since = time.monotonic()
-        elif time.monotonic() - refused_since > START_S:
+    def reason_not_rejoined(description: GroupDescription) -> str:
+        nonlocal rejoined_member, has_lost_membership, refused_since_s
+        rejoined_member = next((other for other in description.members if _is_same_worker(other, member)), None)
+        if rejoined_member is not None or not group.refuses_connections(member.url):
+            refused_since_s = None
+        elif refused_since_s is None:
+            refused_since_s = time.monotonic()
+        elif time.monotonic() - refused_since_s > REFUSED_CONNECTIONS_MAX_S:
             raise WorldError(
                 f"{member.name} has ended instead of restarting: no process has listened at {member.url} for "
-                f"{START_S:g} s; see its log for the reason"
+                f"{REFUSED_CONNECTIONS_MAX_S:g} s; see its log for the reason"
             )
-        if back is None:
-            if not has_lost_place:
-                has_lost_place = True
+        if rejoined_member is None:
+            if not has_lost_membership:
+                has_lost_membership = True
                 _console.print(
                     f"{escape(member.name)} took longer than its session.timeout.ms and lost its membership; "
                     "waiting for it to join again."
                 )
             return "it lost its membership and has not joined again"
-        if back.life is None:
+        if rejoined_member.life is None:
             return "it does not respond"
-        if back.life == member.life:
+        if rejoined_member.life == member.life:
             return "it is still stopping its tasks"
-        if trouble := _instability(shown):
-            return trouble
-        return _tasks_left_to_start(group, member, back)
+        if instability := _instability_reason(description):
+            return instability
+        return _tasks_not_started_text(group, member, rejoined_member)
 
-    if why := group.wait_until_met(away, within_s=timeout_s):
-        raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {why}")
-    assert back is not None, "the worker has restarted"
-    stayed = back.owned == member.owned
-    told = f"its {_jobs(member.owned)} run again" if stayed else "its jobs have changed"
-    again = " and has joined again as a new member" if back.member_id != member.member_id else ""
-    _console.print(f"{escape(member.name)} has restarted after {time.monotonic() - began:.1f} s{again}; {told}.")
-    return back
+    if reason := group.wait_until_met(reason_not_rejoined, timeout_s=timeout_s):
+        raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {reason}")
+    assert rejoined_member is not None, "the worker has restarted"
+    has_same_jobs = rejoined_member.owned == member.owned
+    jobs_text = f"its {_job_count_text(member.owned)} run again" if has_same_jobs else "its jobs have changed"
+    new_member_text = " and has joined again as a new member" if rejoined_member.member_id != member.member_id else ""
+    _console.print(
+        f"{escape(member.name)} has restarted after {time.monotonic() - began_at_s:.1f} s{new_member_text}; "
+        f"{jobs_text}."
+    )
+    return rejoined_member
 
 
-def _tasks_left_to_start(group: GroupClient, member: MemberDescription, back: MemberDescription) -> str:
-    """Return a text such as "1 of its 2 tasks run" if ``back`` runs fewer tasks than ``member`` did; else "".
+def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoined_member: MemberDescription) -> str:
+    """Return a text such as "1 of its 2 tasks run" if ``rejoined_member`` runs fewer tasks than ``member`` did; else
+    "".
 
-    ``member`` and ``back`` are the same worker before and after its restart. Tasks that it no longer owns, and tasks of
-    paused connectors, need not run.
+    ``member`` and ``rejoined_member`` are the same worker before and after its restart. Tasks that it no longer owns,
+    and tasks of paused connectors, need not run.
     """
-    kept = (back.owned.jobs & member.owned.jobs).tasks
-    works = _started_task_count(back)
-    if works < min(_started_task_count(member), len(kept)):
-        paused = group.paused_connectors()
-        due = min(_started_task_count(member), sum(task.connector not in paused for task in kept))
-        if works < due:
-            return f"{works} of its {_count(due, 'task')} run"
+    kept_tasks = (rejoined_member.owned.jobs & member.owned.jobs).tasks
+    started_count = _started_task_count(rejoined_member)
+    if started_count < min(_started_task_count(member), len(kept_tasks)):
+        paused_connectors = group.paused_connectors()
+        expected_count = min(
+            _started_task_count(member), sum(task.connector not in paused_connectors for task in kept_tasks)
+        )
+        if started_count < expected_count:
+            return f"{started_count} of its {_count_text(expected_count, 'task')} run"
     return ""
 
 
-def _is_same_worker(one: MemberDescription, other: MemberDescription) -> bool:
+def _is_same_worker(member: MemberDescription, other_member: MemberDescription) -> bool:
     """Whether both are the same worker: they have the same member id or the same host:port.
 
     A worker that kept its membership may have another port. A worker that lost its membership has another member id at
     the same host:port.
     """
-    return one.member_id == other.member_id or one.worker_id == other.worker_id
+    return member.member_id == other_member.member_id or member.worker_id == other_member.worker_id
 
 
 def _started_task_count(member: MemberDescription) -> int:
@@ -307,33 +361,44 @@ def _started_task_count(member: MemberDescription) -> int:
     return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
 
 
-def _wait_until_stable(group: GroupClient, seen: Sequence[MemberDescription] = ()) -> GroupDescription:
-    """Wait until all ``seen`` workers are members and the group is stable, so that a worker can restart.
+def _wait_until_stable(group: GroupClient, expected_members: Sequence[MemberDescription] = ()) -> GroupDescription:
+    """Wait until all ``expected_members`` are members and the group is stable, so that a worker can restart.
 
     Returns the stable group. Each new cause of the wait is printed.
 
-    :raises WorldError: with the cause, when the group does not become stable within ``SETTLE_S``.
+    :raises WorldError: with the cause, when the group does not become stable within ``STABLE_TIMEOUT_S``.
     """
-    said = ""
-    well: GroupDescription | None = None
+    printed_reason = ""
+    last_description: GroupDescription | None = None
 
-    def wrong(shown: GroupDescription) -> str:
-        nonlocal said, well
-        well = shown
-        gone = next((one for one in seen if not any(_is_same_worker(one, member) for member in shown.members)), None)
-        trouble = f"{gone.name} has left the group" if gone is not None else _instability(shown)
-        if trouble and trouble != said:
-            said = trouble
-            _console.print(f"Waiting until the group is stable: {escape(trouble)}.")
-        return trouble
+    def reason_not_stable(description: GroupDescription) -> str:
+        nonlocal printed_reason, last_description
+        last_description = description
+        missing_member = next(
+            (
+                expected
+                for expected in expected_members
+                if not any(_is_same_worker(expected, member) for member in description.members)
+            ),
+            None,
+        )
+        reason = (
+            f"{missing_member.name} has left the group"
+            if missing_member is not None
+            else _instability_reason(description)
+        )
+        if reason and reason != printed_reason:
+            printed_reason = reason
+            _console.print(f"Waiting until the group is stable: {escape(reason)}.")
+        return reason
 
-    if trouble := group.wait_until_met(wrong, within_s=SETTLE_S):
-        raise WorldError(f"The group is not stable: {trouble}")
-    assert well is not None, "the group was read"
-    return well
+    if reason := group.wait_until_met(reason_not_stable, timeout_s=STABLE_TIMEOUT_S):
+        raise WorldError(f"The group is not stable: {reason}")
+    assert last_description is not None, "the group was read"
+    return last_description
 
 
-def _instability(description: GroupDescription) -> str:
+def _instability_reason(description: GroupDescription) -> str:
     """The first reason why the group is not stable; empty when the group is stable."""
     for member in description.members:
         if member.state != "STABLE":
@@ -343,23 +408,23 @@ def _instability(description: GroupDescription) -> str:
         if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _TRANSITION_PHASES):
             return f"jobs of {member.name} are starting or stopping"
     for deferred in description.deferred:
-        return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for the worker's return"
+        return f"{_job_count_text(deferred.jobs)} of {_departed_worker_text(deferred)} wait for the worker's return"
     return ""
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _whose(deferred: DeferredDescription) -> str:
+def _departed_worker_text(deferred: DeferredDescription) -> str:
     """The departed worker for which the jobs wait: its name, else its instance id, else a general phrase."""
     return deferred.worker or deferred.instance_id or "a worker that has left"
 
 
-def _jobs(jobs: JobsDescription) -> str:
+def _job_count_text(jobs: JobsDescription) -> str:
     """The number of ``jobs`` as text, such as "2 jobs"."""
-    return _count(len(jobs))
+    return _count_text(len(jobs))
 
 
-def _count(count: int, what: str = "job") -> str:
-    """``count`` and ``what`` as text, such as "1 job" or "2 jobs"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _count_text(count: int, noun: str = "job") -> str:
+    """``count`` and ``noun`` as text, such as "1 job" or "2 jobs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,37 +10,37 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 from coterie import __version__
+from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
+from coterie.cli.assignors import assign_on_threads, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.cli.workers import relaunch
+from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
-from coterie.herder.seams import Membership, TaskRuntime
+from coterie.herder.seams import TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.broker_access import check_broker_access
-from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.security import java_settings
 from coterie.kafka.topics import TopicLog, Topics
-from coterie.member.classic.machine import step
-from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, Member, MemberSettings
+from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover
 from coterie.rest.app import create_app
-from coterie.rest.leader import HttpLeaderClient, open_client
-from coterie.rest.server import bind, serve_while
-from coterie.spark.jars import default_folder
+from coterie.rest.leader import HttpLeaderClient, open_http_client
+from coterie.rest.server import open_listener, serve_while
+from coterie.spark.jars import default_jar_folder
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
-from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,6 @@ RuntimeFactory: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
 uses the given folder."""
 
 
-MembershipFactory: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
-"""Creates the membership of a worker with these settings and this client id. If a membership of the worker's previous
-process is given, the new membership continues it; otherwise (None) the worker joins as a new member."""
-
-
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
     """Create a runtime that runs tasks on Spark; see :data:`RuntimeFactory`.
 
@@ -64,13 +59,13 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
     return SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=Path(settings.checkpoint_location),
-            scratch=scratch,
-            log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
-            settings=settings.spark,
+            scratch_folder=scratch,
+            jvm_log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
+            user_settings=settings.spark,
             jars=jar_settings(settings),
-            python=PythonSettings(modules=settings.pipeline_modules, executable=settings.python_executable),
+            python=PythonSettings(allowed_modules=settings.pipeline_modules, executable=settings.python_executable),
             offset_flush_interval_ms=settings.offset_flush_interval_ms,
-            kafka={
+            worker_kafka_properties={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
                 **java_settings(settings.security, scratch),
             },
@@ -94,32 +89,14 @@ def jar_settings(settings: WorkerSettings) -> JarSettings | None:
             )
     else:
         try:
-            folder = default_folder(os.environ)
+            folder = default_jar_folder(os.environ)
         except WorldError:
             if settings.jars_fetch:
                 raise
             return None
         if not settings.jars_fetch and not os.access(folder, os.R_OK | os.X_OK):
             return None
-    return JarSettings(folder=folder, fetch=settings.jars_fetch, mirror=settings.jars_mirror)
-
-
-def kafka_coordinator(settings: WorkerSettings, member: MemberSettings, client_id: str) -> KafkaCoordinator:
-    """Create the client with which a worker sends requests to its group's coordinator."""
-    return KafkaCoordinator(
-        settings.bootstrap_servers,
-        client_id=client_id,
-        request_timeout_ms=member.lease.request_timeout_ms,
-        parked_timeout_ms=member.response_timeout_ms,
-        security=settings.security,
-    )
-
-
-def classic_membership(
-    settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
-) -> Membership:
-    """Create a membership in a group of the classic protocol; see :data:`MembershipFactory`."""
-    return GroupMembership(step, Member(member, place), kafka_coordinator(settings, member, client_id))
+    return JarSettings(folder=folder, fetches_missing=settings.jars_fetch, repository_url=settings.jars_mirror)
 
 
 def run_worker(
@@ -143,9 +120,9 @@ def run_worker(
         workers.append(worker)
         _obey_signals(worker)
 
-    with bind(*settings.listener) as listener:
+    with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
-        place = relaunch.inherited_place(member)
+        place = _of_protocol(settings, relaunch.inherited_place(member))
         life = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
@@ -171,8 +148,9 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
 
     :raises WorldError: when another process uses the port, or the host is not an address of this machine.
     """
-    host, port = settings.listener
-    bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free after the process ends
+    host, port = settings.listener_address
+    # Port 0: its own port is free after the process ends.
+    open_listener(host, 0 if port == running.listener_address.port else port).close()
 
 
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
@@ -180,7 +158,7 @@ def member_settings(settings: WorkerSettings, listener: socket.socket) -> Member
     return MemberSettings(
         group_id=settings.group_id,
         instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
-        url=settings.url(bound_port=listener.getsockname()[1]),
+        url=settings.advertised_url(bound_port=listener.getsockname()[1]),
         name=settings.worker_name,
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
@@ -198,8 +176,8 @@ async def serve_worker(
     runtime_factory: RuntimeFactory = spark_runtime,
     *,
     on_created: Callable[[Worker], None],
-    membership_factory: MembershipFactory = classic_membership,
-    place: PlaceHandover | None = None,
+    membership_factory: MembershipFactory = group_membership,
+    place: Handover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Exit:
     """Run a worker until it ends or must restart; returns its exit code, the reason, and the membership to hand over.
@@ -209,12 +187,27 @@ async def serve_worker(
     worker could not restart with its present settings file. Several workers can run in one process.
 
     :raises WorldError: when the worker cannot start, for example because no broker responds.
+    :raises ConfigError: when an assignor cannot be used.
     """
     port = listener.getsockname()[1]
-    name, member = settings.name(bound_port=port), member_settings(settings, listener)
+    name, member = settings.display_name(bound_port=port), member_settings(settings, listener)
     client_id = settings.client_id or name
     logger.info("%s serves REST at %s and is starting", name, member.url)
-    async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
+    policy = RebalancePolicy(
+        max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
+        moves_per_round_max=settings.rebalance_max_moves_per_round,
+        round_interval_ms=settings.rebalance_round_interval_ms,
+    )
+    assignors = _assignors(settings, policy)
+    async with _topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
+        spec = MembershipSpec(
+            settings=settings,
+            member=member,
+            client_id=client_id,
+            place=place,
+            assignors=assignors,
+            config_topic_id=await config_log.topic_id() if _is_connect(settings) else None,
+        )
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_factory(settings, name, Path(scratch))
             worker = Worker(
@@ -224,16 +217,13 @@ async def serve_worker(
                     version=__version__,
                     name=settings.worker_name,
                     instance_id=member.instance_id,
+                    group_protocol=settings.group_protocol,
                     session_timeout_ms=settings.session_timeout_ms,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
-                    policy=RebalancePolicy(
-                        max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
-                        moves_per_round_max=settings.rebalance_max_moves_per_round,
-                        round_interval_ms=settings.rebalance_round_interval_ms,
-                    ),
+                    policy=policy,
                     session_keys=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,
                         algorithm=settings.inter_worker_key_generation_algorithm,
@@ -244,11 +234,12 @@ async def serve_worker(
                 ),
                 config_log=config_log,
                 status_log=status_log,
-                membership=membership_factory(settings, member, client_id, place),
+                membership=membership_factory(spec),
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
                 handover=place,
                 check_settings=check_settings,
+                assignors=assign_on_threads(assignors),
             )
             on_created(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
@@ -257,14 +248,49 @@ async def serve_worker(
     return ended
 
 
-async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:
+async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str) -> None:
     """Leave the group as the member with the membership ``place``, which no process will continue.
 
     Do nothing if ``place`` is None.
     """
     if place is not None:
-        membership = classic_membership(settings, member, settings.client_id or "coterie", place)
+        assignors = _assignors(settings, RebalancePolicy())
+        spec = MembershipSpec(
+            settings=settings,
+            member=member,
+            client_id=settings.client_id or "coterie",
+            place=place,
+            assignors=assignors,
+        )
+        membership = group_membership(spec)
         await asyncio.gather(membership.run(), membership.leave(reason))
+
+
+def _is_connect(settings: WorkerSettings) -> bool:
+    return settings.group_protocol is GroupProtocolName.CONNECT
+
+
+def _assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[ConnectAssignor]:
+    """The assignors that the worker offers to its group; none in a classic group.
+
+    :raises ConfigError: when an assignor is not installed or cannot be created.
+    """
+    if not _is_connect(settings):
+        return ()
+    return load_assignors(settings.local_assignors, policy, key="group.local.assignors")
+
+
+def _of_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
+    """``place``, if it is a membership of the protocol in ``settings``; otherwise None, with a warning: the settings
+    have changed since the previous process."""
+    if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect(settings):
+        return place
+    logger.warning(
+        "group.protocol is %s, but the previous process of this worker was a member by the other protocol; the worker "
+        "joins as a new member",
+        settings.group_protocol.value,
+    )
+    return None
 
 
 def _obey_signals(worker: Worker) -> None:
@@ -285,24 +311,24 @@ async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tup
     await check_broker_access(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
-        config_log = await topics.open(
+        config_log = await topics.open_log(
             settings.config_storage_topic,
             partitions=1,
-            replication=settings.config_storage_replication_factor,
-            key="config.storage.topic",
-            ordered=True,
+            replication_factor=settings.config_storage_replication_factor,
+            setting_key="config.storage.topic",
+            is_ordered=True,
         )
-        status_log = await topics.open(
+        status_log = await topics.open_log(
             settings.status_storage_topic,
             partitions=settings.status_storage_partitions,
-            replication=settings.status_storage_replication_factor,
-            key="status.storage.topic",
+            replication_factor=settings.status_storage_replication_factor,
+            setting_key="status.storage.topic",
         )
-        await topics.open(
+        await topics.open_log(
             settings.offset_storage_topic,
             partitions=settings.offset_storage_partitions,
-            replication=settings.offset_storage_replication_factor,
-            key="offset.storage.topic",
+            replication_factor=settings.offset_storage_replication_factor,
+            setting_key="offset.storage.topic",
         )
         yield topics, config_log, status_log
     finally:

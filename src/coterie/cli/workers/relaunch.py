@@ -16,8 +16,8 @@ from typing import NoReturn
 from coterie.cli import parent
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.membership import PlaceHandover
-from coterie.wire.connect_place import decode_place, encode_place
+from coterie.nouns.membership import Handover, PlaceHandover
+from coterie.wire.connect_place import decode_place_handover, encode_place_handover
 
 PLACE_VARIABLE = "COTERIE_PLACE"
 """The environment variable with the descriptor of the open file that contains the previous process's membership."""
@@ -27,7 +27,7 @@ VERSION = 1
 logger = logging.getLogger(__name__)
 
 
-def relaunch_process(settings: MemberSettings, place: PlaceHandover | None) -> NoReturn:
+def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoReturn:
     """Replace this process by a new one, and pass on ``place``, its membership as a member with ``settings``.
 
     If ``place`` is None, the new process joins the group as a new member.
@@ -44,7 +44,7 @@ def relaunch_process(settings: MemberSettings, place: PlaceHandover | None) -> N
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
-        environment.update(parent.inherited_environment())
+        environment.update(parent.environment_for_exec())
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
@@ -52,13 +52,14 @@ def relaunch_process(settings: MemberSettings, place: PlaceHandover | None) -> N
         raise WorldError(f"the worker's process could not be replaced by a new {sys.executable}: {error}") from error
 
 
-def inherited_place(settings: MemberSettings) -> PlaceHandover | None:
+def inherited_place(settings: MemberSettings) -> Handover | None:
     """Return the membership that the previous process passed on, if a member with ``settings`` can continue it.
 
     If the metadata of the member's JoinGroup request has changed, for example its protocol, address or timeouts, the
-    membership has ``must_ask_for_round``, so that the member starts a rebalance. None if no membership was passed on,
-    the group or the instance id has changed, or the file cannot be read, for example because another release wrote it:
-    then the worker joins as a new member. A second call returns None.
+    membership has ``must_ask_for_round``, so that the member starts a rebalance; in a connect group, the first
+    heartbeat of the new process contains all metadata. None if no membership was passed on, the group or the instance
+    id has changed, or the file cannot be read, for example because another release wrote it: then the worker joins as a
+    new member. A second call returns None.
     """
     descriptor = os.environ.pop(PLACE_VARIABLE, None)
     if descriptor is None:
@@ -74,18 +75,18 @@ def inherited_place(settings: MemberSettings) -> PlaceHandover | None:
         return None
 
 
-def encode(settings: MemberSettings, place: PlaceHandover) -> bytes:
+def encode(settings: MemberSettings, place: Handover) -> bytes:
     """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
     handed = {
         "version": VERSION,
         "who": _member_key(settings),
         "said": _join_metadata(settings),
-        "place": encode_place(place).decode(),
+        "place": encode_place_handover(place).decode(),
     }
     return json.dumps(handed).encode()
 
 
-def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
+def decode(settings: MemberSettings, data: bytes) -> Handover | None:
     """Decode ``data`` of :func:`encode` for a member with ``settings``, as described at :func:`inherited_place`.
 
     None if the group or the instance id has changed.
@@ -96,12 +97,14 @@ def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
         handed = json.loads(data)
         if handed["version"] != VERSION:
             raise WireError(f"the inherited membership has version {handed['version']}; version {VERSION} is needed")
-        who, said, place = handed["who"], handed["said"], decode_place(handed["place"].encode())
+        who, said, place = handed["who"], handed["said"], decode_place_handover(handed["place"].encode())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _member_key(settings):
         return None
-    return place if said == _join_metadata(settings) else replace(place, must_ask_for_round=True)
+    if isinstance(place, PlaceHandover) and said != _join_metadata(settings):
+        return replace(place, must_ask_for_round=True)
+    return place
 
 
 def _member_key(settings: MemberSettings) -> list[str | None]:

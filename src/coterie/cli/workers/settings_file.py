@@ -8,7 +8,7 @@ from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError, WorldError
 
 
-def read(path: Path) -> tuple[WorkerSettings, list[str]]:
+def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
     """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
 
     :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.
@@ -21,19 +21,20 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
     except UnicodeDecodeError as error:
         raise WorldError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     try:
-        found = properties.parse(text)
+        properties_by_key = properties.parse_properties(text)
     except ConfigError as error:
-        raise ConfigError(_named(error, lambda line: f"{path}, {line}")) from None
+        raise ConfigError(_messages_with_place(error, lambda line: f"{path}, {line}")) from None
     try:
-        settings = WorkerSettings.from_properties(found)
+        settings = WorkerSettings.from_properties(properties_by_key)
     except ConfigError as error:
-        raise ConfigError(_named(error, lambda _: str(path))) from None
-    unknown = dict.fromkeys(WorkerSettings.unknown_keys(found), "it is not a key of a worker")
+        raise ConfigError(_messages_with_place(error, lambda _: str(path))) from None
+    unknown_keys = dict.fromkeys(WorkerSettings.unknown_keys(properties_by_key), "it is not a key of a worker")
     return settings, [
-        f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.ineffective_keys()}.items()
+        f"{path}: the key {key} is ignored: {reason}"
+        for key, reason in {**unknown_keys, **settings.ineffective_keys()}.items()
     ]
 
 
-def _named(error: ConfigError, place: Callable[[str], str]) -> dict[str, list[str]]:
-    """The messages of ``error`` by key, each after the text that ``place`` returns for the key."""
-    return {key: [f"{place(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}
+def _messages_with_place(error: ConfigError, place_of: Callable[[str], str]) -> dict[str, list[str]]:
+    """The messages of ``error`` by key, each after the text that ``place_of`` returns for the key."""
+    return {key: [f"{place_of(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}

@@ -10,7 +10,12 @@ from coterie.groups.classic.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
+from coterie.groups.classic.records import (
+    decode_generation,
+    decode_generation_key,
+    encode_generation,
+    encode_generation_key,
+)
 from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader
 
@@ -19,9 +24,9 @@ def encode_record(group_id: GroupId, record: GenerationWritten | OffsetRecord) -
     """The key and the value of ``record`` in the log; the value of a tombstone is None."""
     match record:
         case GenerationWritten():
-            return encode_key(group_id), encode_value(record)
+            return encode_generation_key(group_id), encode_generation(record)
         case GroupRemoved():
-            return encode_key(group_id), None
+            return encode_generation_key(group_id), None
         case OffsetWritten(partition=partition, committed=committed):
             return encode_offset_key(group_id, partition), encode_offset_value(committed)
         case OffsetRemoved(partition=partition):
@@ -39,7 +44,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationW
         if value is None:
             return group_id, OffsetRemoved(partition=partition)
         return group_id, OffsetWritten(partition=partition, committed=decode_offset_value(value))
-    of_group = decode_key(key)
-    if of_group is None:
+    generation_group_id = decode_generation_key(key)
+    if generation_group_id is None:
         return None
-    return of_group, GroupRemoved() if value is None else decode_value(value)
+    return generation_group_id, GroupRemoved() if value is None else decode_generation(value)

@@ -33,7 +33,7 @@ from collections.abc import Mapping
 
 from coterie.engine.output import Output
 from coterie.groups.classic import static_members
-from coterie.groups.classic.description import on_describe
+from coterie.groups.classic.description import on_describe_group
 from coterie.groups.classic.messages import (
     DescribeGroup,
     DescribeGroupResponse,
@@ -76,7 +76,7 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.groups.classic.offsets import (
     offset_refusal_response,
-    on_expiry,
+    on_expiry_timer,
     on_offset_request,
     on_topic_deleted,
     schedule_expiry_check,
@@ -85,7 +85,7 @@ from coterie.groups.classic.request_checks import check_generation, check_group_
 from coterie.groups.classic.rounds import (
     add_member,
     join_response,
-    on_join_phase_over,
+    on_join_phase_timer,
     park_join,
     rebalance,
     rebalance_after_removal,
@@ -149,7 +149,7 @@ def on_request(turn: Turn, request: Request) -> None:
         case LeaveGroup():
             on_leave(turn, request)
         case DescribeGroup():
-            on_describe(turn, request)
+            on_describe_group(turn, request)
         case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
             on_offset_request(turn, request)
 
@@ -166,9 +166,11 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     check_group_id(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
-    turn.arm_session(member)
-    rejoin = group.join_phase is not None
-    turn.reply(request.reply_to, HeartbeatResponse(error=ErrorCode.rebalance_in_progress if rejoin else ErrorCode.none))
+    turn.renew_session(member)
+    must_rejoin = group.join_phase is not None
+    turn.reply(
+        request.reply_to, HeartbeatResponse(error=ErrorCode.rebalance_in_progress if must_rejoin else ErrorCode.none)
+    )
 
 
 def on_join(turn: Turn, request: JoinGroup) -> None:
@@ -185,18 +187,18 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         raise KafkaRefusal(ErrorCode.invalid_session_timeout)
     if group.is_nonexistent and request.member_id:
         raise KafkaRefusal(ErrorCode.unknown_member_id)
-    former_id = static_members.former_id(group, request)
-    known_id = former_id or request.member_id
-    if not has_room_for(group, known_id):
+    former_member_id = static_members.former_member_id(group, request)
+    present_member_id = former_member_id or request.member_id
+    if not has_room_for(group, present_member_id):
         on_group_full(turn, request)
         return
     if may_share_unloaded_protocol(group, request):
         rebalance_to_learn_protocols(turn, request)
         return
     check_protocols(group, request)
-    check_metadata_size(group, known_id, request.protocols)
-    if former_id is not None:
-        static_members.on_static_rejoin(turn, request, former_id)
+    check_metadata_size(group, present_member_id, request.protocols)
+    if former_member_id is not None:
+        static_members.on_static_rejoin(turn, request, former_member_id)
     elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
         issue_member_id(turn, request)
     elif not request.member_id:
@@ -228,14 +230,14 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     Every other JoinGroup is parked and starts or continues a rebalance."""
     group = turn.group
     phase = group.phase
-    unchanged = member.protocols == request.protocols
+    has_same_protocols = member.protocols == request.protocols
     # In STABLE a leader's join always starts a rebalance: the leader has no other way to request one.
     repeats_response = phase is Phase.COMPLETING_REBALANCE or (
         phase is Phase.STABLE and request.member_id != group.leader
     )
-    if unchanged and repeats_response:
+    if has_same_protocols and repeats_response:
         # The member may not have received the response to its join.
-        turn.arm_session(member)
+        turn.renew_session(member)
         turn.reply(request.reply_to, join_response(group, request.member_id))
     else:
         group.change_protocols(member, request.protocols)
@@ -265,12 +267,12 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     if not group.pending_sync_members:
         turn.cancel_timer(SyncTimer())
     if phase is Phase.STABLE:
-        turn.arm_session(member)
+        turn.renew_session(member)
         turn.reply(request.reply_to, sync_response(group, request.member_id))
         return
-    replaced = group.parked_syncs.get(request.member_id)
-    if replaced is not None:
-        turn.reply(replaced, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
+    earlier_reply_to = group.parked_syncs.get(request.member_id)
+    if earlier_reply_to is not None:
+        turn.reply(earlier_reply_to, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
     group.parked_syncs[request.member_id] = request.reply_to
     if request.member_id == group.leader:
         on_assignments(turn, dict(request.assignments))
@@ -296,16 +298,16 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
     """
     group = turn.group
     check_group_id(group)
-    codes: list[tuple[MemberId, ErrorCode]] = []
-    for leaving in request.members:
+    member_errors: list[tuple[MemberId, ErrorCode]] = []
+    for leaving_member in request.members:
         try:
-            if not remove_pending_member(turn, leaving.member_id):
-                remove_member(turn, static_members.leaving_member_id(group, leaving))
-            codes.append((leaving.member_id, ErrorCode.none))
+            if not remove_pending_member(turn, leaving_member.member_id):
+                remove_member(turn, static_members.leaving_member_id(group, leaving_member))
+            member_errors.append((leaving_member.member_id, ErrorCode.none))
         except KafkaRefusal as refusal:
-            codes.append((leaving.member_id, refusal.error))
-    turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(codes)))
-    if any(code is ErrorCode.none for _, code in codes):
+            member_errors.append((leaving_member.member_id, refusal.error))
+    turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(member_errors)))
+    if any(error is ErrorCode.none for _, error in member_errors):
         rebalance_after_removal(turn)
 
 
@@ -333,9 +335,9 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
             group.pending_join_members.discard(member_id)
             rebalance_after_removal(turn)
         case ExpiryTimer():
-            on_expiry(turn)
+            on_expiry_timer(turn)
         case JoinPhaseTimer():
-            on_join_phase_over(turn)
+            on_join_phase_timer(turn)
         case SyncTimer():
             for member_id in sorted(group.pending_sync_members):
                 remove_member(turn, member_id)
@@ -346,29 +348,29 @@ def on_loaded(turn: Turn) -> None:
     """Rebuild the soft state from the stored generation: each member begins a full session timeout now. A rebalance
     starts if the generation has members without assignments, or more members than the size limit permits."""
     group = turn.group
-    written = group.generation_record
-    if written is None:
+    stored_generation = group.generation_record
+    if stored_generation is None:
         return
-    group.protocol_type = written.protocol_type
-    group.protocol = written.protocol
-    group.leader = written.leader
-    for member_id, member in written.members.items():
-        loaded = Member(
-            client_id=member.client_id,
-            client_host=member.client_host,
-            session_timeout_ms=member.session_timeout_ms,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            protocols=(MemberProtocol(name=written.protocol, metadata=member.subscription),)
-            if written.protocol is not None
+    group.protocol_type = stored_generation.protocol_type
+    group.protocol = stored_generation.protocol
+    group.leader = stored_generation.leader
+    for member_id, stored_member in stored_generation.members.items():
+        loaded_member = Member(
+            client_id=stored_member.client_id,
+            client_host=stored_member.client_host,
+            session_timeout_ms=stored_member.session_timeout_ms,
+            rebalance_timeout_ms=stored_member.rebalance_timeout_ms,
+            protocols=(MemberProtocol(name=stored_generation.protocol, metadata=stored_member.subscription),)
+            if stored_generation.protocol is not None
             else (),
             session_timer=SessionTimer(member_id=member_id),
-            instance_id=member.instance_id,
+            instance_id=stored_member.instance_id,
             is_new=False,
         )
-        group.add(member_id, loaded)
-        turn.arm_session(loaded)
+        group.add_member(member_id, loaded_member)
+        turn.renew_session(loaded_member)
     group.is_unrebalanced_since_load = bool(group.members)
-    if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
+    if group.members and (stored_generation.protocol is None or len(group.members) > group.limits.group_size_max):
         # No member has an assignment in this generation, and the leader may not have received its response, so a new
         # rebalance is needed. It is also needed when the group exceeds the size limit, to remove members.
         rebalance(turn)

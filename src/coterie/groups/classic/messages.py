@@ -117,7 +117,7 @@ class LeaveGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     reply_to: ReplyTo
-    with_members: bool = True
+    includes_members: bool = True
     """False for ListGroups, whose response lists no members: a group may have many."""
 
 

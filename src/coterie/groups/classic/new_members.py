@@ -34,26 +34,27 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
         return not group.members or member_id in group.members or len(group.members) < size_max
     if member_id in group.parked_joins:
         return True
-    taken = len(group.parked_joins)
+    taken_slots = len(group.parked_joins)
     member = group.members.get(member_id)
     # Counted only when the result depends on it: otherwise each of 1,000 members that rejoin would iterate over all.
-    if (member is None or member.instance_id is None) and taken + len(group.static_members) >= size_max:
-        taken += sum(static_id not in group.parked_joins for static_id in group.static_members.values())
-    return taken < size_max
+    if (member is None or member.instance_id is None) and taken_slots + len(group.static_members) >= size_max:
+        taken_slots += sum(static_id not in group.parked_joins for static_id in group.static_members.values())
+    return taken_slots < size_max
 
 
-def check_metadata_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
-    """Check the size of the protocols that all members offer, with ``offered`` in place of those of ``member_id``.
+def check_metadata_size(group: Group, member_id: MemberId, offered_protocols: tuple[MemberProtocol, ...]) -> None:
+    """Check the size of the protocols that all members offer, with ``offered_protocols`` in place of those of
+    ``member_id``.
 
     :raises KafkaRefusal: GROUP_MAX_SIZE_REACHED, when the names and metadata together exceed ``generation_size_max``.
     """
     member = group.members.get(member_id)
-    size = (
+    size_bytes = (
         group.protocol_support.size_bytes
-        + protocols_size_bytes(offered)
+        + protocols_size_bytes(offered_protocols)
         - (protocols_size_bytes(member.protocols) if member is not None else 0)
     )
-    if size > group.limits.generation_size_max:
+    if size_bytes > group.limits.generation_size_max:
         raise KafkaRefusal(ErrorCode.group_max_size_reached)
 
 

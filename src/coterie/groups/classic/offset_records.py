@@ -13,9 +13,9 @@ from coterie.wire.primitives import Reader, Writer
 
 KEY_VERSIONS = (0, 1)
 """The versions of the key of an offset. Brokers before 0.9 wrote version 0, with the same bytes."""
-_WITH_EXPIRY, _FLEXIBLE = 1, 4
+_VERSION_WITH_EXPIRY, _VERSION_FLEXIBLE = 1, 4
 """The version of values with an expiry time; the newest version, which has tagged fields."""
-_LEADER_EPOCH_SINCE = 3
+_LEADER_EPOCH_VERSION_MIN = 3
 """The first version of values with a leader epoch."""
 _TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
 
@@ -24,9 +24,9 @@ def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
     writer = Writer()
     writer.int16(KEY_VERSIONS[-1])
     writer.string(group_id)
-    topic, number = partition
+    topic, partition_index = partition
     writer.string(topic)
-    writer.int32(number)
+    writer.int32(partition_index)
     return writer.getvalue()
 
 
@@ -51,13 +51,13 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
     id."""
     writer = Writer()
     if committed.expires_at_ms is not None:
-        writer.int16(_WITH_EXPIRY)
+        writer.int16(_VERSION_WITH_EXPIRY)
         writer.int64(committed.offset)
         writer.string(committed.metadata)
         writer.int64(committed.committed_at_ms)
         writer.int64(committed.expires_at_ms)
         return writer.getvalue()
-    writer.int16(_FLEXIBLE)
+    writer.int16(_VERSION_FLEXIBLE)
     writer.int64(committed.offset)
     writer.int32(committed.leader_epoch)
     writer.compact_string(committed.metadata)
@@ -79,16 +79,16 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     """
     reader = Reader(data)
     version = reader.int16()
-    if not 0 <= version <= _FLEXIBLE:
+    if not 0 <= version <= _VERSION_FLEXIBLE:
         raise WireError(
-            f"the record of a committed offset has version {version}; the known versions are 0 to {_FLEXIBLE}"
+            f"the record of a committed offset has version {version}; the known versions are 0 to {_VERSION_FLEXIBLE}"
         )
     offset = reader.int64()
-    leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else NO_LEADER_EPOCH
-    metadata = reader.compact_string() if version == _FLEXIBLE else reader.string()
+    leader_epoch = reader.int32() if version >= _LEADER_EPOCH_VERSION_MIN else NO_LEADER_EPOCH
+    metadata = reader.compact_string() if version == _VERSION_FLEXIBLE else reader.string()
     committed_at_ms = reader.int64()
-    expires_at_ms = reader.int64() if version == _WITH_EXPIRY else None
-    topic_id = _topic_id(reader) if version == _FLEXIBLE else None
+    expires_at_ms = reader.int64() if version == _VERSION_WITH_EXPIRY else None
+    topic_id = _read_topic_id(reader) if version == _VERSION_FLEXIBLE else None
     reader.expect_end()
     return CommittedOffset(
         offset=offset,
@@ -100,7 +100,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     )
 
 
-def _topic_id(reader: Reader) -> TopicId | None:
+def _read_topic_id(reader: Reader) -> TopicId | None:
     """Read the tagged fields of a value of version 4; return the topic id, None if there is none."""
     topic_id = None
     for _ in range(reader.uvarint()):

@@ -40,11 +40,11 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.groups.classic.request_checks import check_exists, check_generation, check_group_id, check_member
 from coterie.groups.classic.state import Group, Phase
-from coterie.groups.classic.subscriptions import CONSUMER, subscribed_topics
+from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from coterie.groups.classic.turn import Turn
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-_EXPIRY = ExpiryTimer()
+_EXPIRY_TIMER = ExpiryTimer()
 
 
 def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
@@ -54,11 +54,11 @@ def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
     """
     match request:
         case OffsetCommit():
-            on_commit(turn, request)
+            on_offset_commit(turn, request)
         case OffsetFetch():
-            on_fetch(turn, request)
+            on_offset_fetch(turn, request)
         case OffsetDelete():
-            on_delete_offsets(turn, request)
+            on_offset_delete(turn, request)
         case DeleteGroup():
             on_delete_group(turn, request)
 
@@ -79,7 +79,7 @@ def offset_refusal_response(request: OffsetRequest, error: ErrorCode) -> OffsetR
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def on_commit(turn: Turn, request: OffsetCommit) -> None:
+def on_offset_commit(turn: Turn, request: OffsetCommit) -> None:
     """Write the offsets of the request. An offset with too long metadata is left out and has its own error code in the
     response. A commit by a member renews its session.
 
@@ -88,45 +88,47 @@ def on_commit(turn: Turn, request: OffsetCommit) -> None:
     group = turn.group
     check_committer(group, request)
     if group.phase in (Phase.STABLE, Phase.PREPARING_REBALANCE):
-        turn.arm_session(group.members[request.member_id])
+        turn.renew_session(group.members[request.member_id])
     errors: list[ErrorCode] = []
-    written: dict[TopicPartition, CommittedOffset] = {}
-    for new in request.offsets:
-        if utf16_length(new.metadata) > group.limits.offset_metadata_size_max:
+    committed_offsets: dict[TopicPartition, CommittedOffset] = {}
+    for new_offset in request.offsets:
+        if utf16_length(new_offset.metadata) > group.limits.offset_metadata_size_max:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(ErrorCode.none)
-            written[new.partition] = committed_offset(new, turn.now_ms, request.retention_ms)
-    for partition, offset in written.items():
+            committed_offsets[new_offset.partition] = committed_offset(new_offset, turn.now_ms, request.retention_ms)
+    for partition, offset in committed_offsets.items():
         turn.write(OffsetWritten(partition=partition, committed=offset))
     turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=tuple(errors)))
 
 
-def committed_offset(new: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
-    """The committed offset for ``new`` at ``now_ms``; with a ``retention_ms`` it has no topic id and no leader
+def committed_offset(new_offset: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
+    """The committed offset for ``new_offset`` at ``now_ms``; with a ``retention_ms`` it has no topic id and no leader
     epoch."""
     # The log's format of an offset with its own retention has no fields for topic id and leader epoch. They are dropped
     # here, too, so that the state is the same as after a restart.
-    has_all = retention_ms is None
+    has_all_fields = retention_ms is None
     return CommittedOffset(
-        offset=new.offset,
-        leader_epoch=new.leader_epoch if has_all else NO_LEADER_EPOCH,
-        metadata=new.metadata,
+        offset=new_offset.offset,
+        leader_epoch=new_offset.leader_epoch if has_all_fields else NO_LEADER_EPOCH,
+        metadata=new_offset.metadata,
         committed_at_ms=now_ms,
         expires_at_ms=None if retention_ms is None else now_ms + retention_ms,
-        topic_id=new.topic_id if has_all else None,
+        topic_id=new_offset.topic_id if has_all_fields else None,
     )
 
 
-def on_fetch(turn: Turn, request: OffsetFetch) -> None:
+def on_offset_fetch(turn: Turn, request: OffsetFetch) -> None:
     """Reply with the committed offsets of the requested partitions. Neither group nor member is checked."""
-    known = turn.group.offsets
-    asked = sorted(known) if request.partitions is None else request.partitions
-    offsets = {partition: known[partition] for partition in asked if partition in known}
+    committed_offsets = turn.group.offsets
+    requested_partitions = sorted(committed_offsets) if request.partitions is None else request.partitions
+    offsets = {
+        partition: committed_offsets[partition] for partition in requested_partitions if partition in committed_offsets
+    }
     turn.reply(request.reply_to, OffsetFetchResponse(error=ErrorCode.none, offsets=offsets))
 
 
-def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
+def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
     """Delete the offsets of the requested partitions. A partition whose topic a member reads, or may read, is left out,
     with GROUP_SUBSCRIBED_TO_TOPIC.
 
@@ -136,12 +138,12 @@ def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
     group = turn.group
     check_group_id(group)
     check_exists(group)
-    if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER:
+    if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaRefusal(ErrorCode.non_empty_group)
-    in_use = topics_in_use(group)
+    topics_read = topics_in_use(group)
     errors: list[ErrorCode] = []
     for partition in request.partitions:
-        if in_use is None or partition.topic in in_use:
+        if topics_read is None or partition.topic in topics_read:
             errors.append(ErrorCode.group_subscribed_to_topic)
             continue
         errors.append(ErrorCode.none)
@@ -159,7 +161,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     check_exists(group)
     if group.phase is not Phase.EMPTY:
         raise KafkaRefusal(ErrorCode.non_empty_group)
-    end_group(turn)
+    remove_group(turn)
     turn.reply(request.reply_to, DeleteGroupResponse(error=ErrorCode.none))
 
 
@@ -172,13 +174,13 @@ def on_topic_deleted(turn: Turn, topic: str) -> None:
         turn.write(OffsetRemoved(partition=partition))
 
 
-def on_expiry(turn: Turn) -> None:
+def on_expiry_timer(turn: Turn) -> None:
     """Remove expired offsets, then the group if it is empty and has no offset left; set the timer of the next check."""
     group = turn.group
     for partition in expired_partitions(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
     if group.phase is Phase.EMPTY and not group.pending_join_members and not group.offsets:
-        end_group(turn)
+        remove_group(turn)
     schedule_expiry_check(turn)
 
 
@@ -187,25 +189,25 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
     the time also depends on the group's id: if many groups that were loaded together were checked together, the broker
     would be blocked for that long."""
     group = turn.group
-    if (group.generation_record is not None or group.offsets) and _EXPIRY not in group.deadlines:
+    if (group.generation_record is not None or group.offsets) and _EXPIRY_TIMER not in group.deadlines:
         check_ms = group.limits.offsets_retention_check_ms
-        turn.set_timer(_EXPIRY, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
+        turn.set_timer(_EXPIRY_TIMER, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
 
 
 def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
     """The partitions whose offsets have expired at ``now_ms``, sorted."""
     phase = group.phase
-    in_use = topics_in_use(group)
+    topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
     if phase is Phase.EMPTY:
         emptied_at_ms = group.generation_record.written_at_ms if group.generation_record is not None else None
-    elif phase is not Phase.STABLE or group.protocol_type != CONSUMER or in_use is None:
+    elif phase is not Phase.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_read is None:
         return []
     retention_ms = group.limits.offsets_retention_ms
     return sorted(
         partition
         for partition, offset in group.offsets.items()
-        if (in_use is None or partition.topic not in in_use)
+        if (topics_read is None or partition.topic not in topics_read)
         and now_ms >= expires_at_ms(offset, emptied_at_ms=emptied_at_ms, retention_ms=retention_ms)
     )
 
@@ -218,7 +220,7 @@ def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retenti
     return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms
 
 
-def end_group(turn: Turn) -> None:
+def remove_group(turn: Turn) -> None:
     """Write tombstones for the group and all its offsets, and forget its issued member ids. A later join creates a new
     group of the same name. The group must be empty."""
     group = turn.group
@@ -230,7 +232,7 @@ def end_group(turn: Turn) -> None:
         turn.cancel_timer(PendingMemberTimer(member_id=member_id))
     group.pending_join_members.clear()
     group.protocol_type = group.protocol = group.leader = None
-    turn.cancel_timer(_EXPIRY)
+    turn.cancel_timer(_EXPIRY_TIMER)
 
 
 # -- guards and helpers -----------------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
 def topics_in_use(group: Group) -> frozenset[str] | None:
     """The topics that members read, whose offsets must stay; empty for a group without members or of another type than
     `consumer`. None when the topics are unknown, so that all offsets must stay."""
-    if group.protocol_type != CONSUMER or not group.members:
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.members:
         return frozenset()
     if group.protocol is None:
         return None

@@ -10,38 +10,38 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.primitives import Reader, Writer
 
-KEY_VERSION = 2
-VALUE_VERSION = 3
+GENERATION_KEY_VERSION = 2
+GENERATION_VALUE_VERSION = 3
 _MEMBER_SIZE_MIN = 2 + 2 + 2 + 2 + 4 + 4 + 4 + 4
 """The size in bytes of a member whose strings and byte fields are empty: a limit for the number of members in a
 value."""
 
 
-def encode_key(group_id: GroupId) -> bytes:
+def encode_generation_key(group_id: GroupId) -> bytes:
     """The key of the records of a group's generations."""
     writer = Writer()
-    writer.int16(KEY_VERSION)
+    writer.int16(GENERATION_KEY_VERSION)
     writer.string(group_id)
     return writer.getvalue()
 
 
-def decode_key(data: bytes) -> GroupId | None:
-    """The group id in a record's key; None when the key is not of version `KEY_VERSION` (offsets have versions 0 and
-    1).
+def decode_generation_key(data: bytes) -> GroupId | None:
+    """The group id in a record's key; None when the key is not of version `GENERATION_KEY_VERSION` (offsets have
+    versions 0 and 1).
 
     :raises WireError: when ``data`` is malformed.
     """
     reader = Reader(data)
-    if reader.int16() != KEY_VERSION:
+    if reader.int16() != GENERATION_KEY_VERSION:
         return None
     group_id = GroupId(reader.string())
     reader.expect_end()
     return group_id
 
 
-def encode_value(record: GenerationWritten) -> bytes:
+def encode_generation(record: GenerationWritten) -> bytes:
     writer = Writer()
-    writer.int16(VALUE_VERSION)
+    writer.int16(GENERATION_VALUE_VERSION)
     writer.string(record.protocol_type)
     writer.int32(record.generation)
     writer.nullable_string(record.protocol)
@@ -60,23 +60,24 @@ def encode_value(record: GenerationWritten) -> bytes:
     return writer.getvalue()
 
 
-def decode_value(data: bytes) -> GenerationWritten:
+def decode_generation(data: bytes) -> GenerationWritten:
     """The generation in a record's value.
 
-    :raises WireError: when ``data`` is malformed or its version is not `VALUE_VERSION`.
+    :raises WireError: when ``data`` is malformed or its version is not `GENERATION_VALUE_VERSION`.
     """
     reader = Reader(data)
     version = reader.int16()
-    if version != VALUE_VERSION:
+    if version != GENERATION_VALUE_VERSION:
         raise WireError(
-            f"the record of a group's generation has version {version}; the only known version is {VALUE_VERSION}"
+            f"the record of a group's generation has version {version}; the only known version is "
+            f"{GENERATION_VALUE_VERSION}"
         )
     protocol_type = reader.string()
     generation = Generation(reader.int32())
     protocol = reader.nullable_string()
     leader = reader.nullable_string()
     written_at_ms = reader.int64()
-    members = dict(reader.array(lambda: _member(reader), element_size_min=_MEMBER_SIZE_MIN))
+    members = dict(reader.array(lambda: _read_member(reader), element_size_min=_MEMBER_SIZE_MIN))
     reader.expect_end()
     return GenerationWritten(
         protocol_type=protocol_type,
@@ -88,7 +89,7 @@ def decode_value(data: bytes) -> GenerationWritten:
     )
 
 
-def _member(reader: Reader) -> tuple[MemberId, StoredMember]:
+def _read_member(reader: Reader) -> tuple[MemberId, StoredMember]:
     """Read the id of one member and the member."""
     member_id = MemberId(reader.string())
     instance_id = reader.nullable_string()

@@ -15,7 +15,7 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
     SyncTimer,
 )
-from coterie.groups.classic.protocols import vote
+from coterie.groups.classic.protocols import select_by_vote
 from coterie.groups.classic.state import Group, JoinPhase, Member, Phase
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import Generation, MemberId
@@ -32,9 +32,9 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     is_first = group.phase is Phase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
-    group.add(member_id, new_member(request, member_id))
-    if group.join_phase is not None and group.join_phase.initial:
-        group.join_phase.member_added = True
+    group.add_member(member_id, new_member(request, member_id))
+    if group.join_phase is not None and group.join_phase.is_initial:
+        group.join_phase.has_new_member = True
     park_join(turn, member_id, request.reply_to)
     turn.set_timer(NewMemberTimer(member_id=member_id), group.limits.new_member_join_timeout_ms)
     if is_first:
@@ -59,9 +59,9 @@ def new_member(request: JoinGroup, member_id: MemberId) -> Member:
 def park_join(turn: Turn, member_id: MemberId, reply_to: ReplyTo) -> None:
     """Keep the JoinGroup ``reply_to`` of ``member_id`` until the join phase ends. If one is parked already, the earlier
     one gets REBALANCE_IN_PROGRESS."""
-    replaced = turn.group.parked_joins.get(member_id)
-    if replaced is not None:
-        turn.reply(replaced, JoinGroupResponse(error=ErrorCode.rebalance_in_progress, member_id=member_id))
+    earlier_reply_to = turn.group.parked_joins.get(member_id)
+    if earlier_reply_to is not None:
+        turn.reply(earlier_reply_to, JoinGroupResponse(error=ErrorCode.rebalance_in_progress, member_id=member_id))
     turn.group.parked_joins[member_id] = reply_to
 
 
@@ -71,7 +71,7 @@ def open_initial_join_phase(turn: Turn) -> None:
     group = turn.group
     delay_ms = group.limits.initial_rebalance_delay_ms
     group.join_phase = JoinPhase(
-        initial=True, delay_ms=delay_ms, remaining_ms=max(group.rebalance_timeout_ms - delay_ms, 0)
+        is_initial=True, current_part_ms=delay_ms, extensions_left_ms=max(group.rebalance_timeout_ms - delay_ms, 0)
     )
     turn.set_timer(JoinPhaseTimer(), delay_ms)
 
@@ -87,7 +87,7 @@ def rebalance(turn: Turn) -> None:
         group.join_phase = JoinPhase()
         if not group.has_all_members_joined:
             turn.set_timer(JoinPhaseTimer(), group.rebalance_timeout_ms)
-    if group.has_all_members_joined and not group.join_phase.initial:
+    if group.has_all_members_joined and not group.join_phase.is_initial:
         complete_join_phase(turn)
 
 
@@ -96,10 +96,10 @@ def rebalance_after_removal(turn: Turn) -> None:
     rebalance starts only if the group has fewer members than its last generation: an issued member id is awaited only
     by a join phase."""
     group = turn.group
-    left_a_generation = group.generation_record is not None and len(group.members) < len(
+    has_fewer_members_than_generation = group.generation_record is not None and len(group.members) < len(
         group.generation_record.members
     )
-    if group.join_phase is not None or left_a_generation:
+    if group.join_phase is not None or has_fewer_members_than_generation:
         rebalance(turn)
 
 
@@ -125,7 +125,7 @@ def complete_join_phase(turn: Turn) -> None:
         return
     if group.leader not in group.parked_joins:
         group.leader = next(iter(group.parked_joins))
-    group.protocol = vote_of_members(group)
+    group.protocol = select_protocol(group)
     write_generation(turn, generation, protocol=None, assignments={})
     # Absent static members receive this generation when they rejoin, and the sync phase does not wait for them.
     group.pending_sync_members = set(group.parked_joins)
@@ -133,31 +133,33 @@ def complete_join_phase(turn: Turn) -> None:
         member = group.members[member_id]
         turn.reply(reply_to, join_response(group, member_id))
         turn.cancel_timer(NewMemberTimer(member_id=member_id))
-        turn.arm_session(member)
+        turn.renew_session(member)
         member.is_new = False
     group.parked_joins.clear()
     turn.set_timer(SyncTimer(), group.rebalance_timeout_ms)
 
 
-def vote_of_members(group: Group) -> str:
+def select_protocol(group: Group) -> str:
     """The protocol that the members' vote selects; absent static members vote, too. When two protocols have equally
     many votes, the preference of the member that rejoined first decides."""
-    absent = group.members.keys() - group.parked_joins.keys()
-    order = [*group.parked_joins, *(member_id for member_id in group.members if member_id in absent)]
-    return vote([group.members[member_id].protocols for member_id in order if group.members[member_id].protocols])
+    absent_members = group.members.keys() - group.parked_joins.keys()
+    voting_order = [*group.parked_joins, *(member_id for member_id in group.members if member_id in absent_members)]
+    return select_by_vote(
+        [group.members[member_id].protocols for member_id in voting_order if group.members[member_id].protocols]
+    )
 
 
 def remove_member(turn: Turn, member_id: MemberId) -> None:
     """Remove a member, its timers and its parked requests, which get UNKNOWN_MEMBER_ID. The caller starts the
     rebalance."""
     group = turn.group
-    group.remove(member_id)
-    join = group.parked_joins.pop(member_id, None)
-    if join is not None:
-        turn.reply(join, JoinGroupResponse(error=ErrorCode.unknown_member_id))
-    sync = group.parked_syncs.pop(member_id, None)
-    if sync is not None:
-        turn.reply(sync, SyncGroupResponse(error=ErrorCode.unknown_member_id))
+    group.remove_member(member_id)
+    parked_join = group.parked_joins.pop(member_id, None)
+    if parked_join is not None:
+        turn.reply(parked_join, JoinGroupResponse(error=ErrorCode.unknown_member_id))
+    parked_sync = group.parked_syncs.pop(member_id, None)
+    if parked_sync is not None:
+        turn.reply(parked_sync, SyncGroupResponse(error=ErrorCode.unknown_member_id))
     group.pending_sync_members.discard(member_id)
     turn.cancel_timer(SessionTimer(member_id=member_id))
     turn.cancel_timer(NewMemberTimer(member_id=member_id))
@@ -165,17 +167,17 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
         group.leader = None
 
 
-def on_join_phase_over(turn: Turn) -> None:
+def on_join_phase_timer(turn: Turn) -> None:
     """End the join phase; or extend it, if it is the initial one and members have joined since its last extension."""
-    phase = turn.group.join_phase
-    assert phase is not None, "the timer of a join phase runs only during the join phase"
-    if phase.initial and phase.member_added and phase.remaining_ms > 0:
+    join_phase = turn.group.join_phase
+    assert join_phase is not None, "the timer of a join phase runs only during the join phase"
+    if join_phase.is_initial and join_phase.has_new_member and join_phase.extensions_left_ms > 0:
         # Members are still joining: wait for more of them, but never longer than the rebalance timeout (KIP-134).
-        extended_ms = min(turn.group.limits.initial_rebalance_delay_ms, phase.remaining_ms)
-        phase.remaining_ms = max(phase.remaining_ms - phase.delay_ms, 0)
-        phase.delay_ms = extended_ms
-        phase.member_added = False
-        turn.set_timer(JoinPhaseTimer(), extended_ms)
+        extension_ms = min(turn.group.limits.initial_rebalance_delay_ms, join_phase.extensions_left_ms)
+        join_phase.extensions_left_ms = max(join_phase.extensions_left_ms - join_phase.current_part_ms, 0)
+        join_phase.current_part_ms = extension_ms
+        join_phase.has_new_member = False
+        turn.set_timer(JoinPhaseTimer(), extension_ms)
     else:
         complete_join_phase(turn)
 
@@ -191,7 +193,7 @@ def reply_to_parked_syncs(turn: Turn, error: ErrorCode) -> None:
         turn.reply(
             reply_to, sync_response(group, member_id) if error is ErrorCode.none else SyncGroupResponse(error=error)
         )
-        turn.arm_session(group.members[member_id])
+        turn.renew_session(group.members[member_id])
     group.parked_syncs.clear()
 
 
@@ -245,8 +247,10 @@ def join_response(
     members: tuple[JoinedMember, ...] = ()
     if member_id == leader:
         members = tuple(
-            JoinedMember(member_id=other_id, metadata=other.metadata(group.protocol), instance_id=other.instance_id)
-            for other_id, other in group.members.items()
+            JoinedMember(
+                member_id=other_id, metadata=other_member.metadata(group.protocol), instance_id=other_member.instance_id
+            )
+            for other_id, other_member in group.members.items()
         )
     return JoinGroupResponse(
         error=ErrorCode.none,

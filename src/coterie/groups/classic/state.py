@@ -98,17 +98,17 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class JoinPhase:
-    """A join phase that has not ended. If it began with the first member of an empty group (``initial``), it stays open
-    for the initial delay, which is extended while members join, so that many members can join in it. The other fields
-    serve only the initial delay."""
+    """A join phase that has not ended. If it began with the first member of an empty group (``is_initial``), it stays
+    open for the initial delay, which is extended while members join, so that many members can join in it. The other
+    fields serve only the initial delay."""
 
-    initial: bool = False
+    is_initial: bool = False
     """Whether this is the first join phase of an empty group."""
-    delay_ms: int = 0
+    current_part_ms: int = 0
     """The length of the current part of the initial delay: the first part, or the last extension."""
-    remaining_ms: int = 0
+    extensions_left_ms: int = 0
     """The total time of the extensions that may still follow."""
-    member_added: bool = False
+    has_new_member: bool = False
     """Whether a member has joined since the current part of the initial delay began."""
 
 
@@ -152,7 +152,7 @@ class Group:
         self.deadlines: dict[TimerKey, int] = {}
         """The time, in ms, of each timer that is set."""
 
-    def add(self, member_id: MemberId, member: Member) -> Member:
+    def add_member(self, member_id: MemberId, member: Member) -> Member:
         """Add ``member`` with the id ``member_id``, and return it."""
         self.members[member_id] = member
         self.protocol_support.add(member.protocols)
@@ -160,7 +160,7 @@ class Group:
             self.static_members[member.instance_id] = member_id
         return member
 
-    def remove(self, member_id: MemberId) -> Member:
+    def remove_member(self, member_id: MemberId) -> Member:
         """Remove the member ``member_id``, and return it. Its timers and parked requests stay."""
         member = self.members.pop(member_id)
         self.protocol_support.remove(member.protocols)
@@ -198,6 +198,12 @@ class Group:
         return not (
             self.generation_record or self.offsets or self.members or self.pending_join_members or self.join_phase
         )
+
+    @property
+    def has_only_offsets(self) -> bool:
+        """Whether the group has offsets, but had no generation since it began, and has no members now."""
+        has_more = self.generation_record or self.members or self.pending_join_members or self.join_phase
+        return bool(self.offsets) and not has_more
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -249,13 +255,13 @@ def check_all(group: Group) -> None:
         assert PendingMemberTimer(member_id=member_id) in group.deadlines
     for member_id, member in group.members.items():
         assert member.session_timer.member_id == member_id
-        watched = (
+        is_absence_noticed = (
             (member.is_new and NewMemberTimer(member_id=member_id) in group.deadlines)
             or member.session_timer in group.deadlines
             or member_id in group.parked_joins
             or member_id in group.parked_syncs
         )
-        assert watched, f"member {member_id} has a timer or a parked request, so that its absence is noticed"
+        assert is_absence_noticed, f"member {member_id} has a timer or a parked request, so that its absence is noticed"
     if phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
         assert group.generation_record is not None
         assert group.members.keys() == group.generation_record.members.keys(), (
@@ -269,6 +275,6 @@ def check_all(group: Group) -> None:
     for member in group.members.values():
         protocol_support.add(member.protocols)
     assert group.protocol_support == protocol_support, "the counts of offered protocols match the members"
-    named = {member.instance_id: member_id for member_id, member in group.members.items()}
-    named.pop(None, None)
-    assert named == group.static_members, "one member for each instance id"
+    static_members = {member.instance_id: member_id for member_id, member in group.members.items()}
+    static_members.pop(None, None)
+    assert static_members == group.static_members, "one member for each instance id"

@@ -30,8 +30,8 @@ from coterie.groups.classic.rounds import (
     new_member,
     park_join,
     rebalance,
+    select_protocol,
     stored_member,
-    vote_of_members,
 )
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.turn import Turn
@@ -40,38 +40,39 @@ from coterie.wire.errors import ErrorCode
 
 
 def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Process a JoinGroup with an instance id that the member ``former_id`` has, and without a member id. The client
-    becomes a member under a new id in place of ``former_id``, which is fenced."""
+    """Process a JoinGroup with an instance id that the member ``former_member_id`` has, and without a member id. The
+    client becomes a member under a new id in place of ``former_member_id``, which is fenced."""
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader
-    former_offer = group.members[former_id].protocols
+    former_protocols = group.members[former_id].protocols
     replace_static_member(turn, request, former_id)
-    if phase is not Phase.STABLE or would_change_protocol(group, former_offer, request.protocols):
+    if phase is not Phase.STABLE or would_change_protocol(group, former_protocols, request.protocols):
         park_join(turn, new_id, request.reply_to)
         rebalance(turn)
         return
     write_new_member_id(turn, former_id, new_id)
     if request.can_skip_assignment:
-        answer = join_response(group, new_id, skip_assignment=group.leader == new_id)
+        response = join_response(group, new_id, skip_assignment=group.leader == new_id)
     else:
         assert former_leader is not None
-        answer = join_response(group, new_id, leader=former_leader)
-    turn.reply(request.reply_to, answer)
+        response = join_response(group, new_id, leader=former_leader)
+    turn.reply(request.reply_to, response)
 
 
 def would_change_protocol(
-    group: Group, former: tuple[MemberProtocol, ...], offered: tuple[MemberProtocol, ...]
+    group: Group, former_protocols: tuple[MemberProtocol, ...], new_protocols: tuple[MemberProtocol, ...]
 ) -> bool:
     """Whether the vote on the protocol now selects another protocol than the group's, after one member has changed what
-    it offers from ``former`` to ``offered``. The votes are counted only if the names or their order differ."""
-    if [protocol.name for protocol in former] == [protocol.name for protocol in offered]:
+    it offers from ``former_protocols`` to ``new_protocols``. The votes are counted only if the names or their order
+    differ."""
+    if [protocol.name for protocol in former_protocols] == [protocol.name for protocol in new_protocols]:
         return False
-    return vote_of_members(group) != group.protocol
+    return select_protocol(group) != group.protocol
 
 
 def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
-    """Write the current generation again, with ``new_id`` in place of ``former_id``; the assignment stays."""
+    """Write the current generation again, with ``new_id`` in place of ``former_member_id``; the assignment stays."""
     group = turn.group
     assert group.generation_record is not None
     members = dict(group.generation_record.members)
@@ -81,23 +82,23 @@ def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> No
 
 
 def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
-    requests of ``former_id`` get FENCED_INSTANCE_ID; if it was the leader, the new member is."""
+    """Replace the member ``former_member_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
+    requests of ``former_member_id`` get FENCED_INSTANCE_ID; if it was the leader, the new member is."""
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "a new member id is unused"
-    group.remove(former_id)
-    join = group.parked_joins.pop(former_id, None)
-    if join is not None:
-        turn.reply(join, JoinGroupResponse(error=ErrorCode.fenced_instance_id, member_id=former_id))
-    sync = group.parked_syncs.pop(former_id, None)
-    if sync is not None:
-        turn.reply(sync, SyncGroupResponse(error=ErrorCode.fenced_instance_id))
+    group.remove_member(former_id)
+    parked_join = group.parked_joins.pop(former_id, None)
+    if parked_join is not None:
+        turn.reply(parked_join, JoinGroupResponse(error=ErrorCode.fenced_instance_id, member_id=former_id))
+    parked_sync = group.parked_syncs.pop(former_id, None)
+    if parked_sync is not None:
+        turn.reply(parked_sync, SyncGroupResponse(error=ErrorCode.fenced_instance_id))
     turn.cancel_timer(SessionTimer(member_id=former_id))
     turn.cancel_timer(NewMemberTimer(member_id=former_id))
-    member = group.add(new_id, new_member(request, new_id))
+    member = group.add_member(new_id, new_member(request, new_id))
     member.is_new = False
-    turn.arm_session(member)
+    turn.renew_session(member)
     if group.leader == former_id:
         group.leader = new_id
     if former_id in group.pending_sync_members:
@@ -105,7 +106,7 @@ def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -
         group.pending_sync_members.add(new_id)
 
 
-def former_id(group: Group, request: JoinGroup) -> MemberId | None:
+def former_member_id(group: Group, request: JoinGroup) -> MemberId | None:
     """The member id of the present member with the request's instance id, which the request replaces. None when there
     is no such member, or when the request has a member id."""
     if request.member_id or request.instance_id is None:
@@ -113,15 +114,15 @@ def former_id(group: Group, request: JoinGroup) -> MemberId | None:
     return group.static_members.get(request.instance_id)
 
 
-def leaving_member_id(group: Group, leaving: LeavingMember) -> MemberId:
-    """The id of the member that ``leaving`` means. With an empty member id (an operator removes a static member) it is
-    the current member of the instance id.
+def leaving_member_id(group: Group, leaving_member: LeavingMember) -> MemberId:
+    """The id of the member that ``leaving_member`` means. With an empty member id (an operator removes a static member)
+    it is the current member of the instance id.
 
     :raises KafkaRefusal: UNKNOWN_MEMBER_ID, when there is no such member; FENCED_INSTANCE_ID, when another member has
         the instance id.
     """
-    member_id = leaving.member_id
-    if not member_id and leaving.instance_id is not None:
-        member_id = group.static_members.get(leaving.instance_id, member_id)
-    check_member(group, member_id, leaving.instance_id)
+    member_id = leaving_member.member_id
+    if not member_id and leaving_member.instance_id is not None:
+        member_id = group.static_members.get(leaving_member.instance_id, member_id)
+    check_member(group, member_id, leaving_member.instance_id)
     return member_id

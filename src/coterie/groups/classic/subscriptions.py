@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import Reader
 
-CONSUMER = "consumer"
+CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose members' metadata contains topics."""
 
 _STRING_SIZE_MIN = 2

@@ -19,9 +19,9 @@ class Turn:
         apply(self.group, record)  # at once: the rest of this step works with the new state
         self.records.append(record)
 
-    def reply(self, to: ReplyTo, response: Response) -> None:
-        """Add the response to the request ``to``."""
-        self.effects.append(Reply(to=to, response=response))
+    def reply(self, reply_to: ReplyTo, response: Response) -> None:
+        """Add the response to the request ``reply_to``."""
+        self.effects.append(Reply(to=reply_to, response=response))
 
     def set_timer(self, key: TimerKey, in_ms: int) -> None:
         """Set the timer ``key`` to ``in_ms`` from now; if it is set already, move it."""
@@ -34,6 +34,6 @@ class Turn:
         if self.group.deadlines.pop(key, None) is not None:
             self.effects.append(CancelTimer(key=key))
 
-    def arm_session(self, member: Member) -> None:
+    def renew_session(self, member: Member) -> None:
         """Renew the member's session: set its session timer to a session timeout from now."""
         self.set_timer(member.session_timer, member.session_timeout_ms)

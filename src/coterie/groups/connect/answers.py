@@ -7,21 +7,12 @@ Members whose heartbeat is held receive news at once, all others with the respon
 from dataclasses import replace
 
 from coterie.groups.connect.computation import begin_if_due
-from coterie.groups.connect.messages import (
-    JOIN,
-    AssignmentToMember,
-    ConnectErrorCode,
-    Heartbeat,
-    HeartbeatResponse,
-    HoldTimer,
-    LeaderOfGroup,
-    MemberMetadata,
-    RevocationTimer,
-    SessionTimer,
-)
+from coterie.groups.connect.messages import Heartbeat, HoldTimer, MemberMetadata, RevocationTimer, SessionTimer
 from coterie.groups.connect.reconcile import reconcile
 from coterie.groups.connect.state import Chosen, Group
 from coterie.groups.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 
@@ -216,9 +207,13 @@ def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int)
         renew_session(turn, metadata.member_id)
 
 
-def take_session_timeout(turn: Turn, member_id: MemberId) -> None:
-    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on."""
-    group = turn.group
+def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
+    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on.
+
+    A request with all fields does not show that the member has received that response: members send all fields while
+    another request is unanswered, and after a lost response.
+    """
+    group, member_id = turn.group, request.member_id
     metadata, told_ms = group.members[member_id], group.sessions[member_id].told_session_timeout_ms
-    if told_ms is not None and told_ms < metadata.session_timeout_ms:
+    if told_ms is not None and told_ms < metadata.session_timeout_ms and not request.has_all_fields:
         turn.write(replace(metadata, session_timeout_ms=told_ms))

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from coterie.groups.connect.messages import Assignor, MemberMetadata
+from coterie.groups.connect.messages import MemberMetadata
+from coterie.nouns.connect_groups import Assignor
 from coterie.nouns.ids import MemberId
 
 DEFAULT_SERVER_ASSIGNOR = "cooperative"

@@ -17,13 +17,9 @@ from coterie.groups.connect.messages import (
     ComputationTimer,
     ComputeTarget,
     ComputeTimer,
-    ConnectErrorCode,
     InstallAssignment,
-    InstallAssignmentResponse,
     MemberMetadata,
     PrepareAssignment,
-    PrepareAssignmentResponse,
-    Reason,
     TargetComputed,
     TargetWritten,
 )
@@ -32,6 +28,8 @@ from coterie.groups.connect.request_checks import check_computing_request
 from coterie.groups.connect.state import Chosen, ComputesHere, Group, Idle, Prepared
 from coterie.groups.connect.target_check import target_error
 from coterie.groups.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse, Reason
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import (

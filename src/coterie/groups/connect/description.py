@@ -2,9 +2,7 @@
 
 from coterie.groups.connect.assignor_choice import common_assignor, server_assignor
 from coterie.groups.connect.messages import (
-    JOIN,
     NO_MEMBER,
-    ConnectErrorCode,
     DescribedDeparted,
     DescribedMember,
     DescribeGroup,
@@ -13,17 +11,21 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.state import Chosen, Group, Prepared
 from coterie.groups.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Job, Jobs
-from coterie.nouns.membership import MemberState
+from coterie.nouns.member_state import MemberState
 
 
 def describe(turn: Turn, request: DescribeGroup) -> None:
     """Reply with the group's state, and with its members if the request asks for them.
 
-    :raises ConnectRefusal: GROUP_ID_NOT_FOUND, when the group does not exist.
+    :raises ConnectRefusal: INVALID_REQUEST, for an empty group id; GROUP_ID_NOT_FOUND, when the group does not exist.
     """
     group = turn.group
+    if not group.group_id:
+        raise ConnectRefusal(ConnectErrorCode.INVALID_REQUEST, "the group id is empty")
     metadata = group.metadata
     if metadata is None:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")

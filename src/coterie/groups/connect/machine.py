@@ -33,19 +33,19 @@ from coterie.groups.connect.membership import (
     join,
     keep_reasons,
     leave,
+    member_to_remove,
     remove_member,
     take_configured,
     update_metadata,
 )
 from coterie.groups.connect.messages import (
-    JOIN,
     ChangeResponse,
+    CheckOffsetRequest,
     ComputationTimer,
     ComputeTimer,
     ConfigsRemoved,
     ConfigsWritten,
     ConfiguredRemoved,
-    ConnectErrorCode,
     ConnectionClosed,
     ConnectionTimer,
     DelayTimer,
@@ -57,12 +57,9 @@ from coterie.groups.connect.messages import (
     GroupLoaded,
     GroupRemoved,
     Heartbeat,
-    HeartbeatResponse,
     HoldTimer,
     InstallAssignment,
-    InstallAssignmentResponse,
     PrepareAssignment,
-    PrepareAssignmentResponse,
     Record,
     ReleaseHold,
     ReleaseTimer,
@@ -76,10 +73,12 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
-from coterie.groups.connect.request_checks import check_heartbeat, check_member
+from coterie.groups.connect.request_checks import check_heartbeat, check_member, check_offset_request
 from coterie.groups.connect.state import Group, check
 from coterie.groups.connect.turn import Turn
 from coterie.groups.effects import TimerFired
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import MemberEpoch, MemberId
 
 
@@ -93,7 +92,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     match event:
         case Heartbeat() | PrepareAssignment() | InstallAssignment():
             respond_or_refuse(turn, event)
-        case DescribeGroup() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
+        case DescribeGroup() | CheckOffsetRequest() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
             respond_or_refuse(turn, event)
         case TimerFired(key=key):
             end_step(turn, on_timer(turn, key), may_hold=False)
@@ -102,8 +101,8 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
             end_step(turn, None)
         case ReleaseHold():
             end_step(turn, on_release_hold(turn, event), may_hold=False)
-        case ConnectionClosed(connection=connection):
-            on_connection_closed(turn, connection)
+        case ConnectionClosed():
+            on_connection_closed(turn, event)
         case GroupLoaded():
             on_loaded(turn)
             end_step(turn, None)
@@ -132,13 +131,16 @@ def on_request(turn: Turn, request: Request) -> None:
         case DescribeGroup():
             describe(turn, request)
             return
+        case CheckOffsetRequest():
+            check_offset_request(turn.group, request)
+            turn.reply(request.reply_to, ChangeResponse())
+            return
         case PrepareAssignment():
             prepare(turn, request)
         case InstallAssignment():
             install(turn, request)
         case RemoveMember():
-            check_member(turn.group, request.member_id)
-            remove_member(turn, request.member_id, may_run=True, waits=True)
+            remove_member(turn, member_to_remove(turn.group, request), may_run=True, waits=True)
             turn.reply(request.reply_to, ChangeResponse())
         case SetGroupConfigs():
             turn.write(ConfigsWritten(configs=request.configs) if request.configs else ConfigsRemoved())
@@ -209,7 +211,7 @@ def accept(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
-    take_session_timeout(turn, member_id)
+    take_session_timeout(turn, request)
     epoch = group.currents[member_id].member_epoch
     # The member acts only on the response to its newest request, so this one contains nothing new.
     end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
@@ -227,10 +229,10 @@ def accept(turn: Turn, request: Heartbeat) -> None:
 
 def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
     """The held heartbeat to which ``event`` wants a response; None if it was answered meanwhile."""
-    sessions = turn.group.sessions
-    held = (one for one in sessions if (request := sessions[one].held) and request.reply_to == event.reply_to)
-    member_id = next(held, None)
-    return None if member_id is None else take_held(turn, member_id)
+    session = turn.group.sessions.get(event.member_id)
+    if session is None or session.held is None or session.held.reply_to != event.reply_to:
+        return None
+    return take_held(turn, event.member_id)
 
 
 def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
@@ -244,15 +246,18 @@ def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-def on_connection_closed(turn: Turn, connection: int) -> None:
+def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
     """A client has closed a connection: members that sent their last heartbeat on it must send another one within their
-    grace."""
+    grace. No response can be sent on it: a heartbeat that is held there is dropped."""
     group = turn.group
-    for member_id, session in group.sessions.items():
-        if session.connection != connection or session.resumes:
+    for member_id in event.member_ids:
+        session = group.sessions.get(member_id)
+        if session is None or session.connection != event.connection:
             continue
+        if session.held is not None:
+            take_held(turn, member_id)
         grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
-        if grace_ms and not group.is_away(member_id):
+        if grace_ms and not session.resumes and not group.is_away(member_id):
             session.closed_at_ms = turn.now_ms
             turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
 
@@ -340,5 +345,5 @@ def refusal_response(request: Request, error: ConnectErrorCode, message: str | N
             return InstallAssignmentResponse(error=error, message=message)
         case DescribeGroup():
             return DescribeGroupResponse(error=error, message=message)
-        case RemoveMember() | SetGroupConfigs() | DeleteGroup():
+        case CheckOffsetRequest() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
             return ChangeResponse(error=error, message=message)

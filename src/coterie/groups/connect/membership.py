@@ -6,24 +6,18 @@ from coterie.groups.connect.assignor_choice import unsupported_reason
 from coterie.groups.connect.computation import on_member_gone
 from coterie.groups.connect.departures import forget_departed
 from coterie.groups.connect.messages import (
-    JOIN,
-    LEAVE,
-    LEAVE_BRIEFLY,
     NO_EPOCH,
-    Assignor,
     ConfiguredWritten,
-    ConnectErrorCode,
     ConnectionTimer,
     CurrentAssignment,
     CurrentRemoved,
     Heartbeat,
-    HeartbeatResponse,
     HoldTimer,
     MemberDeparted,
     MemberMetadata,
     MemberRemoved,
-    Reason,
     ReleaseTimer,
+    RemoveMember,
     RevocationTimer,
     SessionTimer,
     TargetRemoved,
@@ -33,6 +27,8 @@ from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
 from coterie.groups.connect.state import Group, Idle, Session
 from coterie.groups.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, Assignor, HeartbeatResponse, Reason
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import TargetOfMember
@@ -388,6 +384,24 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
     drop_records(turn, member_id)
     if held:
         turn.set_timer(ReleaseTimer(member_id=member_id), session.ends_at_ms)
+
+
+def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
+    """The member that ``request`` removes: the one with its member id or, if it has one, with its instance id.
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID, if another member has the instance id.
+    """
+    if request.instance_id is None:
+        check_member(group, request.member_id)
+        return request.member_id
+    holder = group.static_member(request.instance_id)
+    if holder is None:
+        raise ConnectRefusal(
+            ConnectErrorCode.UNKNOWN_MEMBER_ID, f"no member of group {group.group_id} has this instance id"
+        )
+    if request.member_id not in ("", holder):
+        raise ConnectRefusal(ConnectErrorCode.FENCED_INSTANCE_ID, f"the member {holder} has this instance id")
+    return holder
 
 
 def drop_records(turn: Turn, member_id: MemberId) -> None:

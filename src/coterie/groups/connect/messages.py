@@ -6,11 +6,20 @@ own machine, so no event contains a group id.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TypeAlias
 
 from coterie.groups import effects
 from coterie.groups.effects import TimerFired
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    Assignor,
+    Claims,
+    Configured,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    PrepareAssignmentResponse,
+)
 from coterie.nouns.ids import (
     ConfigOffset,
     GroupEpoch,
@@ -22,38 +31,10 @@ from coterie.nouns.ids import (
     WorkerUrl,
 )
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import MemberState
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember, UnplaceableJobs
 
 # -- values ------------------------------------------------------------------------------------------------------------
-
-
-class ConnectErrorCode(IntEnum):
-    """The error codes of the connect protocol: Kafka's codes, and three that Kafka does not have."""
-
-    NONE = 0
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    UNKNOWN_MEMBER_ID = 25
-    GROUP_AUTHORIZATION_FAILED = 30
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    FENCED_MEMBER_EPOCH = 110
-    UNRELEASED_INSTANCE_ID = 111
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    COMPUTE_ASSIGNMENT = 10000
-    """The member must compute the target assignment."""
-    INVALID_ASSIGNMENT = 10001
-    """The assignment to install is incomplete or contradictory, or answers no computation that is in progress."""
-    STALE_REQUEST = 10002
-    """The request is older than one that was processed, and was not processed. The worker stops nothing and sends all
-    fields next."""
 
 
 class GroupState(StrEnum):
@@ -71,54 +52,10 @@ class GroupState(StrEnum):
     """The group does not exist. Only responses contain this value."""
 
 
-class Reason(IntEnum):
-    """Why a member changed the metadata of an assignor. Every value but NONE requests a new target assignment."""
-
-    NONE = 0
-    DELAY_OVER = 1
-    METADATA_CHANGED = 2
-    OPERATOR = 3
-
-
 NO_EPOCH = GroupEpoch(0)
 NO_LEADER_EPOCH = LeaderEpoch(0)
 NO_MEMBER = MemberId("")
 """In a response without a leader or a computing member."""
-JOIN = MemberEpoch(0)
-"""The member epoch of a request that joins the group."""
-LEAVE = MemberEpoch(-1)
-"""The member epoch of a request that leaves the group permanently: the member's jobs are assigned to others at once."""
-LEAVE_BRIEFLY = MemberEpoch(-2)
-"""The member epoch of a request that leaves the group for a short time; and the epoch of a static member meanwhile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignor:
-    """One assignor that a member supports, with the member's metadata for it (K848C, "Assignor")."""
-
-    name: str
-    minimum_version: int
-    maximum_version: int
-    reason: int = Reason.NONE
-    version: int
-    metadata: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
-    """All jobs that are configured, as the group's leader has read them from the config topic."""
-
-    config_offset: ConfigOffset
-    """How far the leader had read the config topic."""
-    jobs: Jobs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """The only jobs that a worker may run (KIP-987); ``jobs`` None: any job."""
-
-    jobs: Jobs | None = None
-
 
 # -- events: a request's own name, or a past fact ---------------------------------------------------------------------
 
@@ -218,6 +155,21 @@ class RemoveMember:
 
     reply_to: ReplyTo
     member_id: MemberId
+    """Empty if only the instance id is given."""
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOffsetRequest:
+    """A client wants to commit or to fetch offsets of the group. The group's epochs fence both (KIP-848); the offsets
+    themselves are kept elsewhere."""
+
+    reply_to: ReplyTo
+    member_id: MemberId
+    """Empty for a client that is not a member."""
+    member_epoch: MemberEpoch
+    """Negative for a client that is not a member."""
+    is_commit: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,10 +187,11 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseHold:
-    """The response to this request may no longer be held: another request follows on the same connection, or the broker
-    stops."""
+    """The response to this heartbeat of the member may no longer be held: another request follows on the same
+    connection."""
 
     reply_to: ReplyTo
+    member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +200,8 @@ class ConnectionClosed:
     held ones."""
 
     connection: int
+    member_ids: tuple[MemberId, ...]
+    """The members that sent heartbeats on the connection. They may have sent newer ones on other connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +210,14 @@ class GroupLoaded:
 
 
 Request: TypeAlias = (
-    Heartbeat | PrepareAssignment | InstallAssignment | DescribeGroup | RemoveMember | SetGroupConfigs | DeleteGroup
+    Heartbeat
+    | PrepareAssignment
+    | InstallAssignment
+    | DescribeGroup
+    | CheckOffsetRequest
+    | RemoveMember
+    | SetGroupConfigs
+    | DeleteGroup
 )
 Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHold | ConnectionClosed
 
@@ -440,58 +402,8 @@ Record: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentToMember:
-    """The assignment in the response to a heartbeat: all jobs that the member may run now. The jobs that the member
-    owns and that are missing are revoked."""
-
-    jobs: Jobs
-    job_epochs: Mapping[GroupEpoch, Jobs]
-    assignment_epoch: GroupEpoch
-    config_offset: ConfigOffset
-    """How far the worker must have read the config topic before it starts these jobs."""
-    version: int = 0
-    metadata: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderOfGroup:
-    """The leader, as responses to heartbeats contain it; ``member_id`` is empty if there is none."""
-
-    member_id: MemberId
-    leader_epoch: LeaderEpoch
-    url: WorkerUrl
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResponse:
-    """A field that is None has not changed since the last response to the member."""
-
-    error: ConnectErrorCode = ConnectErrorCode.NONE
-    message: str | None = None
-    member_epoch: MemberEpoch = JOIN
-    heartbeat_interval_ms: int = 0
-    assignment: AssignmentToMember | None = None
-    leader: LeaderOfGroup | None = None
-    session_timeout_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareAssignmentResponse:
-    error: ConnectErrorCode = ConnectErrorCode.NONE
-    message: str | None = None
-    snapshot: GroupSnapshot | None = None
-    """None if there is an error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallAssignmentResponse:
-    error: ConnectErrorCode = ConnectErrorCode.NONE
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResponse:
-    """The response to RemoveMember, SetGroupConfigs and DeleteGroup."""
+    """The response to RemoveMember, SetGroupConfigs, DeleteGroup and CheckOffsetRequest."""
 
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None

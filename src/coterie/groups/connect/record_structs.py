@@ -6,7 +6,7 @@ structs has a tagged field yet; the fields of newer versions are skipped.
 
 from collections.abc import Iterable, Mapping
 
-from coterie.groups.connect.messages import Assignor
+from coterie.nouns.connect_groups import Assignor
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs

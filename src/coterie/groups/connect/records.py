@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from coterie.groups.connect.messages import (
     ConfigsWritten,
-    Configured,
     ConfiguredWritten,
     CurrentAssignment,
     GroupMetadata,
@@ -32,6 +31,7 @@ from coterie.groups.connect.record_structs import (
     write_nullable_jobs,
     write_unplaceable,
 )
+from coterie.nouns.connect_groups import Configured
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -93,7 +93,7 @@ def decode_group_metadata(data: bytes) -> GroupMetadata:
     """
     reader = _value_reader(data)
     group_epoch = GroupEpoch(reader.int32())
-    tagged = TaggedFieldsReader(reader, last_known=_NEXT_AT_MS)
+    tagged = TaggedFieldsReader(reader, last_known_field=_NEXT_AT_MS)
     reader.expect_end()
     leader = tagged.value(_LEADER_ID)
     return GroupMetadata(
@@ -135,7 +135,7 @@ def decode_configured(data: bytes) -> ConfiguredWritten:
     reader = _value_reader(data)
     group_epoch = GroupEpoch(reader.int32())
     jobs = read_jobs(reader)
-    tagged = TaggedFieldsReader(reader, last_known=_CONFIGURED_LEADER_EPOCH)
+    tagged = TaggedFieldsReader(reader, last_known_field=_CONFIGURED_LEADER_EPOCH)
     reader.expect_end()
     return ConfiguredWritten(
         group_epoch=group_epoch,
@@ -193,7 +193,7 @@ def decode_member_metadata(member_id: MemberId, data: bytes) -> MemberMetadata:
     client_id = reader.compact_string()
     client_host = reader.compact_string()
     client_assignors = read_assignors(reader)
-    tagged = TaggedFieldsReader(reader, last_known=_FORMER)
+    tagged = TaggedFieldsReader(reader, last_known_field=_FORMER)
     reader.expect_end()
     return MemberMetadata(
         member_id=member_id,
@@ -282,7 +282,7 @@ def decode_current(member_id: MemberId, data: bytes) -> CurrentAssignment:
     assigned = read_jobs(reader)
     reader.int16()
     reader.compact_bytes()
-    tagged = TaggedFieldsReader(reader, last_known=_REQUEST_NUMBER)
+    tagged = TaggedFieldsReader(reader, last_known_field=_REQUEST_NUMBER)
     reader.expect_end()
     return CurrentAssignment(
         member_id=member_id,

@@ -1,6 +1,6 @@
 """The exception that refuses a request of the connect protocol."""
 
-from coterie.groups.connect.messages import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.errors import Refusal
 
 

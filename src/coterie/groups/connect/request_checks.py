@@ -1,16 +1,10 @@
 """The checks of requests that do not depend on the other members (K848C, "Request Validation")."""
 
-from coterie.groups.connect.messages import (
-    JOIN,
-    LEAVE_BRIEFLY,
-    Assignor,
-    ConnectErrorCode,
-    Heartbeat,
-    InstallAssignment,
-    PrepareAssignment,
-)
+from coterie.groups.connect.messages import CheckOffsetRequest, Heartbeat, InstallAssignment, PrepareAssignment
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.state import Group
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Assignor
 from coterie.nouns.ids import MemberId
 
 ASSIGNORS_MAX = 16
@@ -94,6 +88,23 @@ def check_member(group: Group, member_id: MemberId) -> None:
         raise ConnectRefusal(
             ConnectErrorCode.UNKNOWN_MEMBER_ID,
             f"member {member_id} is not in group {group.group_id}; it must stop its jobs and join with the epoch 0",
+        )
+
+
+def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
+    """Check that the sender may commit or fetch offsets: a member with its member epoch; or a client that is not a
+    member, for a commit only while the group has no members (KIP-848).
+
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH.
+    """
+    if request.member_epoch < JOIN and not (group.members if request.is_commit else request.member_id):
+        return
+    check_member(group, request.member_id)
+    epoch = group.currents[request.member_id].member_epoch
+    if request.member_epoch != epoch:
+        raise ConnectRefusal(
+            ConnectErrorCode.STALE_MEMBER_EPOCH,
+            f"the request has the member epoch {request.member_epoch}, and the member has {epoch}",
         )
 
 

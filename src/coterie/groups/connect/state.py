@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coterie.groups.connect.messages import (
-    LEAVE_BRIEFLY,
     NO_EPOCH,
     NO_LEADER_EPOCH,
     ConfigsRemoved,
@@ -33,6 +32,7 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.target_assignments import GroupSnapshot

@@ -7,7 +7,8 @@ from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, MembershipLost, MemberState, PlaceHandover
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import Assigned, MembershipLost, PlaceHandover
 from coterie.wire.connect import AssignmentError, RoundResult
 
 
@@ -32,7 +33,7 @@ def on_must_release_all(turn: Turn) -> None:
 def on_assigned(turn: Turn, event: Assigned) -> None:
     """A round has ended: apply its result, and store for which reasons another round must follow. A failed round
     changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
-    herder, result = turn.herder, RoundResult.of(event.token)
+    herder, result = turn.herder, RoundResult.checked(event.token)
     is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
     has_failed = result.error is not AssignmentError.NO_ERROR
     herder.rounds.protocol = result.protocol
@@ -66,7 +67,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if herder.place.is_leader:
         leading.on_settled(turn)
         statuses.delete_orphaned_statuses(turn)
-        statuses.report_unassigned(turn)
+        statuses.report_unassigned(turn, leading.unassigned_reasons(herder))
 
 
 def must_rejoin_after_empty_eager_round(assigned_for: Jobs | None, *, configured: Jobs) -> bool:
@@ -146,7 +147,7 @@ def _needs_rejoin_after_release(herder: Herder, revoked: Jobs) -> bool:
 
 def _round_summary(event: Assigned) -> str:
     """The result of a round for this worker, as a log message."""
-    result = RoundResult.of(event.token)
+    result = RoundResult.checked(event.token)
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"
     waits = f"; the next rebalance is in {result.delay_ms} ms" if result.delay_ms else ""

@@ -156,7 +156,7 @@ def _assign(turn: Turn, pending: PendingAssignment) -> None:
     job, and a warning is logged."""
     herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
     herder.leader_state.pending_assignment = None
-    token = RoundToken.of(request.token)
+    token = RoundToken.checked(request.token)
     views = {member: spec_of(report) for member, report in request.members.items()}
     for member in foreign_members:
         turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), warns=True))
@@ -164,7 +164,7 @@ def _assign(turn: Turn, pending: PendingAssignment) -> None:
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
         computed = _assign_eagerly(turn, request, eligible_members=request.members.keys() - foreign_members)
-        eligibility = Eligibility.of(views, herder.config.jobs())
+        eligibility = Eligibility.from_members(views, herder.config.jobs())
     else:
         computed, round_ = _assign_cooperatively(turn, token.generation, views)
         eligibility, unassigned = round_.eligibility, round_.unassigned
@@ -256,7 +256,7 @@ def have_all_stopped(
     ``last_seen_generation`` is the last generation whose result this leader has received (None: the membership was
     lost), and ``protocol`` is the protocol of that generation.
     """
-    token = RoundToken.of(request.token)
+    token = RoundToken.checked(request.token)
     return (
         (last_seen_generation == token.generation - 1 and protocol is ConnectProtocol.EAGER)
         or token.generation == FIRST_GENERATION

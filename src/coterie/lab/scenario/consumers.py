@@ -15,7 +15,7 @@ response reports a rebalance, and LeaveGroup, which a static member (KIP-345) do
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from coterie.groups.classic import messages as said
+from coterie.groups.classic import messages as group_messages
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.transcript import Block
 from coterie.lab.steps import STEPS, Steps
@@ -28,27 +28,29 @@ REBALANCE_TIMEOUT_MS = 300_000
 
 
 class Consumer:
-    """One consumer of the group; it is eager."""
+    """One consumer of the group, eager: it releases all partitions before each join."""
 
-    def __init__(self, scenario: "ConsumersScenario", name: str, instance_id: InstanceId | None, life: int) -> None:
-        """``life`` is the number of starts of the consumer ``name``, with this one."""
+    def __init__(
+        self, scenario: "ConsumersScenario", name: str, instance_id: InstanceId | None, start_number: int
+    ) -> None:
+        """``start_number`` is the number of starts of the consumer ``name``, including this one."""
         self.scenario = scenario
         self.name = name
         self.instance_id = instance_id
-        self.fresh_member_id = MemberId(f"{name}-{life}")
-        self.member_id = said.NO_MEMBER
-        self.generation = said.NO_GENERATION
+        self.fresh_member_id = MemberId(f"{name}-{start_number}")
+        self.member_id = group_messages.NO_MEMBER
+        self.generation = group_messages.NO_GENERATION
         self.partitions: tuple[str, ...] = ()
         self.next_heartbeat_at_ms: int | None = None
 
-    def join(self) -> None:
+    def release_and_join(self) -> None:
         """Release all partitions, as an eager member must, then send JoinGroup."""
         if self.partitions:
             self.scenario.report_stopped(self.name, self.partitions)
             self.partitions = ()
         self.next_heartbeat_at_ms = None
-        self.scenario.ask(
-            lambda reply_to: said.JoinGroup(
+        self.scenario.send_request(
+            lambda reply_to: group_messages.JoinGroup(
                 reply_to=reply_to,
                 member_id=self.member_id,
                 fresh_member_id=self.fresh_member_id,
@@ -58,42 +60,46 @@ class Consumer:
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 protocol_type="consumer",
-                protocols=(said.MemberProtocol(name="range", metadata=self.name.encode()),),
+                protocols=(group_messages.MemberProtocol(name="range", metadata=self.name.encode()),),
                 instance_id=self.instance_id,
                 can_skip_assignment=True,
             ),
             self.handle_response,
         )
 
-    def handle_response(self, answer: said.Response) -> None:
-        """Do what the coordinator's response ``answer`` asks for: send SyncGroup, join again, or keep sending
+    def handle_response(self, response: group_messages.Response) -> None:
+        """Do what the coordinator's response ``response`` asks for: send SyncGroup, join again, or keep sending
         heartbeats."""
-        match answer:
-            case said.JoinGroupResponse(error=ErrorCode.none):
-                self.member_id, self.generation = answer.member_id, answer.generation
-                self.sync(answer)
-            case said.JoinGroupResponse(error=ErrorCode.member_id_required):
-                self.member_id = answer.member_id
-                self.join()
-            case said.SyncGroupResponse(error=ErrorCode.none):
-                self.partitions = tuple(answer.assignment.decode().split())
+        match response:
+            case group_messages.JoinGroupResponse(error=ErrorCode.none):
+                self.member_id, self.generation = response.member_id, response.generation
+                self.send_sync(response)
+            case group_messages.JoinGroupResponse(error=ErrorCode.member_id_required):
+                self.member_id = response.member_id
+                self.release_and_join()
+            case group_messages.SyncGroupResponse(error=ErrorCode.none):
+                self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
                 self.scenario.report_assigned(self.name, self.partitions)
-            case said.HeartbeatResponse(error=ErrorCode.none):
+            case group_messages.HeartbeatResponse(error=ErrorCode.none):
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
-            case said.HeartbeatResponse() | said.SyncGroupResponse() if answer.error is ErrorCode.rebalance_in_progress:
-                self.join()
+            case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
+                response.error is ErrorCode.rebalance_in_progress
+            ):
+                self.release_and_join()
             case _:
                 raise AssertionError(
-                    f"bug in the scenario's setup: the consumer {self.name} receives the response {answer}"
+                    f"bug in the scenario's setup: the consumer {self.name} receives the response {response}"
                 )
 
-    def sync(self, joined: said.JoinGroupResponse) -> None:
-        """Send SyncGroup after the response ``joined``; the leader computes the assignments."""
-        leads = joined.leader == self.member_id and not joined.skip_assignment
-        assignments = self.scenario.range_assignments([member.member_id for member in joined.members]) if leads else ()
-        self.scenario.ask(
-            lambda reply_to: said.SyncGroup(
+    def send_sync(self, join_response: group_messages.JoinGroupResponse) -> None:
+        """Send SyncGroup after the response ``join_response``; the leader computes the assignments."""
+        is_leader = join_response.leader == self.member_id and not join_response.skip_assignment
+        assignments = (
+            self.scenario.range_assignments([member.member_id for member in join_response.members]) if is_leader else ()
+        )
+        self.scenario.send_request(
+            lambda reply_to: group_messages.SyncGroup(
                 reply_to=reply_to,
                 member_id=self.member_id,
                 generation=self.generation,
@@ -106,8 +112,8 @@ class Consumer:
     def send_heartbeat(self) -> None:
         """Send a heartbeat. Its response sets the time of the next one."""
         self.next_heartbeat_at_ms = None
-        self.scenario.ask(
-            lambda reply_to: said.Heartbeat(
+        self.scenario.send_request(
+            lambda reply_to: group_messages.Heartbeat(
                 reply_to=reply_to, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id
             ),
             self.handle_response,
@@ -121,58 +127,63 @@ class ConsumersScenario(GroupScenario):
         super().__init__(GroupId("article"), steps)
         self.partitions: tuple[str, ...] = ()
         self.consumers: dict[str, Consumer] = {}
-        self.rebalances = 0
+        self.rebalance_count = 0
         """Number of rebalances since the start, or since `count from here`."""
-        self.stopped = 0
-        """Number of partitions that consumers have released in the same time."""
+        self.stopped_partition_count = 0
+        """Number of partitions that consumers have released since the start, or since `count from here`."""
 
-    def play(self, blocks: list[Block]) -> list[Block]:
-        """Perform the commands of ``blocks`` in order. Returns the blocks with the lines that the commands print now.
+    def run_blocks(self, blocks: list[Block]) -> list[Block]:
+        """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command
+        prints now.
 
         :raises ValueError: when a command is unknown.
-        :raises KeyError: when a consumer is to stop that does not run.
+        :raises KeyError: when a command stops a consumer that does not run.
         """
-        return [self._played(block) for block in blocks]
+        return [self._run_block(block) for block in blocks]
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _played(self, block: Block) -> Block:
-        """Perform the command of ``block``. Returns the block with the lines that it prints."""
+    def _run_block(self, block: Block) -> Block:
+        """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints."""
         if block.command is None:
             return block
-        self.lines.clear()
+        self.printed_lines.clear()
         match block.command.split():
             case ["partitions", *partitions]:
                 self.partitions = tuple(partitions)
             case [name, "joins"]:
-                self.start(name, None)
+                self.start_consumer(name, None)
             case [name, "joins", "as", "a", "static", "member"]:
-                self.start(name, InstanceId(name))
+                self.start_consumer(name, InstanceId(name))
             case [name, "stops"]:
-                self.stop(name)
+                self.stop_consumer(name)
             case ["wait", seconds, "s"]:
-                self.wait(1000 * int(seconds))
+                self.advance_clock(1000 * int(seconds))
             case ["count", "from", "here"]:
-                self.rebalances = self.stopped = 0
+                self.rebalance_count = self.stopped_partition_count = 0
             case ["count"]:
-                self.print_line(f"rebalances: {self.rebalances}, partitions stopped: {self.stopped}")
+                self.print_line(
+                    f"rebalances: {self.rebalance_count}, partitions stopped: {self.stopped_partition_count}"
+                )
             case _:
                 raise ValueError(f"unknown command: {block.command}")
-        return replace(block, answers=tuple(self.lines))
+        return replace(block, output_lines=tuple(self.printed_lines))
 
-    def start(self, name: str, instance_id: InstanceId | None) -> None:
+    def start_consumer(self, name: str, instance_id: InstanceId | None) -> None:
         """Start the consumer ``name``; it is static if ``instance_id`` is not None."""
-        self.consumers[name] = Consumer(self, name, instance_id, self._next_life(name))
-        self.consumers[name].join()
+        self.consumers[name] = Consumer(self, name, instance_id, self._count_start(name))
+        self.consumers[name].release_and_join()
         self.run_queue()
 
-    def stop(self, name: str) -> None:
+    def stop_consumer(self, name: str) -> None:
         """Stop the consumer ``name`` cleanly: a dynamic member sends LeaveGroup, a static one does not."""
         consumer = self.consumers.pop(name)
         self.report_stopped(name, consumer.partitions)
         if consumer.instance_id is None:
-            leaving = (said.LeavingMember(member_id=consumer.member_id),)
-            self.ask(lambda reply_to: said.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None)
+            leaving = (group_messages.LeavingMember(member_id=consumer.member_id),)
+            self.send_request(
+                lambda reply_to: group_messages.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None
+            )
         self.run_queue()
 
     # -- called by the consumers --------------------------------------------------------------------------------------
@@ -182,16 +193,18 @@ class ConsumersScenario(GroupScenario):
         consecutive partitions; if the partitions cannot be divided evenly, the first members, sorted by id, receive one
         more."""
         ordered = sorted(members)
-        each, more = divmod(len(self.partitions), len(ordered))
-        ends = [each * number + min(number, more) for number in range(len(ordered) + 1)]
+        partitions_each, members_with_one_more = divmod(len(self.partitions), len(ordered))
+        end_indexes = [
+            partitions_each * number + min(number, members_with_one_more) for number in range(len(ordered) + 1)
+        ]
         return tuple(
-            (member, " ".join(self.partitions[start:end]).encode())
-            for member, start, end in zip(ordered, ends, ends[1:], strict=False)
+            (member, " ".join(self.partitions[start_index:end_index]).encode())
+            for member, start_index, end_index in zip(ordered, end_indexes, end_indexes[1:], strict=False)
         )
 
     def report_stopped(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print and count the partitions that the consumer ``name`` releases."""
-        self.stopped += len(partitions)
+        self.stopped_partition_count += len(partitions)
         self.print_line(f"{name} stops [{', '.join(partitions)}]")
 
     def report_assigned(self, name: str, partitions: tuple[str, ...]) -> None:
@@ -200,24 +213,38 @@ class ConsumersScenario(GroupScenario):
 
     # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------
 
-    def _report_step(self, was: said.Phase, generation: Generation, records: Sequence[said.Record]) -> None:
-        begins = was is not said.Phase.PREPARING_REBALANCE and self.group.phase is said.Phase.PREPARING_REBALANCE
+    def _print_step(
+        self,
+        phase_before: group_messages.Phase,
+        generation_before: Generation,
+        records: Sequence[group_messages.Record],
+    ) -> None:
+        is_rebalance_begun = (
+            phase_before is not group_messages.Phase.PREPARING_REBALANCE
+            and self.group.phase is group_messages.Phase.PREPARING_REBALANCE
+        )
         # If there is no member to wait for, the join phase ends in the step that opens it.
-        if begins or (was is not said.Phase.PREPARING_REBALANCE and self.group.generation != generation):
-            self.rebalances += 1
+        if is_rebalance_begun or (
+            phase_before is not group_messages.Phase.PREPARING_REBALANCE and self.group.generation != generation_before
+        ):
+            self.rebalance_count += 1
             self.print_line("Rebalance is triggered")
-        if self.group.generation != generation:
+        if self.group.generation != generation_before:
             # Compared with `fresh_member_id`: a static member learns its member id only from this step's response.
-            leads = [name for name, one in self.consumers.items() if one.fresh_member_id == self.group.leader]
+            leader_names = [
+                name for name, consumer in self.consumers.items() if consumer.fresh_member_id == self.group.leader
+            ]
             number = self.group.generation
-            self.print_line(f"Generation {number}, led by {leads[0]}" if leads else f"Generation {number}: no members")
+            self.print_line(
+                f"Generation {number}, led by {leader_names[0]}" if leader_names else f"Generation {number}: no members"
+            )
 
-    def _fire_due(self) -> bool:
+    def _fire_due_timer(self) -> bool:
         for _, consumer in sorted(self.consumers.items()):
             if consumer.next_heartbeat_at_ms is not None and consumer.next_heartbeat_at_ms <= self.now_ms:
                 consumer.send_heartbeat()
                 return True
         return False
 
-    def _deadlines(self) -> Iterable[int | None]:
-        return (one.next_heartbeat_at_ms for one in self.consumers.values())
+    def _next_timers_ms(self) -> Iterable[int | None]:
+        return (consumer.next_heartbeat_at_ms for consumer in self.consumers.values())

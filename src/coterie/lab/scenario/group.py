@@ -1,5 +1,5 @@
 """Base class of the scenarios of workers and of consumers: the real coordinator of one group, on a clock that only
-`GroupScenario.wait` moves, over a network without delay."""
+`GroupScenario.advance_clock` moves, over a network without delay."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,88 +16,90 @@ from coterie.nouns.ids import Generation, GroupId
 
 
 class GroupScenario(ABC):
-    """The coordinator of one group, its timers and the queue of what is to be done at the current time. A subclass adds
-    the members."""
+    """The coordinator of one group, its timers, and the queue of calls to make at the current time. A subclass adds the
+    members."""
 
     def __init__(self, group_id: GroupId, steps: Steps) -> None:
         self.steps = steps
         self.now_ms = 0
-        self.lines: list[str] = []
+        self.printed_lines: list[str] = []
         """The lines printed so far."""
         self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
-        self._numbers = map(ReplyTo, count(1))
-        """The ids of the next requests."""
-        self._waiting: dict[ReplyTo, Callable[[Response], None]] = {}
-        """For each request without a response, the function that receives it."""
+        self._request_ids = map(ReplyTo, count(1))
+        """The ids of future requests, 1, 2, 3, …"""
+        self._response_handlers: dict[ReplyTo, Callable[[Response], None]] = {}
+        """By id of each request without a response: the function that receives the response."""
         self._queue: deque[Callable[[], None]] = deque()
-        """What is to be done at the current time, in order."""
-        self._lives: dict[str, int] = {}
+        """The calls to make at the current time, in order."""
+        self._start_counts: dict[str, int] = {}
         """How often each member has started."""
 
     def print_line(self, line: str) -> None:
         """Add ``line`` to the lines that the present command prints."""
-        self.lines.append(line)
+        self.printed_lines.append(line)
 
-    def enqueue(self, act: Callable[[], None]) -> None:
-        """Have ``act`` called by `run_queue`, after all that is queued before it."""
-        self._queue.append(act)
+    def enqueue(self, callback: Callable[[], None]) -> None:
+        """Queue a call of ``callback``; :meth:`run_queue` makes the queued calls in order."""
+        self._queue.append(callback)
 
-    def ask(self, make: Callable[[ReplyTo], Request], answered: Callable[[Response], None]) -> None:
-        """Queue a request to the coordinator: ``make`` builds it from its id when its turn comes. The response is
-        queued as a call of ``answered``."""
-        reply_to = next(self._numbers)
-        self._waiting[reply_to] = answered
-        self.enqueue(lambda: self._coordinate(make(reply_to)))
+    def send_request(
+        self, build_request: Callable[[ReplyTo], Request], on_response: Callable[[Response], None]
+    ) -> None:
+        """Queue a request to the coordinator. ``build_request`` is called with the request's id when :meth:`run_queue`
+        sends the request. The response is queued as a call of ``on_response``."""
+        reply_to = next(self._request_ids)
+        self._response_handlers[reply_to] = on_response
+        self.enqueue(lambda: self._step_coordinator(build_request(reply_to)))
 
-    def wait(self, ms: int) -> None:
-        """Let ``ms`` pass, and do on the way what is due, each at its time."""
-        until_ms = self.now_ms + ms
+    def advance_clock(self, duration_ms: int) -> None:
+        """Advance the clock by ``duration_ms``. Each timer that becomes due on the way fires at its own time."""
+        until_ms = self.now_ms + duration_ms
         while (at_ms := self._next_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
             self.run_queue()
         self.now_ms = until_ms
 
     def run_queue(self) -> None:
-        """Call everything that is queued and fire all timers that are due at the current time, until nothing is
-        left."""
+        """Make all queued calls and fire all timers that are due at the current time, until no call is queued and no
+        timer is due."""
         while True:
             if self._queue:
                 self._queue.popleft()()
             elif (key := self._timers.pop_due(self.now_ms)) is not None:
-                self._coordinate(TimerFired(key=key))
-            elif not self._fire_due():
+                self._step_coordinator(TimerFired(key=key))
+            elif not self._fire_due_timer():
                 return
 
-    def _next_life(self, name: str) -> int:
-        """Count a start of ``name``. Returns the number of its starts, with this one."""
-        self._lives[name] = self._lives.get(name, 0) + 1
-        return self._lives[name]
+    def _count_start(self, name: str) -> int:
+        """Count one more start of the member ``name``. Returns the number of its starts, including this one."""
+        self._start_counts[name] = self._start_counts.get(name, 0) + 1
+        return self._start_counts[name]
 
     @abstractmethod
-    def _fire_due(self) -> bool:
-        """Fire one timer of a member that is due. Returns whether there was one."""
+    def _fire_due_timer(self) -> bool:
+        """Fire at most one timer of a member that is due now. Returns whether one was due."""
 
     @abstractmethod
-    def _deadlines(self) -> Iterable[int | None]:
+    def _next_timers_ms(self) -> Iterable[int | None]:
         """For each member, the time in ms at which its next timer is due; None if it has none."""
 
     @abstractmethod
-    def _report_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:
-        """Print what a step of the coordinator has changed. Before the step the group was in phase ``was`` and in
-        ``generation``; the step has written ``records``."""
+    def _print_step(self, phase_before: Phase, generation_before: Generation, records: Sequence[Record]) -> None:
+        """Print what a step of the coordinator has changed. Before the step the group was in phase ``phase_before`` and
+        in ``generation_before``; the step has written ``records``."""
 
-    def _coordinate(self, event: Event) -> None:
+    def _step_coordinator(self, event: Event) -> None:
         """Step the coordinator with ``event``, print what has changed, and perform the effects. Responses are
         queued."""
-        was, generation = self.group.phase, self.group.generation
-        output = self.steps.group(self.group, event, now_ms=self.now_ms)
+        phase_before, generation_before = self.group.phase, self.group.generation
+        output = self.steps.step_group(self.group, event, now_ms=self.now_ms)
         check_all(self.group)
-        self._report_step(was, generation, output.records)
+        self._print_step(phase_before, generation_before, output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):
-                    self.enqueue(partial(self._waiting.pop(to), response))
+                    self.enqueue(partial(self._response_handlers.pop(to), response))
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
@@ -105,5 +107,5 @@ class GroupScenario(ABC):
 
     def _next_at_ms(self) -> int | None:
         """The time of the next timer of the coordinator or of a member; None if there is none."""
-        deadlines = [self._timers.next_at_ms(), *self._deadlines()]
+        deadlines = [self._timers.next_at_ms(), *self._next_timers_ms()]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)

@@ -21,13 +21,13 @@ def parse_jobs(text: str) -> Jobs:
     return Jobs.of(jobs)
 
 
-def show_jobs(jobs: Iterable[Job]) -> str:
+def format_jobs(jobs: Iterable[Job]) -> str:
     """The jobs in this notation, sorted and in brackets: ``[AC0, AT1]``."""
     words = [f"{job.connector}T{job.task}" if isinstance(job, ConnectorTaskId) else f"{job}C0" for job in jobs]
     return f"[{', '.join(sorted(words))}]"
 
 
-def show_assignment(worker: str, *, delay_ms: int, runs: Jobs, gives: Jobs) -> str:
-    """The line for the assignment of ``worker`` in a round: ``runs`` are the jobs that it owns after the round,
-    ``gives`` those that it must release."""
-    return f"  {worker}(delay: {delay_ms}, assigned: {show_jobs(runs)}, revoked: {show_jobs(gives)})"
+def format_assignment(worker: str, *, delay_ms: int, owned: Jobs, revoked: Jobs) -> str:
+    """The line for the assignment of ``worker`` in a round: ``owned`` are the jobs that it owns after the round,
+    ``revoked`` those that it must release."""
+    return f"  {worker}(delay: {delay_ms}, assigned: {format_jobs(owned)}, revoked: {format_jobs(revoked)})"

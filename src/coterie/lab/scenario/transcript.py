@@ -33,116 +33,118 @@ from coterie.wire.connect import ConnectProtocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One command of a transcript with its remarks and its answers. Remarks at the end of a transcript are a last block
-    without a command."""
+    """One command of a transcript, with the remarks and the lines that belong to it. If a transcript ends with remarks,
+    its last block contains these and no command."""
 
     command: str | None
-    remarks: tuple[str, ...] = field(default=())
-    """The lines that begin with ``#`` directly after the command, before its answers. Such lines and blank lines after
-    the answers belong to the next block's ``above``."""
-    answers: tuple[str, ...] = field(default=())
+    remarks_after: tuple[str, ...] = field(default=())
+    """The remarks (lines that begin with ``#``) directly after the command, before the printed lines. Remarks and blank
+    lines after the printed lines belong to the next block's ``lines_before``."""
+    output_lines: tuple[str, ...] = field(default=())
     """The lines that the command printed."""
-    above: tuple[str, ...] = field(default=())
+    lines_before: tuple[str, ...] = field(default=())
     """The remarks and blank lines before the command."""
 
 
-def parse(text: str) -> list[Block]:
+def parse_transcript(text: str) -> list[Block]:
     """The blocks of the transcript ``text``. Remarks at its end become a last block without a command.
 
-    :raises ValueError: when a line is none of a command, a remark, a blank line and an answer that directly follows its
-        command, the command's remarks or another answer.
+    :raises ValueError: when a line is not a command, a remark, a blank line, or a printed line that directly follows
+        its command, a remark directly after the command, or another printed line.
     """
     blocks: list[Block] = []
-    loose: list[str] = []
+    pending_lines: list[str] = []
     current: Block | None = None
     for line in text.splitlines():
         if line.startswith("> "):
             if current is not None:
                 blocks.append(current)
-            current = Block(command=line[2:].strip(), above=tuple(loose))
-            loose = []
+            current = Block(command=line[2:].strip(), lines_before=tuple(pending_lines))
+            pending_lines = []
         elif line.startswith("#") or not line.strip():
-            if current is not None and not current.answers and not loose and line.startswith("#"):
-                current = replace(current, remarks=(*current.remarks, line))
+            if current is not None and not current.output_lines and not pending_lines and line.startswith("#"):
+                current = replace(current, remarks_after=(*current.remarks_after, line))
             else:
-                loose.append(line)
-        elif current is None or loose:
+                pending_lines.append(line)
+        elif current is None or pending_lines:
             raise ValueError(
-                f"an answer must directly follow its command, the command's remarks or another answer: {line!r}"
+                f"the line {line!r} is not a command, and does not directly follow a command, its remarks or another "
+                "printed line: begin a command with > and a remark with #"
             )
         else:
-            current = replace(current, answers=(*current.answers, line))
+            current = replace(current, output_lines=(*current.output_lines, line))
     if current is not None:
         blocks.append(current)
-    if loose:
-        blocks.append(Block(command=None, above=tuple(loose)))
+    if pending_lines:
+        blocks.append(Block(command=None, lines_before=tuple(pending_lines)))
     return blocks
 
 
-def render(blocks: list[Block]) -> str:
-    """The text of the transcript with these blocks: the inverse of `parse`."""
+def render_transcript(blocks: list[Block]) -> str:
+    """The text of the transcript with these blocks: the inverse of `parse_transcript`."""
     lines: list[str] = []
     for block in blocks:
-        lines += block.above
+        lines += block.lines_before
         if block.command is not None:
-            lines += [f"> {block.command}", *block.remarks, *block.answers]
+            lines += [f"> {block.command}", *block.remarks_after, *block.output_lines]
     return "\n".join(lines) + "\n"
 
 
-def play(
+def run_transcript(
     blocks: list[Block],
-    read: Callable[[str], str],
+    read_transcript: Callable[[str], str],
     protocol: ConnectProtocol = ConnectProtocol.STATIC,
     *,
     steps: Steps = STEPS,
 ) -> list[Block]:
-    """Perform the commands of ``blocks`` in order. Returns the blocks with the lines that the commands print now.
+    """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command prints
+    now.
 
-    ``read`` returns the text of another transcript by its name. ``protocol`` is the newest protocol that workers offer,
-    unless the command that starts them sets another.
+    ``read_transcript`` returns the text of another transcript by its file name. ``protocol`` is the newest protocol
+    that workers offer, unless the command that starts them sets another.
 
     :raises ValueError: when a command is unknown or cannot be performed.
     :raises KeyError: when a command names a worker that does not run.
     """
-    stage = WorkersScenario(protocol, steps=steps)
-    return [_played(stage, block, read) for block in blocks]
+    scenario = WorkersScenario(protocol, steps=steps)
+    return [_run_block(scenario, block, read_transcript) for block in blocks]
 
 
-def _played(scenario: WorkersScenario, block: Block, read: Callable[[str], str]) -> Block:
+def _run_block(scenario: WorkersScenario, block: Block, read_transcript: Callable[[str], str]) -> Block:
     """Perform the command of ``block``. Returns the block with the lines that it prints."""
     if block.command is None:
         return block
-    scenario.lines.clear()
-    _perform(scenario, block.command, read)
-    return replace(block, answers=tuple(scenario.lines))
+    scenario.printed_lines.clear()
+    _run_command(scenario, block.command, read_transcript)
+    return replace(block, output_lines=tuple(scenario.printed_lines))
 
 
-def _perform(scenario: WorkersScenario, command: str, read: Callable[[str], str]) -> None:
+def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
     """Perform one command."""
     match command.split():
         case ["play", name]:
-            for block in parse(read(name)):
+            for block in parse_transcript(read_transcript(name)):
                 if block.command is not None:
-                    _perform(scenario, block.command, read)
-            scenario.lines.clear()
+                    _run_command(scenario, block.command, read_transcript)
+            scenario.printed_lines.clear()
         case ["show"]:
-            scenario.show()
+            scenario.print_state()
         case ["config" | "at" | "a", *_]:
-            _set(scenario, command)
-        case ["wait", *how_long]:
-            _wait(scenario, how_long)
-        case [worker, *act]:
-            _act(scenario, worker, act)
+            _run_settings_command(scenario, command)
+        case ["wait", *words]:
+            _run_wait_command(scenario, words)
+        case [worker, *words]:
+            _run_worker_command(scenario, worker, words)
         case _:
             raise ValueError("a line begins with > and has no command")
 
 
-def _set(scenario: WorkersScenario, command: str) -> None:
-    """Perform `config`, `at most` or `a delay of`: set the configured jobs or the policy of leaders."""
+def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
+    """Perform `config`, `at most` or `a delay of`: set the configured jobs, or the rebalance policy of all leaders."""
     fleet = scenario.fleet
     match command.split():
         case ["config", *jobs]:
-            scenario.configure(parse_jobs(" ".join(jobs)))
+            scenario.set_configured_jobs(parse_jobs(" ".join(jobs)))
         case ["at", "most", moves, "moves", "a", "round,", "every", seconds, "s"]:
             interval_ms = int(seconds) * 1000
             scenario.fleet.policy = replace(
@@ -154,48 +156,51 @@ def _set(scenario: WorkersScenario, command: str) -> None:
             raise ValueError(f"unknown command: {command}")
 
 
-def _act(scenario: WorkersScenario, worker: str, act: list[str]) -> None:
-    """Perform the command whose first word is ``worker`` and whose other words are ``act``."""
-    match act:
+def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]) -> None:
+    """Perform the command whose first word is ``worker``, a worker's name, and whose other words are ``words``."""
+    match words:
         case ["joins"]:
-            scenario.start(worker)
+            scenario.start_worker(worker)
         case ["joins", "claiming", *jobs]:
-            scenario.start(worker, claims=parse_jobs("" if jobs == ["nothing"] else " ".join(jobs)))
+            scenario.start_worker(worker, claims=parse_jobs("" if jobs == ["nothing"] else " ".join(jobs)))
         case ["joins", "speaking", setting]:
-            scenario.start(worker, protocol=_protocol(setting))
+            scenario.start_worker(worker, protocol=_protocol_of_setting(setting))
         case ["drains"]:
-            scenario.drain(worker)
+            scenario.drain_worker(worker)
         case ["dies"]:
-            scenario.kill(worker)
+            scenario.kill_worker(worker)
         case ["leaves"]:
-            scenario.stop(worker)
+            scenario.stop_worker(worker)
         case ["rejoins"]:
-            scenario.rejoin(worker)
+            scenario.rejoin_worker(worker)
         case _:
-            raise ValueError(f"unknown command: {' '.join([worker, *act])}")
+            raise ValueError(f"unknown command: {' '.join([worker, *words])}")
 
 
-def _protocol(setting: str) -> ConnectProtocol:
-    """The protocol with this value of the setting ``connect.protocol``."""
+def _protocol_of_setting(setting: str) -> ConnectProtocol:
+    """The protocol with the value ``setting`` of ``connect.protocol``.
+
+    :raises ValueError: when there is no such protocol.
+    """
     if setting not in {protocol.setting for protocol in ConnectProtocol}:
         raise ValueError(f"unknown protocol: {setting}")
     return ConnectProtocol.from_setting(setting)
 
 
-def _wait(scenario: WorkersScenario, how_long: list[str]) -> None:
-    """Perform `wait`, whose other words are ``how_long``."""
-    match how_long:
+def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
+    """Perform `wait`; ``words`` are the words after it."""
+    match words:
         case ["until", "the", "delay", "is", "over"]:
             ends_at_ms = scenario.delay_ends_at_ms
             if ends_at_ms is None:
                 raise ValueError("cannot wait until the delay is over: no delay is in progress")
-            left_ms = ends_at_ms - scenario.now_ms
-            scenario.print_line(f"After delay {left_ms}:")
-            scenario.wait(left_ms)
+            remaining_ms = ends_at_ms - scenario.now_ms
+            scenario.print_line(f"After delay {remaining_ms}:")
+            scenario.advance_clock(remaining_ms)
         case [seconds, "s"]:
-            scenario.wait(int(seconds) * 1000)
+            scenario.advance_clock(int(seconds) * 1000)
             ends_at_ms = scenario.delay_ends_at_ms
-            if ends_at_ms is not None and not scenario.lines:
+            if ends_at_ms is not None and not scenario.printed_lines:
                 scenario.print_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
         case _:
-            raise ValueError(f"unknown time to wait: {' '.join(how_long)}")
+            raise ValueError(f"unknown time to wait: {' '.join(words)}")

@@ -10,7 +10,7 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import RebalancePolicy
 from coterie.engine.timers import Timers
-from coterie.groups.classic import messages as said
+from coterie.groups.classic import messages as group_messages
 from coterie.herder.place import retained_jobs
 from coterie.herder.rounds.following import must_rejoin_after_empty_eager_round
 from coterie.herder.rounds.leading import (
@@ -21,7 +21,7 @@ from coterie.herder.rounds.leading import (
     spec_of,
 )
 from coterie.lab.scenario.group import GroupScenario
-from coterie.lab.scenario.notation import show_jobs
+from coterie.lab.scenario.notation import format_jobs
 from coterie.lab.translation import to_group_request, to_member_response
 from coterie.member.classic.messages import Event, JoinRequest, Request, Timer
 from coterie.member.classic.state import Member, MemberSettings
@@ -41,8 +41,8 @@ from coterie.nouns.membership import (
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.connect_bytes import decode_metadata
 
-GROUP = GroupId("fleet")
-RELEASED = "the revoked jobs have been released"
+GROUP_ID = GroupId("fleet")
+REJOIN_AFTER_RELEASE = "the revoked jobs have been released"
 """The reason of the rejoin that follows the release of revoked jobs."""
 
 
@@ -54,12 +54,12 @@ ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
 class FleetConfig:
     """What every leader computes rounds from: the jobs that the config topic contains, and the policy."""
 
-    configured: Jobs
+    configured_jobs: Jobs
     policy: RebalancePolicy
 
 
 class ScenarioWorker:
-    """One worker. It starts and stops jobs at once."""
+    """One worker. It starts and stops jobs immediately, without simulated time."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class ScenarioWorker:
         self.name = name
         self.fresh_member_id = fresh_member_id
         self.report_round = report_round
-        self.draining = False
+        self.is_draining = False
         self.member = Member(
             MemberSettings(
-                group_id=GROUP,
+                group_id=GROUP_ID,
                 url=WorkerUrl(f"http://{name}:8083/"),
                 protocols=protocol.versions_to_offer,
                 claims=claims,
@@ -90,39 +90,39 @@ class ScenarioWorker:
             )
         )
         self.timers = Timers[Timer]()
-        self.owned = NO_JOBS
-        self.stopped = NO_JOBS
+        self.owned_jobs = NO_JOBS
+        self.stopped_jobs = NO_JOBS
         """The jobs that the worker stopped before it joined the present round of an eager group."""
         self.assignor_state = AssignorState()
         self.last_completed_generation = Generation(-1)
         """The last generation whose assignment the worker has received."""
-        self.protocol: ConnectProtocol | None = None
+        self.group_protocol: ConnectProtocol | None = None
         """The group's protocol in that generation; None before the first one."""
         self.deferred_until_ms: int | None = None
         """When the scheduled rebalance delay ends; None while there is none."""
-        self.moves_at_ms: int | None = None
+        self.next_moves_at_ms: int | None = None
         """When the worker, as the leader, requests the round that makes the next moves; None if no moves are
         postponed."""
         self.eager_assigned_jobs: Jobs | None = None
         """The jobs that the worker, as the leader, assigned in the last round, if that round was eager; otherwise
         None."""
 
-    def feed(self, event: Event) -> None:
+    def step_member(self, event: Event) -> None:
         """Step the member with ``event``, and perform its effects."""
-        for effect in self.scenario.steps.member(self.member, event, now_ms=self.scenario.now_ms).effects:
+        for effect in self.scenario.steps.step_member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
-                    self.ask(id_, request)
+                    self.send_request(id_, request)
                 case SetTimer(timer=timer, at_ms=at_ms):
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
                 case AssignmentsRequested():
-                    self.scenario.enqueue(partial(self.compute, effect))
+                    self.scenario.enqueue(partial(self.compute_round, effect))
                 case Assigned():
                     self.scenario.enqueue(partial(self.handle_assignment, effect))
                 case StopAllBeforeJoin():
-                    self.scenario.enqueue(self.release)
+                    self.scenario.enqueue(self.stop_all_before_join)
                 case MembershipLost():
                     self.scenario.enqueue(self.handle_lost_membership)
                 case MembershipRefused(reason=reason):
@@ -130,67 +130,69 @@ class ScenarioWorker:
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 
-    def ask(self, id_: RequestId, request: Request) -> None:
+    def send_request(self, id_: RequestId, request: Request) -> None:
         """Send the member's ``request`` to the coordinator; the member receives the response to its request ``id_``."""
 
-        def make(reply_to: said.ReplyTo) -> said.Request:
+        def make(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
                 self._report_join(request)
             return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
-        self.scenario.ask(
-            make, lambda response: self.feed(ResponseReceived(id=id_, response=to_member_response(response)))
+        self.scenario.send_request(
+            make, lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response)))
         )
 
     def _report_join(self, request: JoinRequest) -> None:
         """Print that the worker joins, and the jobs that it reports."""
         allocation = decode_metadata(request.protocols[0][1])[1].allocation
-        verb = "rejoins" if request.reason == RELEASED else "joins"
+        verb = "rejoins" if request.reason == REJOIN_AFTER_RELEASE else "joins"
         group = self.scenario.group
-        if request.member_id not in group.members and group.phase is said.Phase.PREPARING_REBALANCE:
+        if request.member_id not in group.members and group.phase is group_messages.Phase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
-        runs = show_jobs(allocation.assigned if allocation else NO_JOBS)
+        runs = format_jobs(allocation.assigned if allocation else NO_JOBS)
         self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
 
-    def subscribe(self) -> None:
-        """Tell the member what it is to report in its next join: the owned jobs, and whether the worker drains."""
-        self.feed(SetWorkerState(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
+    def report_state_to_member(self) -> None:
+        """Give the member the state that it reports in its next join: the owned jobs, and whether the worker drains."""
+        self.step_member(
+            SetWorkerState(config_offset=ConfigOffset(1), owned=self.owned_jobs, draining=self.is_draining)
+        )
 
-    def release(self) -> None:
+    def stop_all_before_join(self) -> None:
         """Stop all jobs before the next join, because the group is eager."""
         self.scenario.print_line(f"{self.name} stops everything")
-        self.owned, self.stopped = NO_JOBS, self.owned
-        self.subscribe()
+        self.owned_jobs, self.stopped_jobs = NO_JOBS, self.owned_jobs
+        self.report_state_to_member()
 
-    def compute(self, wanted: AssignmentsRequested) -> None:
+    def compute_round(self, request: AssignmentsRequested) -> None:
         """Compute the round that the member requests, because this worker is the leader."""
-        token = RoundToken.of(wanted.token)
+        token = RoundToken.checked(request.token)
         if token.protocol is ConnectProtocol.EAGER:
-            self.assign_eager(wanted)
+            self.assign_eager(request)
         else:
-            self.assign_cooperative(wanted, token)
+            self.assign_cooperative(request, token)
 
-    def assign_eager(self, wanted: AssignmentsRequested) -> None:
+    def assign_eager(self, request: AssignmentsRequested) -> None:
         """Compute an eager round: it assigns all configured jobs if all members have stopped theirs, otherwise none."""
         all_stopped = have_all_stopped(
-            wanted, last_seen_generation=self.last_completed_generation, protocol=self.protocol
+            request, last_seen_generation=self.last_completed_generation, protocol=self.group_protocol
         )
-        self.assignor_state, self.moves_at_ms = AssignorState(), None
-        self.eager_assigned_jobs = self.fleet.configured if all_stopped else NO_JOBS
-        dealt = eager.assign(self.eager_assigned_jobs, wanted.members)
-        self.report_round(self.name, ConnectProtocol.EAGER, dealt)
-        self.feed(
+        self.assignor_state, self.next_moves_at_ms = AssignorState(), None
+        self.eager_assigned_jobs = self.fleet.configured_jobs if all_stopped else NO_JOBS
+        jobs_by_member = eager.assign(self.eager_assigned_jobs, request.members)
+        self.report_round(self.name, ConnectProtocol.EAGER, jobs_by_member)
+        self.step_member(
             SendAssignments(
-                token=wanted.token, computed=eager_assignments(wanted, dealt, config_offset=ConfigOffset(1))
+                token=request.token, computed=eager_assignments(request, jobs_by_member, config_offset=ConfigOffset(1))
             )
         )
 
-    def assign_cooperative(self, wanted: AssignmentsRequested, token: RoundToken) -> None:
+    def assign_cooperative(self, request: AssignmentsRequested, token: RoundToken) -> None:
         """Compute a cooperative round."""
         outcome = assign(
             self.assignor_state,
-            configured=self.fleet.configured,
-            members={other: spec_of(report) for other, report in wanted.members.items()},
+            configured=self.fleet.configured_jobs,
+            members={member_id: spec_of(report) for member_id, report in request.members.items()},
             generation=token.generation,
             last_completed_generation=self.last_completed_generation,
             now_ms=self.scenario.now_ms,
@@ -198,55 +200,56 @@ class ScenarioWorker:
             received_delay_ms=remaining_delay_ms(self.deferred_until_ms, self.scenario.now_ms),
         )
         self.assignor_state, self.eager_assigned_jobs = outcome.state, None
-        self.moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
+        self.next_moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
         self.report_round(self.name, token.protocol, outcome)
-        self.feed(
+        self.step_member(
             SendAssignments(
-                token=wanted.token, computed=cooperative_assignments(outcome, config_offset=ConfigOffset(1))
+                token=request.token, computed=cooperative_assignments(outcome, config_offset=ConfigOffset(1))
             )
         )
 
-    def handle_assignment(self, delivered: Assigned) -> None:
-        """Take over the jobs of an assignment and stop the revoked ones; request another round if one is needed."""
-        result = RoundResult.of(delivered.token)
-        self.last_completed_generation, self.protocol = Generation(delivered.epoch), result.protocol
-        if delivered.replaces_all and self.owned:
+    def handle_assignment(self, assignment: Assigned) -> None:
+        """Own the assigned jobs instead of the revoked ones. Send JoinGroup again if jobs were revoked, or if this
+        leader assigned nothing in an eager round because a member still ran jobs."""
+        result = RoundResult.checked(assignment.token)
+        self.last_completed_generation, self.group_protocol = Generation(assignment.epoch), result.protocol
+        if assignment.replaces_all and self.owned_jobs:
             self.scenario.print_line(f"{self.name} stops everything")
-        self.owned = retained_jobs(self.owned, delivered) | delivered.jobs
+        self.owned_jobs = retained_jobs(self.owned_jobs, assignment) | assignment.jobs
         self.deferred_until_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
-        if delivered.leader != self.member.member_id:
-            self.moves_at_ms = self.eager_assigned_jobs = None
-        self.subscribe()
-        if delivered.revoked:
+        if assignment.leader != self.member.member_id:
+            self.next_moves_at_ms = self.eager_assigned_jobs = None
+        self.report_state_to_member()
+        if assignment.revoked:
             self.scenario.print_line(f"{self.name} stops revoked resources")
-            self.feed(Rejoin(reason=RELEASED))
-        if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured):
-            self.feed(Rejoin(reason="all members have stopped their jobs"))
+            self.step_member(Rejoin(reason=REJOIN_AFTER_RELEASE))
+        if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
+            self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
     def handle_lost_membership(self) -> None:
-        """Stop all jobs, and forget all rounds."""
-        self.owned = self.stopped = NO_JOBS
-        self.assignor_state, self.last_completed_generation, self.protocol = AssignorState(), Generation(-1), None
-        self.deferred_until_ms = self.moves_at_ms = None
-        self.subscribe()
+        """Stop all jobs, and reset all state from earlier rounds."""
+        self.owned_jobs = self.stopped_jobs = NO_JOBS
+        self.assignor_state, self.last_completed_generation, self.group_protocol = AssignorState(), Generation(-1), None
+        self.deferred_until_ms = self.next_moves_at_ms = None
+        self.report_state_to_member()
 
     def next_at_ms(self) -> int | None:
         """When the worker's next timer is due; None if there is none."""
-        due = (self.timers.next_at_ms(), self.deferred_until_ms, self.moves_at_ms)
-        return min((at_ms for at_ms in due if at_ms is not None), default=None)
+        times_ms = (self.timers.next_at_ms(), self.deferred_until_ms, self.next_moves_at_ms)
+        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
-    def fire_due(self) -> bool:
-        """Fire one timer that is due. Returns whether there was one."""
+    def fire_due_timer(self) -> bool:
+        """Fire at most one timer that is due now. Returns whether one was due."""
         now_ms = self.scenario.now_ms
         if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
             self.deferred_until_ms = None
-            self.feed(Rejoin(reason="the scheduled rebalance delay is over"))
+            self.step_member(Rejoin(reason="the scheduled rebalance delay is over"))
             return True
-        if self.moves_at_ms is not None and self.moves_at_ms <= now_ms:
-            self.moves_at_ms = None
-            self.feed(Rejoin(reason="postponed moves are due"))
+        if self.next_moves_at_ms is not None and self.next_moves_at_ms <= now_ms:
+            self.next_moves_at_ms = None
+            self.step_member(Rejoin(reason="postponed moves are due"))
             return True
         timer = self.timers.pop_due(now_ms)
         if timer is not None:
-            self.feed(TimerFired(timer=timer))
+            self.step_member(TimerFired(timer=timer))
         return timer is not None

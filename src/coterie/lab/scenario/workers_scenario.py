@@ -12,45 +12,47 @@ from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.groups.classic.messages import GenerationWritten, Phase, Record
 from coterie.lab.scenario.group import GroupScenario
-from coterie.lab.scenario.notation import show_assignment, show_jobs
-from coterie.lab.scenario.worker import GROUP, ComputedRound, FleetConfig, ScenarioWorker
+from coterie.lab.scenario.notation import format_assignment, format_jobs
+from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, FleetConfig, ScenarioWorker
 from coterie.lab.steps import STEPS, Steps
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Leave, Rejoin
 from coterie.wire.connect import ConnectProtocol
 
-MAX_DELAY_MS = 300_000
+DEFAULT_MAX_DELAY_MS = 300_000
 """The default of ``scheduled.rebalance.max.delay.ms``, which KIP-415's examples call ``d``."""
 
-MOVES = (RevocationReason.CLAIM, RevocationReason.DRAIN, RevocationReason.BALANCE)
-"""The reasons of revocations that count as moves. A job that was deleted, or that two workers run, is only stopped."""
+MOVE_REASONS = (RevocationReason.CLAIM, RevocationReason.DRAIN, RevocationReason.BALANCE)
+"""The reasons for which a revocation counts as a move to another worker. With the other reasons (the job was deleted,
+or two workers run it) the job is only stopped."""
 
 
 class WorkersScenario(GroupScenario):
     """One group of workers; its commands print lines."""
 
     def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: Steps = STEPS) -> None:
-        super().__init__(GROUP, steps)
-        self.protocol = protocol
-        """The newest protocol that workers offer for which the script sets no other."""
-        self.fleet = FleetConfig(configured=NO_JOBS, policy=RebalancePolicy(max_delay_ms=MAX_DELAY_MS))
+        super().__init__(GROUP_ID, steps)
+        self.newest_protocol = protocol
+        """The newest protocol that a worker offers, unless the command that starts it sets another."""
+        self.fleet = FleetConfig(configured_jobs=NO_JOBS, policy=RebalancePolicy(max_delay_ms=DEFAULT_MAX_DELAY_MS))
         self.workers: dict[str, ScenarioWorker] = {}
         self._last_leader: str | None = None
         self._last_protocol: ConnectProtocol | None = None
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def configure(self, jobs: Jobs) -> None:
+    def set_configured_jobs(self, jobs: Jobs) -> None:
         """Set the configured jobs. If the group has a leader, the leader requests a round."""
-        self.fleet.configured = jobs
+        self.fleet.configured_jobs = jobs
         leader = self.group.leader
         if leader is not None:
-            self.workers[self._name_of(leader)].feed(Rejoin(reason="the set of jobs has changed"))
+            self.workers[self._worker_name(leader)].step_member(Rejoin(reason="the set of jobs has changed"))
             self.run_queue()
 
-    def start(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
-        """Start the worker ``name``; ``protocol`` None: the scenario's protocol.
+    def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
+        """Start the worker ``name``. ``claims``: the only jobs that it may run (KIP-987); None: it may run any job.
+        ``protocol``: the newest protocol that it offers; None: :attr:`newest_protocol`.
 
         :raises ValueError: when the worker runs already.
         """
@@ -60,54 +62,58 @@ class WorkersScenario(GroupScenario):
             self,
             self.fleet,
             name,
-            self.protocol if protocol is None else protocol,
+            self.newest_protocol if protocol is None else protocol,
             claims,
-            fresh_member_id=MemberId(name + "'" * (self._next_life(name) - 1)),
+            fresh_member_id=MemberId(name + "'" * (self._count_start(name) - 1)),
             report_round=self._report_round,
         )
-        self.workers[name].subscribe()
+        self.workers[name].report_state_to_member()
         self.run_queue()
 
-    def stop(self, name: str) -> None:
+    def stop_worker(self, name: str) -> None:
         """Stop a worker as SIGTERM does: it stops its jobs, then it sends LeaveGroup."""
-        is_leader = self.group.leader is not None and self._name_of(self.group.leader) == name
+        is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
         self.print_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
-        self.workers[name].feed(Leave(reason="shutdown"))
+        self.workers[name].step_member(Leave(reason="shutdown"))
         self.run_queue()
         del self.workers[name]
 
-    def kill(self, name: str) -> None:
+    def kill_worker(self, name: str) -> None:
         """End a worker without LeaveGroup: the coordinator removes its member when the session has expired."""
         self.print_line(f"{name} dies")
         del self.workers[name]
 
-    def drain(self, name: str) -> None:
-        """Have a worker report that it drains: it is to release its jobs, to leave and not to return."""
+    def drain_worker(self, name: str) -> None:
+        """Have a worker report that it drains: the following rounds revoke its jobs. The worker leaves the group only
+        with :meth:`stop_worker`."""
         self.print_line(f"{name} is to drain")
         worker = self.workers[name]
-        worker.draining = True
-        worker.subscribe()
-        worker.feed(Rejoin(reason="this worker drains"))
+        worker.is_draining = True
+        worker.report_state_to_member()
+        worker.step_member(Rejoin(reason="this worker drains"))
         self.run_queue()
 
-    def rejoin(self, name: str) -> None:
+    def rejoin_worker(self, name: str) -> None:
         """Have a worker send JoinGroup now."""
-        self.workers[name].feed(Rejoin(reason="the script orders it"))
+        self.workers[name].step_member(Rejoin(reason="the script orders it"))
         self.run_queue()
 
     @property
     def delay_ends_at_ms(self) -> int | None:
-        """When the scheduled rebalance delay ends, by the worker for which it ends first; None if there is no delay."""
+        """The earliest end of a scheduled rebalance delay that a worker knows of, in ms of the scenario's clock; None
+        if no worker knows of a delay."""
         ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
         return min(ends, default=None)
 
-    def show(self) -> None:
+    def print_state(self) -> None:
         """Print the jobs of each worker, the configured jobs and the leader."""
-        runs = ", ".join(f"{name}({show_jobs(worker.owned)})" for name, worker in sorted(self.workers.items()))
-        self.print_line(f"Initial group and assignment: {runs}".rstrip())
-        self.print_line(f"Config topic contains: {show_jobs(self.fleet.configured)[1:-1]}")
+        jobs_by_worker = ", ".join(
+            f"{name}({format_jobs(worker.owned_jobs)})" for name, worker in sorted(self.workers.items())
+        )
+        self.print_line(f"Initial group and assignment: {jobs_by_worker}".rstrip())
+        self.print_line(f"Config topic contains: {format_jobs(self.fleet.configured_jobs)[1:-1]}")
         if self.group.leader is not None:
-            self.print_line(f"{self._name_of(self.group.leader)} is current leader")
+            self.print_line(f"{self._worker_name(self.group.leader)} is current leader")
 
     # -- steps of the machines ----------------------------------------------------------------------------------------
 
@@ -121,81 +127,86 @@ class WorkersScenario(GroupScenario):
             self._report_cooperative_round(computed)
         else:
             for member, jobs in sorted(computed.items()):
-                self.print_line(show_assignment(self._name_of(member), delay_ms=0, runs=jobs, gives=NO_JOBS))
+                self.print_line(format_assignment(self._worker_name(member), delay_ms=0, owned=jobs, revoked=NO_JOBS))
             self._report_stops(computed)
 
     def _report_cooperative_round(self, outcome: RoundOutcome) -> None:
         """Print each assignment of a cooperative round, the unassigned jobs and the number of moves."""
-        for member, one in sorted(outcome.assignments.items()):
-            name = self._name_of(member)
-            self.print_line(show_assignment(name, delay_ms=outcome.delay_ms, runs=one.owned_after, gives=one.revoked))
-        waiting = [job for one in outcome.state.deferrals for job in one.jobs]
+        for member, assignment in sorted(outcome.assignments.items()):
+            name = self._worker_name(member)
+            self.print_line(
+                format_assignment(
+                    name, delay_ms=outcome.delay_ms, owned=assignment.owned_after, revoked=assignment.revoked
+                )
+            )
+        deferred_jobs = [job for assignment in outcome.state.deferrals for job in assignment.jobs]
         for job, reason in outcome.unassigned.items():
-            if job not in waiting:
-                self.print_line(f"  {show_jobs([job])} is unassigned: {reason}")
-        if any(worker.stopped for worker in self.workers.values()):
+            if job not in deferred_jobs:
+                self.print_line(f"  {format_jobs([job])} is unassigned: {reason}")
+        if any(worker.stopped_jobs for worker in self.workers.values()):
             self._report_stops(outcome.assignments)
             return
         moves = [
-            (why, jobs)
-            for one in outcome.assignments.values()
-            for why, jobs in one.revoked_by_reason.items()
-            if why in MOVES
+            (reason, jobs)
+            for assignment in outcome.assignments.values()
+            for reason, jobs in assignment.revoked_by_reason.items()
+            if reason in MOVE_REASONS
         ]
-        made = sum(len(jobs) for _, jobs in moves)
-        later = ", the others not before the delay is over" if waiting else ", the others in later rounds"
-        self._report_moves(made, outcome, later if made < outcome.moves_to_target else "")
+        moves_made = sum(len(jobs) for _, jobs in moves)
+        remark = ", the others not before the delay is over" if deferred_jobs else ", the others in later rounds"
+        self._report_moves(moves_made, outcome, remark if moves_made < outcome.moves_to_target else "")
 
     def _report_stops(self, members: Iterable[MemberId]) -> None:
-        """Print the number of moves of a round for which all of ``members`` have stopped all jobs. The optimum next to
-        it is that of a cooperative group whose members ran the same jobs."""
-        workers = {member: self.workers[self._name_of(member)] for member in members}
-        ran = {member: worker.owned | worker.stopped for member, worker in workers.items()}
-        cheapest = assign(
+        """Print the number of moves of a round before which all of ``members`` have stopped all their jobs: each
+        stopped job counts. The printed optimum is that of a cooperative round in which the members still run these
+        jobs."""
+        workers = {member: self.workers[self._worker_name(member)] for member in members}
+        jobs_before = {member: worker.owned_jobs | worker.stopped_jobs for member, worker in workers.items()}
+        cooperative_round = assign(
             AssignorState(),
-            configured=self.fleet.configured,
-            members={member: MemberSpec(owned=jobs) for member, jobs in ran.items()},
+            configured=self.fleet.configured_jobs,
+            members={member: MemberSpec(owned=jobs) for member, jobs in jobs_before.items()},
             generation=Generation(1),
             last_completed_generation=Generation(-1),
             now_ms=self.now_ms,
             policy=self.fleet.policy,
         )
         for worker in workers.values():
-            worker.stopped = NO_JOBS
-        self._report_moves(sum(map(len, ran.values())), cheapest)
+            worker.stopped_jobs = NO_JOBS
+        self._report_moves(sum(map(len, jobs_before.values())), cooperative_round)
 
-    def _report_moves(self, made: int, cheapest: RoundOutcome, later: str = "") -> None:
-        """Print the number ``made`` of moves, and beside it the fewest moves to the target of ``cheapest`` and their
-        lower bound M*."""
-        self.print_line(
-            f"  moves: {made}, optimum: {cheapest.moves_to_target}, M*: {cheapest.moves_lower_bound}{later}"
-        )
+    def _report_moves(self, moves_made: int, round_outcome: RoundOutcome, remark: str = "") -> None:
+        """Print the number of moves that the round makes, and the fewest moves (and their lower bound M*) from the
+        members' jobs to the target of ``round_outcome``. ``remark`` is the end of the line."""
+        optimum, lower_bound = round_outcome.moves_to_target, round_outcome.moves_lower_bound
+        self.print_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
-    def _report_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:
-        written = [record for record in records if isinstance(record, GenerationWritten)]
-        begun = [record for record in written if record.protocol is None and record.members]
+    def _print_step(self, phase_before: Phase, generation_before: Generation, records: Sequence[Record]) -> None:
+        generations = [record for record in records if isinstance(record, GenerationWritten)]
+        begun_generations = [record for record in generations if record.protocol is None and record.members]
         is_open = self.group.phase is Phase.PREPARING_REBALANCE
-        if was is not Phase.PREPARING_REBALANCE and (begun or is_open):
+        if phase_before is not Phase.PREPARING_REBALANCE and (begun_generations or is_open):
             self.print_line("Rebalance is triggered")
-        for record in begun:
+        for record in begun_generations:
             self._report_leader(record)
 
     def _report_leader(self, record: GenerationWritten) -> None:
-        """Print the leader of a generation and, if the leader has changed, whether it knows of a delay."""
+        """Print the leader of a generation and, if another worker was the leader before, whether the new leader knows
+        of a delay."""
         assert record.leader is not None
-        name = self._name_of(record.leader)
+        name = self._worker_name(record.leader)
         self.print_line(f"{name} becomes leader (generation {record.generation})")
         if self._last_leader not in (None, name):
             delay = self.workers[name].deferred_until_ms
             self.print_line("No delay is in progress." if delay is None else "There's an active delay in progress.")
         self._last_leader = name
 
-    def _name_of(self, member_id: MemberId) -> str:
+    def _worker_name(self, member_id: MemberId) -> str:
         """The name of the worker with this member id, which is the name with one ``'`` for each restart."""
         return member_id.rstrip("'")
 
-    def _fire_due(self) -> bool:
-        return any(self.workers[name].fire_due() for name in sorted(self.workers))
+    def _fire_due_timer(self) -> bool:
+        return any(self.workers[name].fire_due_timer() for name in sorted(self.workers))
 
-    def _deadlines(self) -> Iterable[int | None]:
+    def _next_timers_ms(self) -> Iterable[int | None]:
         return (worker.next_at_ms() for worker in self.workers.values())

@@ -18,27 +18,29 @@ from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
-PLAYS = {"fleet": simulate_fleet, "clients": simulate_clients, "producers": simulate_producers}
+SIMULATE_BY_PLAY = {"fleet": simulate_fleet, "clients": simulate_clients, "producers": simulate_producers}
 """The simulations by name: workers with connectors; ordinary clients, static and dynamic, with offsets; producers with
 transactions."""
 
 
-def seeds(text: str) -> Iterator[int]:
+def parse_seeds(text: str) -> Iterator[int]:
     """The seeds that ``text`` lists: ``3``, ``1-40``, or several of both, separated by commas or blanks."""
     for part in text.replace(",", " ").split():
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        first_seed, _, last_seed = part.partition("-")
+        yield from range(int(first_seed), int(last_seed or first_seed) + 1)
 
 
-def outcomes(play: str, wanted: Iterator[int], *, story_lines: int, jobs: int) -> Generator[Outcome, None, None]:
-    """Run the simulation ``play`` (a key of `PLAYS`) for the seeds ``wanted`` in ``jobs`` processes. Yields the
-    outcomes in the order of the seeds; each contains ``story_lines`` lines of the trace."""
-    one = partial(PLAYS[play], story_lines=story_lines)
-    if jobs == 1:
-        yield from map(one, wanted)
+def run_seeds(
+    play: str, seeds: Iterator[int], *, trace_lines: int, process_count: int
+) -> Generator[Outcome, None, None]:
+    """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) for ``seeds`` in ``process_count`` processes.
+    Yields the outcomes in the order of the seeds; each contains ``trace_lines`` lines of the trace."""
+    simulate = partial(SIMULATE_BY_PLAY[play], trace_lines=trace_lines)
+    if process_count == 1:
+        yield from map(simulate, seeds)
     else:
-        with get_context("spawn").Pool(jobs) as pool:
-            yield from pool.imap(one, wanted)
+        with get_context("spawn").Pool(process_count) as pool:
+            yield from pool.imap(simulate, seeds)
 
 
 def summary_line(outcome: Outcome) -> str:
@@ -46,7 +48,7 @@ def summary_line(outcome: Outcome) -> str:
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
-        f"  {outcome.events:>6} events  {outcome.generations:>4} generations"
+        f"  {outcome.callback_count:>6} events  {outcome.generations:>4} generations"
     )
 
 
@@ -60,37 +62,44 @@ def main(arguments: list[str] | None = None) -> int:
     a digest differs, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument("--seeds", help="3, 1-40, or several of both (default: 1-40, or those of --compare)")
-    parser.add_argument("--play", choices=sorted(PLAYS), default="fleet", help="the simulation (default: %(default)s)")
+    parser.add_argument(
+        "--play", choices=sorted(SIMULATE_BY_PLAY), default="fleet", help="the simulation (default: %(default)s)"
+    )
     parser.add_argument("--quiet", action="store_true", help="print every hundredth seed only, and failures")
     parser.add_argument("--lines", type=int, default=15, help="lines of the trace to print when a seed fails")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes (default: %(default)s)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the digests to a file")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="compare the digests with those of a file")
     options = parser.parse_args(arguments)
-    kept = read_digests(options.compare) if options.compare is not None else None
-    wanted = seeds(options.seeds) if options.seeds is not None else iter(kept or range(1, 41))
+    expected_digests = read_digests(options.compare) if options.compare is not None else None
+    seeds = parse_seeds(options.seeds) if options.seeds is not None else iter(expected_digests or range(1, 41))
     digests: dict[int, str] = {}
-    played = outcomes(options.play, wanted, story_lines=options.lines, jobs=options.jobs)
-    with closing(played):
-        for outcome in played:
+    seed_outcomes = run_seeds(options.play, seeds, trace_lines=options.lines, process_count=options.jobs)
+    with closing(seed_outcomes):
+        for outcome in seed_outcomes:
             seed = outcome.seed
             digests[seed] = outcome.digest
             if not options.quiet or seed % 100 == 0 or outcome.violation is not None:
                 sys.stdout.write(summary_line(outcome) + "\n")
             if outcome.violation is not None:
                 sys.stdout.write(
-                    f"{outcome.story}\n\nseed {seed} breaks {outcome.violation}\n"
+                    f"{outcome.trace_text}\n\nseed {seed} breaks {outcome.violation}\n"
                     f"repeat: python -m coterie.lab.simulator --play {options.play} --seeds {seed} --lines 200\n"
                 )
                 return 1
     if options.write is not None:
         options.write.write_text("".join(f"{seed} {digest}\n" for seed, digest in digests.items()))
-    others = [seed for seed, digest in digests.items() if kept is not None and kept.get(seed) != digest]
-    if others:
+    differing_seeds = [
+        seed
+        for seed, digest in digests.items()
+        if expected_digests is not None and expected_digests.get(seed) != digest
+    ]
+    if differing_seeds:
         sys.stdout.write(
-            f"{len(others)} of {len(digests)} digests are not those of {options.compare}: seeds {others}\n"
+            f"{len(differing_seeds)} of {len(digests)} digests are not those of {options.compare}: seeds "
+            f"{differing_seeds}\n"
         )
-    return 1 if others else 0
+    return 1 if differing_seeds else 0
 
 
 if __name__ == "__main__":

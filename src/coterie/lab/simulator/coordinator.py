@@ -31,7 +31,7 @@ from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.records import RecordKind, RecordValue, recorded_name, size_and_checksum
+from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, recorded_name
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
 from coterie.lab.steps import Steps
@@ -49,7 +49,7 @@ class GroupBefore:
     static_members: Mapping[InstanceId, MemberId]
 
     @classmethod
-    def of(cls, group: Group) -> "GroupBefore":
+    def from_group(cls, group: Group) -> "GroupBefore":
         """The present state of ``group``."""
         return cls(
             phase=group.phase,
@@ -64,11 +64,11 @@ class CoordinatorStep:
     """One step of a group's machine, for the invariant checks."""
 
     event: Event
-    before: GroupBefore
+    group_before: GroupBefore
     output: Output[Record, Effect]
     group: Group
     """The group after the step."""
-    asked: Mapping[ReplyTo, Request]
+    unanswered_requests: Mapping[ReplyTo, Request]
     """Every request that has received no response yet, by its id; that of this step, too."""
 
 
@@ -89,49 +89,49 @@ class CoordinatorChecker(Protocol):
         ...
 
 
-class Disk(FaultyDisk):
+class CoordinatorDisk(FaultyDisk):
     """The disk with the coordinator's log. Records that are appended during a write are written together by the next
     write. A crash may lose records whose write was not acknowledged."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
-        self.lines: list[EncodedRecord] = []
+        self.durable_lines: list[EncodedRecord] = []
         """The durable records."""
-        self._writing: list[EncodedRecord] = []
-        self._waiting: list[EncodedRecord] = []
-        self._life = 0
+        self._lines_in_write: list[EncodedRecord] = []
+        self._lines_waiting: list[EncodedRecord] = []
+        self._crash_count = 0
 
-    def append(self, lines: Sequence[EncodedRecord], acknowledged: Callable[[int], None]) -> None:
-        """Write the records ``lines``. ``acknowledged`` is called with the number of records of each write when they
-        are durable."""
-        self._waiting += lines
-        if not self._writing:
-            self._write(acknowledged)
+    def append(self, lines: Sequence[EncodedRecord], on_acknowledged: Callable[[int], None]) -> None:
+        """Write the records ``lines``. ``on_acknowledged`` is called with the number of records of each write
+        when they are durable."""
+        self._lines_waiting += lines
+        if not self._lines_in_write:
+            self._write_waiting_lines(on_acknowledged)
 
     def crash(self) -> None:
         """Make the first few records of the write in progress durable (a random number, perhaps none or all), without
         an acknowledgement; lose all other records that are not durable."""
-        self.lines += self._writing[: self._world.rng.randint(0, len(self._writing))]
-        self._writing, self._waiting = [], []
-        self._life += 1
+        self.durable_lines += self._lines_in_write[: self._world.rng.randint(0, len(self._lines_in_write))]
+        self._lines_in_write, self._lines_waiting = [], []
+        self._crash_count += 1
 
-    def _write(self, acknowledged: Callable[[int], None]) -> None:
+    def _write_waiting_lines(self, on_acknowledged: Callable[[int], None]) -> None:
         """Write the waiting records, and then those that come meanwhile."""
-        self._writing, self._waiting = self._waiting, []
-        life = self._life
+        self._lines_in_write, self._lines_waiting = self._lines_waiting, []
+        crash_count = self._crash_count
 
-        def written() -> None:
-            if life != self._life:
+        def on_written() -> None:
+            if crash_count != self._crash_count:
                 return
-            done = len(self._writing)
-            self.lines += self._writing
-            self._writing = []
-            acknowledged(done)
-            if self._waiting:
-                self._write(acknowledged)
+            line_count = len(self._lines_in_write)
+            self.durable_lines += self._lines_in_write
+            self._lines_in_write = []
+            on_acknowledged(line_count)
+            if self._lines_waiting:
+                self._write_waiting_lines(on_acknowledged)
 
-        self._world.after(self.write_ms(self._world.rng), written)
+        self._world.call_after(self.draw_write_duration_ms(self._world.rng), on_written)
 
 
 class SimCoordinator:
@@ -145,34 +145,34 @@ class SimCoordinator:
         self._checker = checker
         self._group_id = group_id
         self._limits = limits
-        self.disk = Disk(world)
-        self._fresh = 0
+        self.disk = CoordinatorDisk(world)
+        self._fresh_member_id_count = 0
         """Number of member ids made so far."""
-        self._asked = 0
+        self._request_count = 0
         """Number of requests received so far."""
-        self.up = False
+        self.is_up = False
         self.start()
 
     # -- start and crash ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Replay the durable records, then accept requests again."""
-        self._calls: dict[ReplyTo, Call] = {}
-        self._requests: dict[ReplyTo, Request] = {}
+        self._open_calls: dict[ReplyTo, Call] = {}
+        self._unanswered_requests: dict[ReplyTo, Request] = {}
         self._lines_required: dict[ReplyTo, int] = {}
         """For each request with a computed response, the number of log records that must be durable before the response
         may be sent."""
         self._outbox = Outbox[Effect]()
         self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
-        self.group = replay_group(self._group_id, self._limits, self.disk.lines)
-        self._now = GroupBefore.of(self.group)
+        self.group = replay_group(self._group_id, self._limits, self.disk.durable_lines)
+        self._group_before = GroupBefore.from_group(self.group)
         """The group's state for the checks of the next step."""
-        self._durable = DurableGroup(self._group_id, self._limits, self.disk.lines)
-        self._lines: list[EncodedRecord] = list(self.disk.lines)
+        self._durable_group = DurableGroup(self._group_id, self._limits, self.disk.durable_lines)
+        self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
         """All records that the group has written, durable or not."""
-        self.up = True
+        self.is_up = True
         self._checker.on_loaded(self.group)
-        self._world.record(RecordKind.COORDINATOR_UP, len(self.disk.lines), self.group.generation)
+        self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.generation)
         self.feed(GroupLoaded())
 
     def crash(self) -> None:
@@ -181,99 +181,109 @@ class SimCoordinator:
 
         :raises Violation: REPLAY_IS_LIVE.
         """
-        check_replay(self.group, self._lines)
-        self._world.record(RecordKind.COORDINATOR_CRASHES, self.group.phase, self.group.generation)
-        self.up = False
+        check_replay(self.group, self._written_lines)
+        self._world.add_record(RecordKind.COORDINATOR_CRASHES, self.group.phase, self.group.generation)
+        self.is_up = False
         self._timers.close()
         self.disk.crash()
-        for call in self._calls.values():
+        for call in self._open_calls.values():
             call.fail("the connection was reset", within_ms=200)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def serve(self, call: Call, request: Callable[[ReplyTo], Request]) -> None:
-        """Process the request that ``request`` builds from its id; its response is that of ``call``. The call fails if
-        the coordinator is down."""
-        if not self.up:
+    def serve_call(self, call: Call, make_request: Callable[[ReplyTo], Request]) -> None:
+        """Process the request that ``make_request`` builds from its id; its response is that of ``call``. The call
+        fails if the coordinator is down."""
+        if not self.is_up:
             call.fail("connection refused", within_ms=20)
             return
-        self._asked += 1
-        reply_to = ReplyTo(self._asked)
-        self._calls[reply_to] = call
-        asked = self._requests[reply_to] = request(reply_to)
-        if not isinstance(asked, Heartbeat):
-            self._world.record(RecordKind.ASKED, call.worker, recorded_name(asked))
-        self.feed(asked)
+        self._request_count += 1
+        reply_to = ReplyTo(self._request_count)
+        self._open_calls[reply_to] = call
+        group_request = self._unanswered_requests[reply_to] = make_request(reply_to)
+        if not isinstance(group_request, Heartbeat):
+            self._world.add_record(RecordKind.ASKED, call.link_name, recorded_name(group_request))
+        self.feed(group_request)
 
     def fresh_member_id(self, prefix: str) -> MemberId:
         """A new member id that begins with ``prefix``."""
-        self._fresh += 1
-        return MemberId(f"{prefix}-{self._world.rng.getrandbits(16):04x}{self._fresh}")
+        self._fresh_member_id_count += 1
+        return MemberId(f"{prefix}-{self._world.rng.getrandbits(16):04x}{self._fresh_member_id_count}")
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
         """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
         records are durable."""
-        group, before = self.group, self._now
+        group, group_before = self.group, self._group_before
         with MachineCheck("groups"):
-            output = self._steps.group(group, event, now_ms=self._world.now_ms)
+            output = self._steps.step_group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
                 check_all(group)
-                self._now = GroupBefore.of(group)
+                self._group_before = GroupBefore.from_group(group)
         if isinstance(event, TimerFired):
-            self._world.record(RecordKind.TIMER_FIRED, recorded_name(event.key), _member_of(event.key))
+            self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), _member_id_of_timer(event.key))
         self._checker.on_step(
-            CoordinatorStep(event=event, before=before, output=output, group=group, asked=self._requests)
+            CoordinatorStep(
+                event=event,
+                group_before=group_before,
+                output=output,
+                group=group,
+                unanswered_requests=self._unanswered_requests,
+            )
         )
-        if group.phase is not before.phase:
-            self._world.record(RecordKind.PHASE, before.phase, group.phase, group.generation)
+        if group.phase is not group_before.phase:
+            self._world.add_record(RecordKind.PHASE, group_before.phase, group.phase, group.generation)
         lines = [encode_record(self._group_id, record) for record in output.records]
-        self._lines += lines
+        self._written_lines += lines
         for effect in output.effects:
             if isinstance(effect, Reply):
-                self._lines_required[effect.to] = len(self._lines)
+                self._lines_required[effect.to] = len(self._written_lines)
         self._outbox.put(output)
         if lines:
-            self._world.record(RecordKind.APPENDED, *size_and_checksum(lines))
+            self._world.add_record(RecordKind.APPENDED, *count_size_and_checksum(lines))
             self.disk.append(lines, self._on_durable)
-        self._release()
+        self._perform_released_effects()
 
-    def _on_durable(self, lines: int) -> None:
-        """The next ``lines`` records are durable: perform the effects that have waited for them."""
-        self._world.record(RecordKind.DURABLE, lines)
-        self._outbox.mark_durable(lines)
-        self._release()
+    def _on_durable(self, line_count: int) -> None:
+        """The next ``line_count`` records are durable: perform the effects that have waited for them."""
+        self._world.add_record(RecordKind.DURABLE, line_count)
+        self._outbox.mark_durable(line_count)
+        self._perform_released_effects()
 
-    def _release(self) -> None:
+    def _perform_released_effects(self) -> None:
         """Perform the effects whose records are durable."""
         for effect in self._outbox.release():
             match effect:
-                case Reply(to=to, response=response):
-                    self._answer(to, response)
+                case Reply(to=reply_to, response=response):
+                    self._send_response(reply_to, response)
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
                     self._timers.cancel(key)
 
-    def _answer(self, to: ReplyTo, response: Response) -> None:
-        """Check the response to the request ``to``, and send it."""
-        call, request = self._calls.pop(to), self._requests.pop(to)
-        self._durable.check(request, response, lines_required=self._lines_required.pop(to))
+    def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
+        """Check the response to the request ``reply_to``, and send it."""
+        call, request = self._open_calls.pop(reply_to), self._unanswered_requests.pop(reply_to)
+        self._durable_group.check_response(request, response, lines_required=self._lines_required.pop(reply_to))
         self._checker.on_reply(request, response)
         if not isinstance(request, Heartbeat) or response.error is not ErrorCode.none:
-            self._world.record(
-                RecordKind.ANSWERED, call.worker, recorded_name(request), response.error.name, *_values(response)
+            self._world.add_record(
+                RecordKind.ANSWERED,
+                call.link_name,
+                recorded_name(request),
+                response.error.name,
+                *_recorded_values(response),
             )
-        call.answer(response)
+        call.respond(response)
 
     @property
     def is_stable(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
-        return self.up and self.group.phase is Phase.STABLE
+        return self.is_up and self.group.phase is Phase.STABLE
 
 
-def _member_of(timer: TimerKey) -> MemberId | None:
+def _member_id_of_timer(timer: TimerKey) -> MemberId | None:
     """The member id in a timer's key; None if the timer belongs to no member."""
     match timer:
         case SessionTimer() | PendingMemberTimer() | NewMemberTimer():
@@ -282,7 +292,7 @@ def _member_of(timer: TimerKey) -> MemberId | None:
             return None
 
 
-def _values(response: Response) -> tuple[RecordValue, ...]:
+def _recorded_values(response: Response) -> tuple[RecordValue, ...]:
     """The values of ``response`` that are recorded in addition to its error."""
     match response:
         case JoinGroupResponse(generation=generation, protocol=protocol, leader=leader, member_id=member_id):

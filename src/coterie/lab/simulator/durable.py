@@ -30,22 +30,22 @@ class DurableGroup:
     def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
         """``lines`` is the list to which the disk adds each record when it becomes durable."""
         self._lines = lines
-        self._read = len(lines)
+        self._replayed_count = len(lines)
         self._group = replay_group(group_id, limits, lines)
 
-    def check(self, request: Request, response: Response, *, lines_required: int) -> None:
+    def check_response(self, request: Request, response: Response, *, lines_required: int) -> None:
         """Check that the durable records contain what ``response`` reports. The response is sent now, and depends on
         the first ``lines_required`` records of the log.
 
         :raises Violation: DURABLE_FIRST.
         """
         if lines_required > len(self._lines):
-            what = f"{type(response).__name__} needs {lines_required} lines"
-            raise Violation(Invariant.DURABLE_FIRST, f"{what}, the log has {len(self._lines)}")
-        assert lines_required >= self._read, "responses leave in the order of their steps"
-        for line in self._lines[self._read : lines_required]:
-            replay(self._group, line)
-        self._read = lines_required
+            requirement = f"{type(response).__name__} needs {lines_required} lines"
+            raise Violation(Invariant.DURABLE_FIRST, f"{requirement}, the log has {len(self._lines)}")
+        assert lines_required >= self._replayed_count, "responses leave in the order of their steps"
+        for line in self._lines[self._replayed_count : lines_required]:
+            apply_encoded_record(self._group, line)
+        self._replayed_count = lines_required
         if response.error is ErrorCode.none and not contains_response(self._group, request, response):
             raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
 
@@ -53,23 +53,31 @@ class DurableGroup:
 def contains_response(group: Group, request: Request, response: Response) -> bool:
     """Whether the state of ``group`` contains what ``response``, a response without error, reports: a generation, an
     assignment or offsets. True for the response to any other ``request``."""
-    written, offsets = group.generation_record, group.offsets
+    generation_record, offsets = group.generation_record, group.offsets
     match request, response:
         case JoinGroup(), JoinGroupResponse(generation=generation, member_id=member_id):
-            return written is not None and written.generation == generation and member_id in written.members
+            return (
+                generation_record is not None
+                and generation_record.generation == generation
+                and member_id in generation_record.members
+            )
         case SyncGroup(member_id=member_id, generation=generation), SyncGroupResponse(assignment=assignment):
-            member = written.members.get(member_id) if written is not None else None
+            member = generation_record.members.get(member_id) if generation_record is not None else None
             return group.generation == generation and member is not None and member.assignment == assignment
-        case OffsetCommit(offsets=asked), OffsetCommitResponse(errors=errors):
+        case OffsetCommit(offsets=new_offsets), OffsetCommitResponse(errors=errors):
             acknowledged = {
-                new.partition: new.offset for new, error in zip(asked, errors, strict=True) if error is ErrorCode.none
+                new_offset.partition: new_offset.offset
+                for new_offset, error in zip(new_offsets, errors, strict=True)
+                if error is ErrorCode.none
             }
             return all(
                 partition in offsets and offsets[partition].offset == offset
                 for partition, offset in acknowledged.items()
             )
-        case _, OffsetFetchResponse(offsets=told):
-            return all(offsets.get(partition) == known for partition, known in told.items())
+        case _, OffsetFetchResponse(offsets=reported_offsets):
+            return all(
+                offsets.get(partition) == reported_offset for partition, reported_offset in reported_offsets.items()
+            )
         case _:
             return True
 
@@ -78,17 +86,17 @@ def replay_group(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecor
     """The group whose hard state is the result of a replay of ``lines``."""
     group = Group(group_id, limits)
     for line in lines:
-        replay(group, line)
+        apply_encoded_record(group, line)
     return group
 
 
-def replay(group: Group, line: EncodedRecord) -> None:
+def apply_encoded_record(group: Group, line: EncodedRecord) -> None:
     """Apply one record to the hard state of ``group``."""
-    decoded = _decoded(*line)
+    decoded = _decode_record_cached(*line)
     assert decoded is not None, "every line is a record of a group"
     apply(group, decoded[1])
 
 
-_decoded = lru_cache(maxsize=1_000)(decode_record)
+_decode_record_cached = lru_cache(maxsize=1_000)(decode_record)
 """`decode_record` with a cache, because each start of the coordinator replays all records that it had written
 before."""

@@ -24,56 +24,56 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         self._world = world
         self._rng = world.rng
         self._infrastructure_faults = infrastructure_faults
-        self.living: dict[str, SimProcessT] = {}
+        self.live_processes: dict[str, SimProcessT] = {}
         """The processes that have not ended, by name, in the order in which they started."""
         self._services = services
         self._never_restarted: set[str] = set()
         """The services for which no process starts any more."""
-        self._faults_ended = False
+        self._have_faults_ended = False
 
-    def _plan(self, own: Mapping[Callable[[], None], int], *, pauses_ms: Sequence[int]) -> None:
-        """Set the faults that may be injected: those of the infrastructure and ``own``, the simulation's, with their
-        weights. Choose the mean time between two faults from ``pauses_ms``."""
-        faults = {**self._infrastructure_faults.faults(), **own}
+    def _set_faults(self, own_faults: Mapping[Callable[[], None], int], *, mean_intervals_ms: Sequence[int]) -> None:
+        """Set the faults that may be injected: those of the infrastructure and ``own_faults``, the simulation's, with
+        their weights. Choose the mean time between two faults from ``mean_intervals_ms``."""
+        faults = {**self._infrastructure_faults.weight_by_fault(), **own_faults}
         self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
         # Some seeds have many faults, some so few that a fault occurs alone.
-        self._pause_between_ms = self._rng.choice(pauses_ms)
+        self._mean_interval_ms = self._rng.choice(mean_intervals_ms)
 
-    def run(self, faults_ms: int) -> None:
+    def run_with_faults(self, faults_ms: int) -> None:
         """Start the processes, and run the world with faults until the time ``faults_ms``. Then heal links and disk,
-        and call `end`."""
-        self.begin()
+        and call `end_faults`."""
+        self.begin_faults()
         self._world.run_until(faults_ms)
-        self._world.record(RecordKind.FAULTS_END)
-        self._faults_ended = True
+        self._world.add_record(RecordKind.FAULTS_END)
+        self._have_faults_ended = True
         self._infrastructure_faults.heal()
-        self.end()
+        self.end_faults()
 
     @abstractmethod
-    def begin(self) -> None:
+    def begin_faults(self) -> None:
         """Start the processes, and schedule the first fault."""
 
     @abstractmethod
-    def end(self) -> None:
+    def end_faults(self) -> None:
         """End all faults but those of links and disk, which have ended already. Called once, after the last fault."""
 
     @abstractmethod
-    def start(self, service: str) -> None:
+    def start_service(self, service: str) -> None:
         """Start a process of ``service``, unless one runs or ``service`` is in ``_never_restarted``."""
 
-    def start_missing(self) -> None:
+    def start_missing_services(self) -> None:
         """Start a process of each service that has none. A late request of a process that has ended may have fenced its
         successor, which then has ended too."""
-        for home in self._services:
-            self.start(home)
+        for service in self._services:
+            self.start_service(service)
 
     def _schedule_next_fault(self) -> None:
         """Schedule one random fault, and after it the next one."""
-        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._inject_fault)
+        self._world.call_after(1 + int(self._rng.expovariate(1 / self._mean_interval_ms)), self._inject_fault)
 
     def _inject_fault(self) -> None:
         """Begin one random fault and schedule the next one, unless the faults have ended."""
-        if not self._faults_ended:
+        if not self._have_faults_ended:
             self._rng.choice(self._faults)()
             self._schedule_next_fault()
 
@@ -81,33 +81,35 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     def _random_process(self) -> SimProcessT | None:
         """One of the processes that have not ended; None if there is none."""
-        processes = sorted_by_name(self.living)
+        processes = sorted_by_name(self.live_processes)
         return self._rng.choice(processes) if processes else None
 
     def _schedule_restart(self, service: str) -> None:
         """Have a process of ``service`` start some time later. Called when a process ends that is to be replaced. Does
         nothing in this class."""
 
-    def _pause(self) -> None:
+    def _pause_random_process(self) -> None:
         """Pause a random process for 0.3 to 20 s."""
         process = self._random_process()
-        if process is not None and not process.paused:
+        if process is not None and not process.is_paused:
             process.pause()
-            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, process))
+            self._world.call_after(
+                self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume_process, process)
+            )
 
-    def _resume(self, process: SimProcessT) -> None:
+    def _resume_process(self, process: SimProcessT) -> None:
         """Resume ``process``, if it is paused and has not ended."""
-        if process.alive and process.paused:
+        if process.is_alive and process.is_paused:
             process.resume()
 
-    def _kill(self) -> None:
+    def _kill_random_process(self) -> None:
         """Kill a random process; another one of its service starts some time later."""
         process = self._random_process()
         if process is not None:
             process.kill(RecordKind.KILLED)
             self._schedule_restart(process.service)
 
-    def kill_for_good(self) -> None:
+    def kill_permanently(self) -> None:
         """Kill a random process, and start no other process of its service. Does nothing if this would leave no service
         that is restarted."""
         process = self._random_process()

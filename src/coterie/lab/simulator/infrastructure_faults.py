@@ -11,7 +11,7 @@ from coterie.lab.simulator.world import FaultyDisk, World
 class FaultyServer(Protocol):
     """A coordinator or a broker that crashes and starts again, and whose disk is slow at times."""
 
-    up: bool
+    is_up: bool
     """Whether the server runs."""
 
     @property
@@ -29,23 +29,23 @@ class FaultyServer(Protocol):
 
 
 class InfrastructureFaults:
-    """The faults of links, coordinator and disk, which every simulation has. ``names`` are the names of the links."""
+    """The faults of links, coordinator and disk, of every simulation. ``link_names`` are the names of the links."""
 
-    def __init__(self, world: World, network: Network, coordinator: FaultyServer, names: Sequence[str]) -> None:
+    def __init__(self, world: World, network: Network, coordinator: FaultyServer, link_names: Sequence[str]) -> None:
         self._world = world
         self._rng = world.rng
         self._network = network
         self._coordinator = coordinator
-        self._names = names
+        self._link_names = link_names
 
-    def faults(self) -> dict[Callable[[], None], int]:
+    def weight_by_fault(self) -> dict[Callable[[], None], int]:
         """The functions that begin one fault each, with their weights: how often a fault occurs in comparison with
         others."""
         return {
             self.crash_coordinator: 3,
-            self._cut: 3,
-            self._clog: 3,
-            self._lose: 3,
+            self._cut_random_link: 3,
+            self._delay_messages: 3,
+            self._lose_messages: 3,
             self._break_connections: 2,
             self._slow_disk: 2,
         }
@@ -53,66 +53,66 @@ class InfrastructureFaults:
     def heal(self) -> None:
         """End the faults of links and disk."""
         self._network.heal()
-        self._coordinator.disk.slow = False
+        self._coordinator.disk.is_slow = False
 
     def crash_coordinator(self) -> None:
         """Crash the coordinator if it runs; it starts again 50 ms to 9 s later."""
-        if self._coordinator.up:
+        if self._coordinator.is_up:
             self._coordinator.crash()
-            self._world.after(self._rng.choice((50, 500, 2_000, 9_000)), self._coordinator.start)
+            self._world.call_after(self._rng.choice((50, 500, 2_000, 9_000)), self._coordinator.start)
 
-    def _cut(self) -> None:
+    def _cut_random_link(self) -> None:
         """Cut a random link for 0.5 to 20 s."""
-        name = self._rng.choice(self._names)
-        self.cut(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
+        name = self._rng.choice(self._link_names)
+        self.cut_link(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
 
-    def cut(self, name: str, ms: int) -> None:
-        """Cut the link ``name`` for ``ms``: all its messages are lost."""
-        link = self._network.link(name)
-        link.cut = True
-        self._world.record(RecordKind.CUT, name)
+    def cut_link(self, name: str, duration_ms: int) -> None:
+        """Cut the link ``name`` for ``duration_ms``: all its messages are lost."""
+        link = self._network.link_of(name)
+        link.is_cut = True
+        self._world.add_record(RecordKind.CUT, name)
 
         def heal() -> None:
-            self._world.record(RecordKind.CONNECTED, name)
-            link.cut = False
+            self._world.add_record(RecordKind.CONNECTED, name)
+            link.is_cut = False
 
-        self._world.after(ms, heal)
+        self._world.call_after(duration_ms, heal)
 
-    def _clog(self) -> None:
+    def _delay_messages(self) -> None:
         """Delay the messages of one direction of a random link, until 0.3 to 10 s from now."""
-        name, way = self._rng.choice(self._names), self._rng.choice(list(Direction))
+        name, direction = self._rng.choice(self._link_names), self._rng.choice(list(Direction))
         ms = self._rng.choice((300, 2_000, 5_000, 10_000))
-        self._network.link(name).delayed_until_ms[way] = self._world.now_ms + ms
-        self._world.record(RecordKind.CLOGGED, name, way, ms)
+        self._network.link_of(name).delayed_until_ms[direction] = self._world.now_ms + ms
+        self._world.add_record(RecordKind.CLOGGED, name, direction, ms)
 
-    def _lose(self) -> None:
+    def _lose_messages(self) -> None:
         """Let a random link lose a part of its messages, for 1 to 20 s."""
-        name = self._rng.choice(self._names)
-        link = self._network.link(name)
+        name = self._rng.choice(self._link_names)
+        link = self._network.link_of(name)
         link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
-        self._world.record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
+        self._world.add_record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
 
         def heal() -> None:
             link.loss_probability = 0.0
 
-        self._world.after(self._rng.randint(1_000, 20_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 20_000), heal)
 
     def _break_connections(self) -> None:
         """Let connections on a random link break, for 1 to 20 s."""
-        link = self._network.link(self._rng.choice(self._names))
+        link = self._network.link_of(self._rng.choice(self._link_names))
         link.break_probability = 0.3
 
         def heal() -> None:
             link.break_probability = 0.0
 
-        self._world.after(self._rng.randint(1_000, 20_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 20_000), heal)
 
     def _slow_disk(self) -> None:
         """Make the disk slow, for 1 to 10 s."""
         disk = self._coordinator.disk
-        disk.slow = True
+        disk.is_slow = True
 
         def heal() -> None:
-            disk.slow = False
+            disk.is_slow = False
 
-        self._world.after(self._rng.randint(1_000, 10_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 10_000), heal)

@@ -141,10 +141,10 @@ class Invariant(StrEnum):
 class Violation(Exception):
     """An invariant is broken: a machine, or code that the simulation runs with it, has a bug."""
 
-    def __init__(self, invariant: Invariant, what: str) -> None:
-        """``what`` is the text that says how ``invariant`` is broken."""
+    def __init__(self, invariant: Invariant, description: str) -> None:
+        """``description`` is the text that says how ``invariant`` is broken."""
         self.invariant = invariant
-        super().__init__(invariant, what)  # the constructor's own arguments, so that it can be unpickled
+        super().__init__(invariant, description)  # the constructor's own arguments, so that it can be unpickled
 
     def __str__(self) -> str:
         return ": ".join(self.args)
@@ -154,13 +154,13 @@ class MachineCheck:
     """A context manager that turns an AssertionError of a machine's step into a violation of MACHINE_CHECK. It is a
     class, because a generator-based context manager is slower and it surrounds every step."""
 
-    def __init__(self, room: str) -> None:
-        """``room`` is the machine's package, for the text of the violation."""
-        self._room = room
+    def __init__(self, package: str) -> None:
+        """``package`` is the machine's package, for the text of the violation."""
+        self._package = package
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, AssertionError):
-            raise Violation(Invariant.MACHINE_CHECK, f"{self._room}: {error}") from error
+            raise Violation(Invariant.MACHINE_CHECK, f"{self._package}: {error}") from error

@@ -19,13 +19,13 @@ class Direction(StrEnum):
 class Link:
     """The present faults of the link between one worker (or client, or producer) and the broker."""
 
-    cut: bool = False
+    is_cut: bool = False
     """Whether every message is lost."""
     loss_probability: float = 0.0
     """The probability that a message is lost."""
     break_probability: float = 0.0
     """The probability that the connection of a call breaks; its request still arrives, late."""
-    drops_large: bool = False
+    drops_large_messages: bool = False
     """Whether large messages are lost and small ones arrive, as behind a router that drops packets above its limit."""
     delayed_until_ms: dict[Direction, int] = field(default_factory=dict)
     """By direction, the time before which no message arrives that is sent now."""
@@ -40,122 +40,124 @@ class Network:
         self.late_probability = 0.02
         """The probability that a message is delayed by 10 to 800 ms, on a healthy link too."""
 
-    def link(self, worker: str) -> Link:
-        """The link of ``worker``; a healthy one if it has none yet."""
-        link = self._links.get(worker)
+    def link_of(self, link_name: str) -> Link:
+        """The link of ``link_name``; a healthy one if it has none yet."""
+        link = self._links.get(link_name)
         if link is None:
-            link = self._links[worker] = Link()
+            link = self._links[link_name] = Link()
         return link
 
     def heal(self) -> None:
         """End all faults of all links."""
         self._links.clear()
 
-    def call(
+    def send_request(
         self,
-        worker: str,
+        link_name: str,
         serve: "Callable[[Call], None]",
         *,
-        answered: Callable[[object], None],
-        failed: Callable[[str], None],
+        on_response: Callable[[object], None],
+        on_failure: Callable[[str], None],
         late_max_ms: int = 0,
-        large: bool = False,
+        is_response_large: bool = False,
     ) -> "Call":
-        """Send a request over the link of ``worker`` to the broker, which handles it with ``serve``. The result is the
-        call, which ``serve`` also receives. Then ``answered`` is called with the response, or ``failed`` with a reason;
-        at most one of them, once. ``large``: whether the response is a large message.
+        """Send a request over the link of ``link_name`` to the broker, which handles it with ``serve``. The result is
+        the call, which ``serve`` also receives. Then ``on_response`` is called with the response, or ``on_failure``
+        with a reason; at most one of them, once. ``is_response_large``: whether the response is a large message.
 
         When the connection breaks, the call fails, but the request still arrives, up to ``late_max_ms`` later.
         """
-        call = Call(self._world, self, worker, answered, failed, large=large)
+        call = Call(self._world, self, link_name, on_response, on_failure, is_response_large=is_response_large)
         late_ms = 0
-        if self.link(worker).break_probability and self._world.chance(self.link(worker).break_probability):
+        if self.link_of(link_name).break_probability and self._world.draw_bool(
+            self.link_of(link_name).break_probability
+        ):
             call.fail("the connection broke", within_ms=300)
             late_ms = self._world.rng.randint(0, late_max_ms)
-            self._world.record(RecordKind.BROKEN, worker, late_ms)
-        self.send(
-            worker,
+            self._world.add_record(RecordKind.BROKEN, link_name, late_ms)
+        self.send_message(
+            link_name,
             Direction.TO_BROKER,
             lambda: serve(call),
-            lost=lambda: call.fail("no response", within_ms=4_000),
+            on_loss=lambda: call.fail("no response", within_ms=4_000),
             late_ms=late_ms,
         )
         return call
 
-    def send(
+    def send_message(
         self,
-        worker: str,
+        link_name: str,
         direction: Direction,
-        arrive: Callable[[], None],
+        on_arrival: Callable[[], None],
         *,
-        lost: Callable[[], None],
+        on_loss: Callable[[], None],
         late_ms: int = 0,
-        large: bool = False,
+        is_large: bool = False,
     ) -> None:
-        """Send one message over the link of ``worker``: call ``arrive`` when it arrives, after the delays of the link
-        and ``late_ms``; if it is lost, call ``lost`` now. ``large``: whether the message is large."""
-        link, rng, now_ms = self.link(worker), self._world.rng, self._world.now_ms
+        """Send one message over the link of ``link_name``: call ``on_arrival`` when it arrives, after the delays of the
+        link and ``late_ms``; if it is lost, call ``on_loss`` now. ``is_large``: whether the message is large."""
+        link, rng, now_ms = self.link_of(link_name), self._world.rng, self._world.now_ms
         if (
-            link.cut
-            or (large and link.drops_large)
-            or (link.loss_probability and self._world.chance(link.loss_probability))
+            link.is_cut
+            or (is_large and link.drops_large_messages)
+            or (link.loss_probability and self._world.draw_bool(link.loss_probability))
         ):
-            self._world.record(RecordKind.LOST, worker, direction)
-            lost()
+            self._world.add_record(RecordKind.LOST, link_name, direction)
+            on_loss()
             return
         at_ms = max(now_ms, link.delayed_until_ms.get(direction, 0)) + rng.randint(0, 4) + late_ms
-        if self._world.chance(self.late_probability):
+        if self._world.draw_bool(self.late_probability):
             at_ms += rng.randint(10, 800)
-        self._world.at(at_ms, arrive)
+        self._world.call_at(at_ms, on_arrival)
 
 
 class Call:
-    """One outstanding request over the link of ``worker``. It ends once, with a response or a failure; what arrives
+    """One outstanding request over the link of ``link_name``. It ends once, with a response or a failure; what arrives
     later is ignored."""
 
     def __init__(
         self,
         world: World,
         network: Network,
-        worker: str,
-        answered: Callable[[object], None],
-        failed: Callable[[str], None],
+        link_name: str,
+        on_response: Callable[[object], None],
+        on_failure: Callable[[str], None],
         *,
-        large: bool,
+        is_response_large: bool,
     ) -> None:
         self._world = world
         self._network = network
-        self.worker = worker
-        self._answered = answered
-        self._failed = failed
-        self._large = large
-        self._over = False
+        self.link_name = link_name
+        self._on_response = on_response
+        self._on_failure = on_failure
+        self._is_response_large = is_response_large
+        self._has_ended = False
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the caller no longer waits: it has received the response, or its connection is closed."""
-        return self._over
+        return self._has_ended
 
-    def answer(self, response: object) -> None:
+    def respond(self, response: object) -> None:
         """Send ``response`` to the caller. If it is lost, the call fails."""
-        self._network.send(
-            self.worker,
+        self._network.send_message(
+            self.link_name,
             Direction.TO_WORKER,
-            lambda: self._end(lambda: self._answered(response)),
-            lost=lambda: self.fail("the response was lost", within_ms=4_000),
-            large=self._large,
+            lambda: self._end_once(lambda: self._on_response(response)),
+            on_loss=lambda: self.fail("the response was lost", within_ms=4_000),
+            is_large=self._is_response_large,
         )
 
     def fail(self, reason: str, *, within_ms: int) -> None:
         """Let the call fail with ``reason`` at a random time in the next ``within_ms``."""
-        self._world.after(self._world.rng.randint(1, within_ms), lambda: self.give_up(reason))
+        self._world.call_after(self._world.rng.randint(1, within_ms), lambda: self.fail_now(reason))
 
-    def give_up(self, reason: str) -> None:
+    def fail_now(self, reason: str) -> None:
         """Let the call fail with ``reason`` now, unless it has ended."""
-        self._end(lambda: self._failed(reason))
+        self._end_once(lambda: self._on_failure(reason))
 
-    def _end(self, then: Callable[[], None]) -> None:
-        """End the call and call ``then``, unless it has ended before."""
-        if not self._over:
-            self._over = True
-            then()
+    def _end_once(self, callback: Callable[[], None]) -> None:
+        """End the call and call ``callback``, unless it has ended before."""
+        if not self._has_ended:
+            self._has_ended = True
+            callback()

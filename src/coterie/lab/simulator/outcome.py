@@ -17,52 +17,52 @@ class Outcome:
     """The checksum of all records: two runs of a seed are equal if their digests are."""
     virtual_ms: int
     """The simulated time at the end."""
-    events: int
+    callback_count: int
     """Number of callbacks that have run."""
     generations: int
     """The group's generation at the end; for producers the number of transactions that have ended."""
     violation: Violation | None
-    story: str
+    trace_text: str
     """The last lines of the trace."""
 
 
 def run_to_outcome(
-    seed: int, world: World, play: Callable[[], None], *, generations: Callable[[], int], story_lines: int
+    seed: int, world: World, play: Callable[[], None], *, generation_count: Callable[[], int], trace_lines: int
 ) -> Outcome:
-    """Run ``play`` and return the outcome of the seed. The function ``generations`` is called at the end;
-    ``story_lines`` lines of the trace are kept. A `Violation` becomes part of the outcome; every other exception is a
+    """Run ``play`` and return the outcome of the seed. The function ``generation_count`` is called at the end;
+    ``trace_lines`` lines of the trace are kept. A `Violation` becomes part of the outcome; every other exception is a
     bug of a machine or of the simulator, and is raised with the last lines of the trace in a note."""
     violation = None
     try:
         play()
-    except Violation as broken:
-        world.record(RecordKind.VIOLATION, broken.invariant)
-        world.say(str(broken))
-        violation = broken
+    except Violation as violated:
+        world.add_record(RecordKind.VIOLATION, violated.invariant)
+        world.add_to_trace(str(violated))
+        violation = violated
     except Exception as error:
-        error.add_note(f"seed {seed} crashed; its last lines:\n{world.story(story_lines)}")
+        error.add_note(f"seed {seed} crashed; its last lines:\n{world.trace_text(trace_lines)}")
         raise
     return Outcome(
         seed=seed,
         digest=world.digest,
         virtual_ms=world.now_ms,
-        events=world.events,
-        generations=generations(),
+        callback_count=world.callback_count,
+        generations=generation_count(),
         violation=violation,
-        story=world.story(story_lines),
+        trace_text=world.trace_text(trace_lines),
     )
 
 
 def run_until_settled(
-    world: World, unsettled_reason: Callable[[], str | None], broken: Invariant, *, within_ms: int, every_ms: int
+    world: World, unsettled_reason: Callable[[], str | None], invariant: Invariant, *, within_ms: int, every_ms: int
 ) -> None:
     """Run the world until ``unsettled_reason`` returns None. It is called now and then every ``every_ms``; a text is
     the reason why the simulation has not settled.
 
-    :raises Violation: of the invariant ``broken``, when there still is a reason after ``within_ms``.
+    :raises Violation: of ``invariant``, when there still is a reason after ``within_ms``.
     """
     until_ms = world.now_ms + within_ms
-    while (missing := unsettled_reason()) is not None:
+    while (reason := unsettled_reason()) is not None:
         if world.now_ms >= until_ms:
-            raise Violation(broken, f"{within_ms} ms after the last fault {missing}")
+            raise Violation(invariant, f"{within_ms} ms after the last fault {reason}")
         world.run_until(world.now_ms + every_ms)

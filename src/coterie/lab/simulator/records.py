@@ -203,7 +203,7 @@ class RecordKind(StrEnum):
     """An invariant is broken. Values: invariant."""
 
 
-NAMES: dict[type, str] = {
+RECORDED_NAME_BY_CLASS: dict[type, str] = {
     groups.JoinGroup: "JoinGroup",
     groups.SyncGroup: "SyncGroup",
     groups.Heartbeat: "Heartbeat",
@@ -237,9 +237,9 @@ NAMES: dict[type, str] = {
 def recorded_name(value: object) -> str:
     """The name by which the class of ``value`` appears in records.
 
-    :raises KeyError: when `NAMES` has no name for the class.
+    :raises KeyError: when `RECORDED_NAME_BY_CLASS` has no name for the class.
     """
-    return NAMES[type(value)]
+    return RECORDED_NAME_BY_CLASS[type(value)]
 
 
 def jobs_text(jobs: Jobs) -> str:
@@ -247,7 +247,7 @@ def jobs_text(jobs: Jobs) -> str:
     return ",".join(map(str, jobs)) or "-"
 
 
-def size_and_checksum(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
+def count_size_and_checksum(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
     """How many ``lines`` there are, the sum of their sizes in bytes, and one checksum of them all. A line is a key and
     its value; a tombstone (value None) counts too."""
     count = size_bytes = checksum = 0

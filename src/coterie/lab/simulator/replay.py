@@ -24,17 +24,17 @@ def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
     if group.phase is not Phase.STABLE:
         return
     step(replica, GroupLoaded(), now_ms=0)
-    for name in ("phase", "leader", "static_members", "generation"):
-        live, replayed = getattr(group, name), getattr(replica, name)
+    for attribute in ("phase", "leader", "static_members", "generation"):
+        live, replayed = getattr(group, attribute), getattr(replica, attribute)
         if live != replayed:
-            raise Violation(Invariant.REPLAY_IS_LIVE, f"{name} is {live} live and {replayed} after a replay")
+            raise Violation(Invariant.REPLAY_IS_LIVE, f"{attribute} is {live} live and {replayed} after a replay")
     if list(replica.members) != list(group.members):
         raise Violation(Invariant.REPLAY_IS_LIVE, f"members after a replay: {list(replica.members)}, not the live ones")
-    accepted = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
+    accepting_reply = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
     for member_id, member in group.members.items():
-        beat = Heartbeat(
+        heartbeat = Heartbeat(
             reply_to=ReplyTo(0), member_id=member_id, generation=group.generation, instance_id=member.instance_id
         )
-        is_watched = SessionTimer(member_id=member_id) in replica.deadlines
-        if not is_watched or accepted not in step(replica, beat, now_ms=0).effects:
+        has_session_timer = SessionTimer(member_id=member_id) in replica.deadlines
+        if not has_session_timer or accepting_reply not in step(replica, heartbeat, now_ms=0).effects:
             raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} has no session timer or is refused")

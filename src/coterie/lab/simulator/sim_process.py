@@ -11,59 +11,59 @@ class SimProcess:
     """One process of the ``service``: the name of a worker or client, or a transactional id. Another process of the
     same service may start after this one has ended, or while it runs."""
 
-    def __init__(self, world: World, name: str, service: str, living: dict[str, Self]) -> None:
-        """The process adds itself to ``living`` under its name; `kill` removes it."""
+    def __init__(self, world: World, name: str, service: str, live_processes: dict[str, Self]) -> None:
+        """The process adds itself to ``live_processes`` under its name; `kill` removes it."""
         self.world = world
         self.name = name
         self.service = service
-        self.alive = True
+        self.is_alive = True
         """False once the process has ended."""
-        self.paused = False
-        self._living = living
-        self._missed: list[Callable[[], None]] = []
+        self.is_paused = False
+        self._live_processes = live_processes
+        self._missed_callbacks: list[Callable[[], None]] = []
         """The callbacks that came while the process was paused."""
-        living[name] = self
+        live_processes[name] = self
 
-    def kill(self, how: RecordKind, *values: RecordValue) -> None:
-        """End the process, and record its end as ``how`` with its name and ``values``."""
-        self.alive = False
-        if self._living.get(self.name) is self:
-            del self._living[self.name]
-        self.world.record(how, self.name, *values)
+    def kill(self, kind: RecordKind, *values: RecordValue) -> None:
+        """End the process, and record its end as ``kind`` with its name and ``values``."""
+        self.is_alive = False
+        if self._live_processes.get(self.name) is self:
+            del self._live_processes[self.name]
+        self.world.add_record(kind, self.name, *values)
 
     def pause(self) -> None:
         """Pause the process, as SIGSTOP does: callbacks wait until it resumes."""
-        self.paused = True
-        self.world.record(RecordKind.PAUSED, self.name)
+        self.is_paused = True
+        self.world.add_record(RecordKind.PAUSED, self.name)
 
     def resume(self) -> None:
         """End the pause, and call the callbacks that came meanwhile."""
-        self.paused = False
-        self.world.record(RecordKind.RESUMED, self.name)
-        missed, self._missed = self._missed, []
-        for happens in missed:
-            self.deliver(happens)
+        self.is_paused = False
+        self.world.add_record(RecordKind.RESUMED, self.name)
+        missed_callbacks, self._missed_callbacks = self._missed_callbacks, []
+        for callback in missed_callbacks:
+            self.deliver(callback)
 
-    def after(self, ms: int, callback: Callable[[], None]) -> None:
-        """Pass ``callback`` to `deliver` in ``ms``."""
-        self.world.after(ms, lambda: self.deliver(callback))
+    def call_after(self, in_ms: int, callback: Callable[[], None]) -> None:
+        """Pass ``callback`` to `deliver` in ``in_ms``."""
+        self.world.call_after(in_ms, lambda: self.deliver(callback))
 
     def deliver(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` now; if the process is paused, when it resumes; if the process has ended, never."""
-        if self.paused:
-            self._missed.append(callback)
-        elif self.alive:
+        if self.is_paused:
+            self._missed_callbacks.append(callback)
+        elif self.is_alive:
             callback()
 
 
 SimProcessT = TypeVar("SimProcessT", bound=SimProcess)
 
 
-def sorted_by_name(living: Mapping[str, SimProcessT]) -> list[SimProcessT]:
-    """The processes of ``living``, sorted by their names."""
-    return [living[name] for name in sorted(living)]
+def sorted_by_name(live_processes: Mapping[str, SimProcessT]) -> list[SimProcessT]:
+    """The processes of ``live_processes``, sorted by their names."""
+    return [live_processes[name] for name in sorted(live_processes)]
 
 
-def newest_process(living: dict[str, SimProcessT], service: str) -> SimProcessT | None:
-    """The process of ``service`` in ``living`` that started last; None if there is none."""
-    return next((process for process in reversed(living.values()) if process.service == service), None)
+def newest_process(live_processes: dict[str, SimProcessT], service: str) -> SimProcessT | None:
+    """The process of ``service`` in ``live_processes`` that started last; None if there is none."""
+    return next((process for process in reversed(live_processes.values()) if process.service == service), None)

@@ -64,7 +64,6 @@ from coterie.member.classic.state import (
     AwaitingResponse,
     CheckingPriorMember,
     HasLeft,
-    InFlight,
     InGroup,
     JoinSent,
     Leaving,
@@ -86,7 +85,18 @@ from coterie.member.events import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.nouns.membership import Leave, LeaveAndRejoin, Rejoin, SendAssignments, SetWorkerState
+from coterie.member.in_flight import InFlight
+from coterie.nouns.membership import (
+    InstallTarget,
+    Leave,
+    LeaveAndRejoin,
+    Rejoin,
+    RequestDescription,
+    SendAssignments,
+    SetConfiguredJobs,
+    SetWorkerState,
+    SuspendMembership,
+)
 
 
 def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
@@ -130,6 +140,8 @@ def on_event(turn: Turn, event: Event) -> None:
             on_leave_and_rejoin(turn, reason)
         case Leave(reason=reason, is_permanent=is_permanent):
             on_leave(turn, reason, is_permanent=is_permanent)
+        case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+            raise AssertionError(f"{type(event).__name__} is an order to the member of a connect group")
 
 
 def on_started(turn: Turn) -> None:

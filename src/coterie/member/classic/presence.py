@@ -11,7 +11,6 @@ from coterie.member.classic.state import (
     AwaitingWorkerState,
     ComputingAssignments,
     HasLeft,
-    InFlight,
     InGroup,
     Leaving,
     Member,
@@ -31,6 +30,7 @@ from coterie.member.events import (
     TimerFired,
     WriteLogMessage,
 )
+from coterie.member.in_flight import InFlight
 from coterie.nouns.membership import LeaseRenewed, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
 

@@ -32,7 +32,6 @@ from coterie.member.classic.state import (
     AwaitingWorkerState,
     CheckingPriorMember,
     ComputingAssignments,
-    InFlight,
     InGroup,
     JoinSent,
     Member,
@@ -44,13 +43,14 @@ from coterie.member.classic.state import (
 )
 from coterie.member.classic.turn import RequestT, Turn
 from coterie.member.events import SetTimer, WriteLogMessage
+from coterie.member.in_flight import InFlight
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     AssignmentsRequested,
     MembershipRefused,
-    MemberState,
     MemberStateChanged,
     SendAssignments,
     SetWorkerState,
@@ -322,7 +322,7 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 
 def on_send_assignments(turn: Turn, event: SendAssignments) -> None:
     """Send the assignments that the herder has computed; ignored if their round is over."""
-    member, token = turn.member, RoundToken.of(event.token)
+    member, token = turn.member, RoundToken.checked(event.token)
     match member.round, member.place:
         case ComputingAssignments(protocol=protocol), InGroup() as place if token.generation == place.generation:
             assignments = to_worker_assignments(event.computed, leader=member.member_id, leader_url=member.settings.url)

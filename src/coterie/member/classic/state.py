@@ -9,18 +9,18 @@ docs/states.md lists their states, events and transitions as tables.
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from coterie.config import defaults
 from coterie.engine.lease import Lease
-from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
+from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, SyncRequest
 from coterie.member.events import RequestId
+from coterie.member.failure_log import FailureLog
+from coterie.member.in_flight import InFlight
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import PlaceHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
-
-RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 
 NO_GENERATION = Generation(-1)
 """The generation that a request of a worker outside the group contains."""
@@ -85,23 +85,6 @@ class MemberSettings:
         """How long the member waits for the response to a join or sync, from its sending. The coordinator delays these
         responses for the rebalance timeout at most."""
         return self.rebalance_timeout_ms + PARKED_TIMEOUT_MARGIN_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight(Generic[RequestT_co]):
-    """A request that was sent and has no response yet."""
-
-    id: RequestId
-    request: RequestT_co
-    sent_at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurringFailure:
-    """When requests began to fail for one reason, and when this reason was logged last."""
-
-    since_ms: int
-    logged_at_ms: int
 
 
 # -- membership -------------------------------------------------------------------------------------------------------
@@ -294,8 +277,8 @@ class Member:
         self.malformed_assignments = 0
         """How many assignments in a row could not be decoded. A loss of the membership does not reset it: each join
         must differ from the one before."""
-        self.failures: dict[str, RecurringFailure] = {}
-        """The reasons for which requests fail at present, by message; cleared when a response renews the lease."""
+        self.failures = FailureLog()
+        """Cleared when a response renews the lease."""
         self.logged_protocol: ConnectProtocol | None = None
         """The group's protocol that was logged last."""
         if place is not None:

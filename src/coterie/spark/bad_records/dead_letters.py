@@ -22,7 +22,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.error_columns import ORIGINAL_RECORD_TYPE
 from coterie.spark.record_columns import HEADERS_TYPE
 
-EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+DATA_EXCEPTION_CLASS = "org.apache.kafka.connect.errors.DataException"
 """Class name of the exception that Connect raises for a record that a converter or a transform cannot process. Every
 dead letter names this class."""
 
@@ -50,82 +50,88 @@ DEAD_LETTER_SCHEMA = StructType(
 in base64."""
 
 
-def dead_letter_arrow_batch(bad: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
-    """Convert ``bad``, bad rows of ``task`` with the columns of ``BAD_ROW_TYPE``, to the columns of
+def dead_letter_arrow_batch(bad_rows: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
+    """Convert ``bad_rows``, of ``task`` and with the columns of ``BAD_ROW_TYPE``, to the columns of
     :data:`DEAD_LETTER_SCHEMA`, for a table."""
-    count = bad.num_rows
-    columns = {name: bad.column(name) for name in bad.schema.names}
+    row_count = bad_rows.num_rows
+    columns = {name: bad_rows.column(name) for name in bad_rows.schema.names}
     columns |= {
-        "connector": pa.array([str(task.connector)] * count, pa.string()),
-        "task": pa.array([task.task] * count, pa.int32()),
-        "headers": pa.array([_headers(value) for value in bad.column("headers").to_pylist()], pa.string()),
-        "exception_class_name": pa.array([EXCEPTION] * count, pa.string()),
-        "exception_message": bad.column("message"),
+        "connector": pa.array([str(task.connector)] * row_count, pa.string()),
+        "task": pa.array([task.task] * row_count, pa.int32()),
+        "headers": pa.array([_headers_to_json(value) for value in bad_rows.column("headers").to_pylist()], pa.string()),
+        "exception_class_name": pa.array([DATA_EXCEPTION_CLASS] * row_count, pa.string()),
+        "exception_message": bad_rows.column("message"),
     }
     return pa.record_batch([columns[name] for name in DEAD_LETTER_SCHEMA.names], names=DEAD_LETTER_SCHEMA.names)
 
 
-def dead_letter_rows(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
-    """Convert ``bad``, bad rows of ``task`` with the columns of ``BAD_ROW_TYPE``, to the columns of
+def dead_letter_rows(bad_rows: DataFrame, task: ConnectorTaskId) -> DataFrame:
+    """Convert ``bad_rows``, of ``task`` and with the columns of ``BAD_ROW_TYPE``, to the columns of
     :data:`DEAD_LETTER_SCHEMA`, for a folder. Only ``headers`` differs from that schema: the column stays an array of
     structs."""
-    record = [F.col(name) for name in ORIGINAL_RECORD_TYPE.names if name not in ("key", "value", "headers")]
-    return bad.select(
+    record_columns = [F.col(name) for name in ORIGINAL_RECORD_TYPE.names if name not in ("key", "value", "headers")]
+    return bad_rows.select(
         F.lit(str(task.connector)).alias("connector"),
         F.lit(task.task).alias("task"),
-        *record,
+        *record_columns,
         "key",
         "value",
         "headers",
         "stage",
         "class_name",
-        F.lit(EXCEPTION).alias("exception_class_name"),
+        F.lit(DATA_EXCEPTION_CLASS).alias("exception_class_name"),
         F.col("message").alias("exception_message"),
     )
 
 
-def _headers(headers: list[dict[str, object]] | None) -> str | None:
+def _headers_to_json(headers: list[dict[str, object]] | None) -> str | None:
     """The headers of a record as JSON for :data:`DEAD_LETTER_SCHEMA`; None when ``headers`` is None."""
     if headers is None:
         return None
-    return json.dumps([{"key": header["key"], "value": _text(header["value"])} for header in headers])
+    return json.dumps([{"key": header["key"], "value": _bytes_to_base64(header["value"])} for header in headers])
 
 
-def _text(value: object) -> str | None:
+def _bytes_to_base64(value: object) -> str | None:
     """The bytes ``value`` in base64; None when ``value`` is None."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else None
 
 
 def dead_letter_record_columns(
-    of: Callable[[str], Column], task: ConnectorTaskId, *, has_context: bool
+    bad_row_column: Callable[[str], Column], task: ConnectorTaskId, *, has_context: bool
 ) -> dict[str, Column]:
     """The columns ``key``, ``value`` and ``headers`` of a dead letter in a topic, by name: the key, value and headers
     of the record as it was read.
 
-    ``of`` receives a name of ``BAD_ROW_TYPE`` and returns this column of the bad row. With ``has_context`` the headers
-    of Connect about the error follow the record's own headers, in Connect's order.
+    ``bad_row_column`` receives a name of ``BAD_ROW_TYPE`` and returns this column of the bad row. With ``has_context``
+    the headers in which Connect describes the error follow the record's own headers, in Connect's order.
     """
-    parts = {"key": of("key"), "value": of("value"), "headers": of("headers")}
+    record_columns = {
+        "key": bad_row_column("key"),
+        "value": bad_row_column("value"),
+        "headers": bad_row_column("headers"),
+    }
     if has_context:
-        context = {
-            "topic": of("topic"),
-            "partition": of("partition"),
-            "offset": of("offset"),
+        context_values = {
+            "topic": bad_row_column("topic"),
+            "partition": bad_row_column("partition"),
+            "offset": bad_row_column("offset"),
             "connector.name": F.lit(str(task.connector)),
             "task.id": F.lit(task.task),
-            "stage": of("stage"),
-            "class.name": of("class_name"),
-            "exception.class.name": F.lit(EXCEPTION),
-            "exception.message": of("message"),
+            "stage": bad_row_column("stage"),
+            "class.name": bad_row_column("class_name"),
+            "exception.class.name": F.lit(DATA_EXCEPTION_CLASS),
+            "exception.message": bad_row_column("message"),
             # There is no Java stack trace: only the line that Java prints above a stack trace.
-            "exception.stacktrace": F.concat(F.lit(f"{EXCEPTION}: "), of("message"), F.lit("\n")),
+            "exception.stacktrace": F.concat(
+                F.lit(f"{DATA_EXCEPTION_CLASS}: "), bad_row_column("message"), F.lit("\n")
+            ),
         }
-        added = [
+        context_headers = [
             F.struct(
                 F.lit(CONTEXT_HEADER_PREFIX + name).alias("key"), value.cast("string").cast("binary").alias("value")
             )
-            for name, value in context.items()
+            for name, value in context_values.items()
         ]
-        own = F.coalesce(of("headers"), F.array().cast(HEADERS_TYPE))
-        parts["headers"] = F.concat(own, F.array(*added).cast(HEADERS_TYPE))
-    return parts
+        record_headers = F.coalesce(bad_row_column("headers"), F.array().cast(HEADERS_TYPE))
+        record_columns["headers"] = F.concat(record_headers, F.array(*context_headers).cast(HEADERS_TYPE))
+    return record_columns

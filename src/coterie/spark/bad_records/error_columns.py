@@ -1,8 +1,8 @@
 """The error columns: hidden columns of a row that contain the record's original bytes and its error.
 
-A source that reports bad records adds :data:`ORIGINAL` and :data:`ERROR` to each row. Transforms cannot access these
-columns; ``tolerant_transforms.py`` keeps them unchanged. After the transforms one column, :data:`BAD`, replaces both:
-null for a good row; for a bad row a struct with the record and the error.
+A source that reports bad records adds :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN` to each row. Transforms cannot
+access these columns; ``tolerant_transforms.py`` keeps them unchanged. After the transforms one column,
+:data:`BAD_ROW_COLUMN`, replaces both: null for a good row; for a bad row a struct with the record and the error.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -19,12 +19,13 @@ from pyspark.sql.types import (
 
 from coterie.spark.record_columns import HEADERS_TYPE
 
-ORIGINAL = "__coterie_original"
+ORIGINAL_COLUMN = "__coterie_original"
 """Name of the column that contains the record as it was read (:data:`ORIGINAL_RECORD_TYPE`)."""
-ERROR = "__coterie_error"
+ERROR_COLUMN = "__coterie_error"
 """Name of the column that contains the row's error (:data:`ERROR_TYPE`); null for a good row."""
-BAD = "__coterie_bad"
-"""Name of the column that replaces :data:`ORIGINAL` and :data:`ERROR` (:data:`BAD_ROW_TYPE`); null for a good row."""
+BAD_ROW_COLUMN = "__coterie_bad"
+"""Name of the column that replaces :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN` (:data:`BAD_ROW_TYPE`); null for a
+good row."""
 
 ORIGINAL_RECORD_TYPE = StructType(
     [
@@ -37,7 +38,7 @@ ORIGINAL_RECORD_TYPE = StructType(
         StructField("timestamp", TimestampType()),
     ]
 )
-"""The type of :data:`ORIGINAL`: a record as it was read, before any converter."""
+"""The type of :data:`ORIGINAL_COLUMN`: a record as it was read, before any converter."""
 ERROR_TYPE = StructType(
     [
         StructField("stage", StringType()),
@@ -45,10 +46,11 @@ ERROR_TYPE = StructType(
         StructField("message", StringType()),
     ]
 )
-"""The type of :data:`ERROR`: Connect's name of the stage in which the record failed; the class of the source,
+"""The type of :data:`ERROR_COLUMN`: Connect's name of the stage in which the record failed; the class of the source,
 converter, transform or sink in which it failed; and a message."""
 BAD_ROW_TYPE = StructType([*ORIGINAL_RECORD_TYPE.fields, *ERROR_TYPE.fields])
-"""The type of :data:`BAD`, and the columns of a bad row: those of the original record, then those of the error."""
+"""The type of :data:`BAD_ROW_COLUMN`, and the columns of a bad row: those of the original record, then those of the
+error."""
 
 STAGE_TASK_POLL = "TASK_POLL"
 STAGE_TRANSFORMATION = "TRANSFORMATION"
@@ -58,32 +60,33 @@ of a converter is ``KEY_CONVERTER`` or ``VALUE_CONVERTER``."""
 
 
 def with_error_columns(records: DataFrame) -> DataFrame:
-    """``records``, which have all columns of :data:`ORIGINAL_RECORD_TYPE`, with :data:`ORIGINAL` and :data:`ERROR`
-    added. :data:`ERROR` is null in every row."""
+    """``records``, which have all columns of :data:`ORIGINAL_RECORD_TYPE`, with :data:`ORIGINAL_COLUMN` and
+    :data:`ERROR_COLUMN` added. :data:`ERROR_COLUMN` is null in every row."""
     original = F.struct(*(F.col(name) for name in ORIGINAL_RECORD_TYPE.names))
-    return records.withColumns({ORIGINAL: original, ERROR: F.lit(None).cast(ERROR_TYPE)})
+    return records.withColumns({ORIGINAL_COLUMN: original, ERROR_COLUMN: F.lit(None).cast(ERROR_TYPE)})
 
 
 def error_value(stage: str, class_name: str, message: str | Column) -> Column:
-    """A value of the column :data:`ERROR`: a struct with the fields of :data:`ERROR_TYPE`."""
+    """A value of the column :data:`ERROR_COLUMN`: a struct with the fields of :data:`ERROR_TYPE`."""
     values = zip(ERROR_TYPE.names, (stage, class_name, message), strict=True)
     return F.struct(*(F.lit(value).alias(name) for name, value in values))
 
 
 def with_bad_row_column(rows: DataFrame) -> DataFrame:
-    """``rows`` with the column :data:`BAD` in place of :data:`ORIGINAL` and :data:`ERROR`."""
-    fields = [F.col(ORIGINAL)[name].alias(name) for name in ORIGINAL_RECORD_TYPE.names]
-    fields += [F.col(ERROR)[name].alias(name) for name in ERROR_TYPE.names]
-    bad = F.when(F.col(ERROR).isNotNull(), F.struct(*fields))
-    return rows.withColumn(BAD, bad).drop(ORIGINAL, ERROR)
+    """``rows`` with the column :data:`BAD_ROW_COLUMN` in place of :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN`."""
+    fields = [F.col(ORIGINAL_COLUMN)[name].alias(name) for name in ORIGINAL_RECORD_TYPE.names]
+    fields += [F.col(ERROR_COLUMN)[name].alias(name) for name in ERROR_TYPE.names]
+    bad_row = F.when(F.col(ERROR_COLUMN).isNotNull(), F.struct(*fields))
+    return rows.withColumn(BAD_ROW_COLUMN, bad_row).drop(ORIGINAL_COLUMN, ERROR_COLUMN)
 
 
-def good_rows(classified: DataFrame) -> DataFrame:
-    """The good rows of ``classified``, which has the column :data:`BAD`; the result does not have this column."""
-    return classified.where(F.col(BAD).isNull()).drop(BAD)
+def good_rows(classified_rows: DataFrame) -> DataFrame:
+    """The good rows of ``classified_rows``, which have the column :data:`BAD_ROW_COLUMN`; the result does not have this
+    column."""
+    return classified_rows.where(F.col(BAD_ROW_COLUMN).isNull()).drop(BAD_ROW_COLUMN)
 
 
-def bad_rows(classified: DataFrame) -> DataFrame:
-    """The bad rows of ``classified``, which has the column :data:`BAD`; the columns of the result are those of
-    :data:`BAD_ROW_TYPE`."""
-    return classified.where(F.col(BAD).isNotNull()).select(f"{BAD}.*")
+def bad_rows(classified_rows: DataFrame) -> DataFrame:
+    """The bad rows of ``classified_rows``, which have the column :data:`BAD_ROW_COLUMN`; the columns of the result are
+    those of :data:`BAD_ROW_TYPE`."""
+    return classified_rows.where(F.col(BAD_ROW_COLUMN).isNotNull()).select(f"{BAD_ROW_COLUMN}.*")

@@ -12,46 +12,52 @@ from typing import TypeAlias
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, at_least, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.paths import as_path, local_file_path
+from coterie.spark.paths import check_local_path, to_path
 
-GROUP = "Error Handling"
+ERROR_HANDLING_GROUP = "Error Handling"
 """The group of these keys in the config definition: Connect's name."""
-TOLERANCE = "errors.tolerance"
-QUEUE = "errors.deadletterqueue."
-TOPIC, PATH, TABLE = QUEUE + "topic.name", QUEUE + "path", QUEUE + "table"
-REPLICATION = QUEUE + "topic.replication.factor"
-CONTEXT = QUEUE + "context.headers.enable"
+TOLERANCE_KEY = "errors.tolerance"
+DEAD_LETTER_KEY_PREFIX = "errors.deadletterqueue."
+DEAD_LETTER_TOPIC_KEY, DEAD_LETTER_PATH_KEY, DEAD_LETTER_TABLE_KEY = (
+    DEAD_LETTER_KEY_PREFIX + "topic.name",
+    DEAD_LETTER_KEY_PREFIX + "path",
+    DEAD_LETTER_KEY_PREFIX + "table",
+)
+DEAD_LETTER_REPLICATION_KEY = DEAD_LETTER_KEY_PREFIX + "topic.replication.factor"
+CONTEXT_HEADERS_KEY = DEAD_LETTER_KEY_PREFIX + "context.headers.enable"
 
-_TABLE_BYTES = 63
+_NAME_BYTES_MAX = 63
 """Longest name of a table or schema, in bytes. PostgreSQL truncates longer names without an error."""
 
 
-def _topic(value: str) -> str | None:
-    """Error message for a value of :data:`TOPIC`; None when the value is valid or empty."""
+def _check_topic_name(value: str) -> str | None:
+    """A validator of :data:`DEAD_LETTER_TOPIC_KEY`: the error message; None when the value is valid or empty."""
     if not value or (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) and value not in (".", "..")):
         return None
     return "Must be the name of a topic: at most 249 letters, digits, dots, underscores and hyphens"
 
 
-def _path(value: str) -> str | None:
-    """Error message for a value of :data:`PATH`; None when the value is valid or empty."""
-    return local_file_path(value) if value else None
+def _check_folder_path(value: str) -> str | None:
+    """A validator of :data:`DEAD_LETTER_PATH_KEY`: the error message; None when the value is valid or empty."""
+    return check_local_path(value) if value else None
 
 
-def _table(value: str) -> str | None:
-    """Error message for a value of :data:`TABLE`; None when the value is valid or empty."""
-    parts = value.split(".")
-    if value and not (len(parts) <= 2 and all(0 < len(part.encode()) <= _TABLE_BYTES for part in parts)):
-        return f"Must be table or schema.table, each of at most {_TABLE_BYTES} bytes"
+def _check_table_name(value: str) -> str | None:
+    """A validator of :data:`DEAD_LETTER_TABLE_KEY`: the error message; None when the value is valid or empty."""
+    name_parts = value.split(".")
+    if value and not (
+        len(name_parts) <= 2 and all(0 < len(name_part.encode()) <= _NAME_BYTES_MAX for name_part in name_parts)
+    ):
+        return f"Must be table or schema.table, each of at most {_NAME_BYTES_MAX} bytes"
     return None
 
 
-def _replication(value: str) -> str | None:
-    """Error message for a value of :data:`REPLICATION`; None when the value is valid."""
+def _check_replication_factor(value: str) -> str | None:
+    """A validator of :data:`DEAD_LETTER_REPLICATION_KEY`: the error message; None when the value is valid."""
     return None if int(value) == -1 or int(value) > 0 else "Value must be at least 1, or -1 for the broker's default"
 
 
-def _key(
+def _error_handling_key(
     order: int,
     name: str,
     type_: Type,
@@ -61,7 +67,7 @@ def _key(
     validator: Validator | None = None,
     width: Width = Width.MEDIUM,
 ) -> ConfigKey:
-    """A config key of the group :data:`GROUP`, of medium importance."""
+    """A config key of the group :data:`ERROR_HANDLING_GROUP`, of medium importance."""
     return ConfigKey(
         name=name,
         type=type_,
@@ -69,7 +75,7 @@ def _key(
         default=default,
         importance=Importance.MEDIUM,
         validator=validator,
-        group=GROUP,
+        group=ERROR_HANDLING_GROUP,
         order=order,
         width=width,
         display_name=label,
@@ -78,9 +84,9 @@ def _key(
 
 DEFINITION = ConfigDef(
     (
-        _key(
+        _error_handling_key(
             0,
-            TOLERANCE,
+            TOLERANCE_KEY,
             Type.STRING,
             "none",
             "Error Tolerance",
@@ -88,7 +94,7 @@ DEFINITION = ConfigDef(
             one_of(("none", "all")),
             Width.SHORT,
         ),
-        _key(
+        _error_handling_key(
             1,
             "errors.log.enable",
             Type.BOOLEAN,
@@ -96,7 +102,7 @@ DEFINITION = ConfigDef(
             "Log Errors",
             "With errors.tolerance=all: log the number of records that were left out, once a minute.",
         ),
-        _key(
+        _error_handling_key(
             2,
             "errors.log.include.messages",
             Type.BOOLEAN,
@@ -104,52 +110,52 @@ DEFINITION = ConfigDef(
             "Log Error Details",
             "Whether the log line names topic, partition, offset and timestamp of the first of these records.",
         ),
-        _key(
+        _error_handling_key(
             3,
-            TOPIC,
+            DEAD_LETTER_TOPIC_KEY,
             Type.STRING,
             "",
             "Dead Letter Queue Topic Name",
             "With errors.tolerance=all: topic to which the left out records are written; empty means none.",
-            _topic,
+            _check_topic_name,
         ),
-        _key(
+        _error_handling_key(
             4,
-            REPLICATION,
+            DEAD_LETTER_REPLICATION_KEY,
             Type.SHORT,
             "3",
             "Dead Letter Queue Topic Replication Factor",
             "Replication factor with which the dead letter queue topic is created.",
-            _replication,
+            _check_replication_factor,
         ),
-        _key(
+        _error_handling_key(
             5,
-            CONTEXT,
+            CONTEXT_HEADERS_KEY,
             Type.BOOLEAN,
             "false",
             "Enable Error Context Headers",
             "Whether dead letter records get headers about the error; their keys start with __connect.errors.",
         ),
-        _key(
+        _error_handling_key(
             6,
-            PATH,
+            DEAD_LETTER_PATH_KEY,
             Type.STRING,
             "",
             "Dead Letter Folder",
             "With errors.tolerance=all: folder to which the left out records are written as Parquet files.",
-            _path,
+            _check_folder_path,
             Width.LONG,
         ),
-        _key(
+        _error_handling_key(
             7,
-            TABLE,
+            DEAD_LETTER_TABLE_KEY,
             Type.STRING,
             "",
             "Dead Letter Table",
             "With errors.tolerance=all: table in the PostgresSink's database to which left out records are written.",
-            _table,
+            _check_table_name,
         ),
-        _key(
+        _error_handling_key(
             8,
             "errors.retry.timeout",
             Type.LONG,
@@ -158,7 +164,7 @@ DEFINITION = ConfigDef(
             "How long a task waits for a server that cannot be reached, in milliseconds; -1 means without limit.",
             at_least(-1),
         ),
-        _key(
+        _error_handling_key(
             9,
             "errors.retry.delay.max.ms",
             Type.LONG,
@@ -183,7 +189,7 @@ class DeadLetterTopic:
     topic: str
     replication_factor: int
     """The replication factor with which the topic is created if it is missing; -1 means the broker's default."""
-    has_context: bool
+    has_context_headers: bool
     """Whether a dead letter has headers about the error, as in Connect."""
 
 
@@ -224,12 +230,12 @@ def error_tolerance_of(config: Mapping[str, str]) -> ErrorTolerance | None:
 
     :raises ConfigError: when a value is not valid, or more than one destination is set; the error names the key.
     """
-    if DEFINITION.read(config, TOLERANCE, str) == "none":
+    if DEFINITION.required_value(config, TOLERANCE_KEY, str) == "none":
         return None
     return ErrorTolerance(
         dead_letter_destination=_dead_letter_destination(config),
-        logs_errors=DEFINITION.read(config, "errors.log.enable", bool),
-        logs_record_positions=DEFINITION.read(config, "errors.log.include.messages", bool),
+        logs_errors=DEFINITION.required_value(config, "errors.log.enable", bool),
+        logs_record_positions=DEFINITION.required_value(config, "errors.log.include.messages", bool),
     )
 
 
@@ -238,18 +244,27 @@ def _dead_letter_destination(config: Mapping[str, str]) -> DeadLetterDestination
 
     :raises ConfigError: when a value is not valid, or more than one destination is set; the error names the key.
     """
-    topic, path, table = (DEFINITION.read(config, key, str) for key in (TOPIC, PATH, TABLE))
-    named = [key for key, value in ((TOPIC, topic), (PATH, path), (TABLE, table)) if value]
-    if len(named) > 1:
-        raise ConfigError({named[1]: [f"Bad records have only one destination: set only one of {', '.join(named)}"]})
+    topic, path, table = (
+        DEFINITION.required_value(config, key, str)
+        for key in (DEAD_LETTER_TOPIC_KEY, DEAD_LETTER_PATH_KEY, DEAD_LETTER_TABLE_KEY)
+    )
+    set_keys = [
+        key
+        for key, value in ((DEAD_LETTER_TOPIC_KEY, topic), (DEAD_LETTER_PATH_KEY, path), (DEAD_LETTER_TABLE_KEY, table))
+        if value
+    ]
+    if len(set_keys) > 1:
+        raise ConfigError(
+            {set_keys[1]: [f"Bad records have only one destination: set only one of {', '.join(set_keys)}"]}
+        )
     if topic:
         return DeadLetterTopic(
             topic=topic,
-            replication_factor=DEFINITION.read(config, REPLICATION, int),
-            has_context=DEFINITION.read(config, CONTEXT, bool),
+            replication_factor=DEFINITION.required_value(config, DEAD_LETTER_REPLICATION_KEY, int),
+            has_context_headers=DEFINITION.required_value(config, CONTEXT_HEADERS_KEY, bool),
         )
     if path:
-        return DeadLetterFolder(path=as_path(path))
+        return DeadLetterFolder(path=to_path(path))
     if table:
         *schema, name = table.split(".")
         return DeadLetterTable(schema=schema[0] if schema else None, table=name)

@@ -17,11 +17,11 @@ from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.dead_letters import dead_letter_record_columns, dead_letter_rows
 from coterie.spark.bad_records.keys import (
-    PATH,
-    REPLICATION,
-    TABLE,
-    TOLERANCE,
-    TOPIC,
+    DEAD_LETTER_PATH_KEY,
+    DEAD_LETTER_REPLICATION_KEY,
+    DEAD_LETTER_TABLE_KEY,
+    DEAD_LETTER_TOPIC_KEY,
+    TOLERANCE_KEY,
     DeadLetterDestination,
     DeadLetterFolder,
     DeadLetterTable,
@@ -32,87 +32,96 @@ from coterie.spark.bad_records.keys import (
 from coterie.spark.converters import Format
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_package_message
-from coterie.spark.prefixed_config import SINK, PrefixedConfig
+from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch, Sink, StagedBatch, TaskLineage
-from coterie.spark.sinks.files import FileSink, bad_folder
+from coterie.spark.sinks.files import FileSink, bad_records_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
-from coterie.spark.sinks.kafka_target import OVERRIDE
+from coterie.spark.sinks.kafka_target import PRODUCER_OVERRIDE_PREFIX
 
-LEDGER_SUFFIX = "-dead-letters"
+DEAD_LETTER_LEDGER_SUFFIX = "-dead-letters"
 """The name of the queue's ledger topic is the value of ``ledger.topic`` with this suffix. This compacted topic contains
 the last committed batch of each task that writes bad records to a topic."""
-LEDGER = "ledger.topic"
+LEDGER_TOPIC_KEY = "ledger.topic"
 """The config key, without prefix, that names the ledger topic of the Kafka sink."""
 
 
 class DeadLetterQueue:
     """Writes the bad rows of a task by ``sink``.
 
-    ``key`` is the config key of the destination: each WorldError and OSError of ``sink`` is raised again with this key
-    in its message. ``to_sink_columns`` converts bad rows of a task to the columns that ``sink`` writes.
+    ``destination_key`` is the config key of the destination: each WorldError and OSError of ``sink`` is raised again
+    with this key in its message. ``to_destination_columns`` converts bad rows of a task to the columns that ``sink``
+    writes.
     """
 
     def __init__(
-        self, key: str, sink: Sink, to_sink_columns: Callable[[DataFrame, ConnectorTaskId], DataFrame]
+        self,
+        destination_key: str,
+        sink: Sink,
+        to_destination_columns: Callable[[DataFrame, ConnectorTaskId], DataFrame],
     ) -> None:
-        self._key = key
+        self._destination_key = destination_key
         self._sink = sink
-        self._to_sink_columns = to_sink_columns
+        self._to_destination_columns = to_destination_columns
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """See :meth:`Sink.take_over`."""
-        with self._errors_with_key():
+        with self._name_key_in_errors():
             self._sink.take_over(lineage, start_number)
 
     def stage(self, batch: Batch) -> StagedBatch:
         """See :meth:`Sink.stage`. The rows of ``batch`` are bad rows, with the columns of ``BAD_ROW_TYPE``."""
-        with self._errors_with_key():
-            staged = self._sink.stage(replace(batch, rows=self._to_sink_columns(batch.rows, batch.lineage.task)))
-        return _StagedDeadLetters(staged, self._errors_with_key)
+        with self._name_key_in_errors():
+            staged = self._sink.stage(
+                replace(batch, rows=self._to_destination_columns(batch.rows, batch.task_lineage.task))
+            )
+        return _StagedDeadLetters(staged, self._name_key_in_errors)
 
     def close(self) -> None:
         """See :meth:`Sink.close`."""
         self._sink.close()
 
     @contextmanager
-    def _errors_with_key(self) -> Iterator[None]:
-        """In the block, add the config key of the destination to the message of a WorldError or OSError."""
+    def _name_key_in_errors(self) -> Iterator[None]:
+        """Context manager: a WorldError or OSError of the block is raised again with the config key of the destination
+        in its message."""
         try:
             yield
         except FencedError:
             raise
         except UnreachableError as error:
-            raise UnreachableError(self._with_key(str(error))) from error
+            raise UnreachableError(self._prefix_key(str(error))) from error
         except WorldError as error:
-            raise WorldError(self._with_key(str(error))) from error
+            raise WorldError(self._prefix_key(str(error))) from error
         except OSError as error:
             # Not a permanent failure: at the next start the folder may be usable.
-            raise OSError(error.errno, self._with_key(error.strerror or str(error))) from error
+            raise OSError(error.errno, self._prefix_key(error.strerror or str(error))) from error
 
-    def _with_key(self, message: str) -> str:
+    def _prefix_key(self, message: str) -> str:
         """``message`` with the config key of the destination before it, unless ``message`` contains the key."""
-        return message if self._key in message else f"{self._key}: {message}"
+        return message if self._destination_key in message else f"{self._destination_key}: {message}"
 
 
 class _StagedDeadLetters:
-    """A staged batch of bad rows. Errors of its commit also name the config key of the destination."""
+    """A staged batch of bad rows. Errors of its commit name the config key of the destination."""
 
-    def __init__(self, staged: StagedBatch, errors_with_key: Callable[[], AbstractContextManager[None]]) -> None:
-        self._staged = staged
-        self._errors_with_key = errors_with_key
+    def __init__(
+        self, staged_batch: StagedBatch, name_key_in_errors: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._staged_batch = staged_batch
+        self._name_key_in_errors = name_key_in_errors
 
     def commit(self) -> None:
         """See :meth:`StagedBatch.commit`."""
-        with self._errors_with_key():
-            self._staged.commit()
+        with self._name_key_in_errors():
+            self._staged_batch.commit()
 
     def clean_up(self) -> None:
         """See :meth:`StagedBatch.clean_up`."""
-        self._staged.clean_up()
+        self._staged_batch.clean_up()
 
 
-def dead_letter_queue_of(
+def make_dead_letter_queue(
     destination: DeadLetterDestination, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> DeadLetterQueue | None:
     """The queue that writes bad rows to ``destination`` with a task's ``config``. None for :class:`NoDeadLetters`: bad
@@ -125,13 +134,26 @@ def dead_letter_queue_of(
         case NoDeadLetters():
             return None
         case DeadLetterFolder(path=path):
-            return DeadLetterQueue(PATH, FileSink(folder=bad_folder(path), rotation=None, options={}), dead_letter_rows)
-        case DeadLetterTopic() as to:
-            sink = KafkaSink.of(_dead_letter_sink_config(to, config, worker_kafka_properties))
-            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _dead_letter_records(bad, to, task))
+            return DeadLetterQueue(
+                DEAD_LETTER_PATH_KEY,
+                FileSink(folder=bad_records_folder(path), rotation=None, options={}),
+                dead_letter_rows,
+            )
+        case DeadLetterTopic() as topic_destination:
+            sink = KafkaSink.of(_dead_letter_sink_config(topic_destination, config, worker_kafka_properties))
+            return DeadLetterQueue(
+                DEAD_LETTER_TOPIC_KEY,
+                sink,
+                lambda bad_rows, task: _dead_letter_records(bad_rows, topic_destination, task),
+            )
         case DeadLetterTable():
             raise ConfigError(
-                {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
+                {
+                    DEAD_LETTER_TABLE_KEY: [
+                        f"{DEAD_LETTER_TABLE_KEY} cannot be used: the sink writes to no database; use "
+                        f"PostgresSink, or set {DEAD_LETTER_PATH_KEY}"
+                    ]
+                }
             )
 
 
@@ -145,11 +167,14 @@ def dead_letter_identity(destination: DeadLetterDestination, config: Mapping[str
         case NoDeadLetters():
             return {}
         case DeadLetterTopic(topic=topic):
-            return {TOPIC: topic, LEDGER: dead_letter_topic_settings(config)[LEDGER]}
+            return {
+                DEAD_LETTER_TOPIC_KEY: topic,
+                LEDGER_TOPIC_KEY: dead_letter_topic_settings(config)[LEDGER_TOPIC_KEY],
+            }
         case DeadLetterFolder(path=path):
-            return {PATH: str(path)}
+            return {DEAD_LETTER_PATH_KEY: str(path)}
         case DeadLetterTable(schema=schema, table=table):
-            return {TABLE: table if schema is None else f"{schema}.{table}"}
+            return {DEAD_LETTER_TABLE_KEY: table if schema is None else f"{schema}.{table}"}
 
 
 def dead_letter_topic_settings(config: Mapping[str, str]) -> dict[str, str]:
@@ -158,9 +183,12 @@ def dead_letter_topic_settings(config: Mapping[str, str]) -> dict[str, str]:
 
     :raises ConfigError: when the value of ``ledger.topic`` is not valid; the error names the key.
     """
-    own = PrefixedConfig(config=config, prefix=SINK, is_prefix_optional=True)
-    overrides = {OVERRIDE + name: value for name, value in own.values_under(OVERRIDE).items()}
-    return {LEDGER: own.read(KAFKA_KEYS, LEDGER, str), **overrides}
+    sink_config = PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True)
+    overrides = {
+        PRODUCER_OVERRIDE_PREFIX + name: value
+        for name, value in sink_config.values_under(PRODUCER_OVERRIDE_PREFIX).items()
+    }
+    return {LEDGER_TOPIC_KEY: sink_config.required_value(KAFKA_KEYS, LEDGER_TOPIC_KEY, str), **overrides}
 
 
 def destination_errors(
@@ -172,20 +200,20 @@ def destination_errors(
     """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
     must correct. Empty when bad rows can be written there. Waits some seconds at most for a Kafka cluster.
 
-    :raises ConfigError: see :func:`dead_letter_queue_of`.
+    :raises ConfigError: see :func:`make_dead_letter_queue`.
     """
     match destination:
         case NoDeadLetters():
             return {}
         case DeadLetterFolder(path=path):
-            sentence = bad_folder(path).incompatibility()
-            return {} if sentence is None else {PATH: [f"{PATH}={sentence}"]}
+            message = bad_records_folder(path).incompatibility_message()
+            return {} if message is None else {DEAD_LETTER_PATH_KEY: [f"{DEAD_LETTER_PATH_KEY}={message}"]}
         case DeadLetterTopic():
-            if (sentence := missing_package_message(spark, "kafka")) is not None:
-                return {TOPIC: [sentence]}
+            if (message := missing_package_message(spark, "kafka")) is not None:
+                return {DEAD_LETTER_TOPIC_KEY: [message]}
             return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
         case DeadLetterTable():
-            dead_letter_queue_of(destination, config, worker_kafka_properties)
+            make_dead_letter_queue(destination, config, worker_kafka_properties)
             return {}
 
 
@@ -200,7 +228,7 @@ def remove_commit_markers(config: Mapping[str, str], lineages: Sequence[TaskLine
     """
     tolerance = error_tolerance_of(config)
     if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterFolder):
-        bad_folder(tolerance.dead_letter_destination.path).remove_commit_markers(lineages)
+        bad_records_folder(tolerance.dead_letter_destination.path).remove_commit_markers(lineages)
 
 
 def _dead_letter_sink_config(
@@ -212,26 +240,26 @@ def _dead_letter_sink_config(
     The ledger topic differs from that of the connector's own sink, which may also be a Kafka sink: with one ledger
     topic both sinks would have the same transactional id.
     """
-    bytes_ = Format.BYTES.value
-    users = dead_letter_topic_settings(config)
-    keys = {
-        **users,
-        TOLERANCE: "all",
-        TOPIC: destination.topic,
-        REPLICATION: str(destination.replication_factor),
-        LEDGER: users[LEDGER] + LEDGER_SUFFIX,
-        "key.converter": bytes_,
-        "value.converter": bytes_,
+    bytes_converter = Format.BYTES.value
+    user_settings = dead_letter_topic_settings(config)
+    sink_config = {
+        **user_settings,
+        TOLERANCE_KEY: "all",
+        DEAD_LETTER_TOPIC_KEY: destination.topic,
+        DEAD_LETTER_REPLICATION_KEY: str(destination.replication_factor),
+        LEDGER_TOPIC_KEY: user_settings[LEDGER_TOPIC_KEY] + DEAD_LETTER_LEDGER_SUFFIX,
+        "key.converter": bytes_converter,
+        "value.converter": bytes_converter,
     }
     return PrefixedConfig(
-        config=keys, prefix=SINK, is_prefix_optional=True, worker_kafka_properties=worker_kafka_properties
+        config=sink_config, prefix=SINK_PREFIX, is_prefix_optional=True, worker_kafka_properties=worker_kafka_properties
     )
 
 
-def _dead_letter_records(bad: DataFrame, destination: DeadLetterTopic, task: ConnectorTaskId) -> DataFrame:
-    """The bad rows ``bad`` of ``task`` as records of the topic of ``destination``."""
-    parts = {
+def _dead_letter_records(bad_rows: DataFrame, destination: DeadLetterTopic, task: ConnectorTaskId) -> DataFrame:
+    """Convert ``bad_rows``, of ``task``, to records of the topic of ``destination``."""
+    record_columns = {
         "topic": F.lit(destination.topic),
-        **dead_letter_record_columns(F.col, task, has_context=destination.has_context),
+        **dead_letter_record_columns(F.col, task, has_context=destination.has_context_headers),
     }
-    return bad.select(*(column.alias(name) for name, column in parts.items()))
+    return bad_rows.select(*(column.alias(name) for name, column in record_columns.items()))

@@ -24,34 +24,40 @@ class BadRecordLogReporter:
         self._task = task
         self._tolerance = tolerance
         self._clock = clock
-        self._since = BadRowSummary()
-        self._logged_at: float | None = None
-        self.count = 0
-        """Number of bad records in committed batches."""
+        self._unlogged_summary = BadRowSummary()
+        self._last_logged_at_s: float | None = None
+        self.bad_record_count = 0
+        """Number of bad records in committed batches since the start of the task."""
 
     def add_batch(self, summary: BadRowSummary) -> None:
         """Count the bad records of a committed batch. With ``errors.log.enable=true``, log the bad records since the
         last line if there is no line yet, or the last line is at least :data:`LOG_INTERVAL_S` old. Must be called after
         every batch, also after one without bad records: only this call writes a line."""
-        self.count += summary.count
-        self._since = BadRowSummary(count=self._since.count + summary.count, first=self._since.first or summary.first)
-        now = self._clock()
+        self.bad_record_count += summary.count
+        self._unlogged_summary = BadRowSummary(
+            count=self._unlogged_summary.count + summary.count,
+            first_row_fields=self._unlogged_summary.first_row_fields or summary.first_row_fields,
+        )
+        now_s = self._clock()
         if (
             self._tolerance.logs_errors
-            and self._since.count
-            and (self._logged_at is None or now - self._logged_at >= LOG_INTERVAL_S)
+            and self._unlogged_summary.count
+            and (self._last_logged_at_s is None or now_s - self._last_logged_at_s >= LOG_INTERVAL_S)
         ):
-            self._logged_at = now
-            log.warning("%s: %s", self._task, self._line())
-            self._since = BadRowSummary()
+            self._last_logged_at_s = now_s
+            log.warning("Task %s: %s", self._task, self._log_line())
+            self._unlogged_summary = BadRowSummary()
 
-    def _line(self) -> str:
+    def _log_line(self) -> str:
         """The log line about the bad records since the last line."""
-        first = dict(self._since.first)
-        line = f"{self._since.count} bad records were left out, {self.count} since the task started; "
+        first_bad_row = dict(self._unlogged_summary.first_row_fields)
+        line = (
+            f"{self._unlogged_summary.count} bad records were left out, {self.bad_record_count} since the task "
+            "started; "
+        )
         if self._tolerance.logs_record_positions:
-            names = [name for name in ("topic", "partition", "offset", "timestamp") if first[name] is not None]
-            line += f"the first: {', '.join(f'{name} {first[name]}' for name in names)}: "
+            names = [name for name in ("topic", "partition", "offset", "timestamp") if first_bad_row[name] is not None]
+            line += f"the first: {', '.join(f'{name} {first_bad_row[name]}' for name in names)}: "
         else:
             line += "the first: "
-        return f"{line}{first['message']} ({first['stage']})"
+        return f"{line}{first_bad_row['message']} ({first_bad_row['stage']})"

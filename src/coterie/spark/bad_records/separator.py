@@ -3,7 +3,7 @@
 An expression of a user may be not deterministic. If a batch's good rows came from one evaluation and its bad rows from
 another, some rows would be lost and others duplicated. So a sink uses one of three ways: the driver reads all rows once
 and separates them (:meth:`BadRowSeparator.separate`); Spark stores the evaluated rows until both kinds are written
-(:func:`materialized`); or one plan of Spark writes both kinds (:meth:`BadRowSeparator.with_bad_row_metrics`).
+(:func:`rows_evaluated_once`); or one plan of Spark writes both kinds (:meth:`BadRowSeparator.with_bad_row_metrics`).
 """
 
 import json
@@ -17,15 +17,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from coterie.spark.arrow import arrow_batches
-from coterie.spark.bad_records.error_columns import BAD, bad_rows
+from coterie.spark.arrow import read_arrow_batches
+from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN, bad_rows
 
-SPOOL_BYTES = 4 << 20
-"""Largest size, in bytes, of the bad rows that stay in memory. When a batch has more, all its bad rows are written to
-an unnamed temporary file."""
-_METRICS = "coterie_bad_rows"
+SPOOL_MEMORY_BYTES_MAX = 4 << 20
+"""Largest size, in bytes, of a batch's bad rows that stay in memory. When there are more, all bad rows of the batch are
+written to an unnamed temporary file."""
+_METRICS_NAME = "coterie_bad_rows"
 """Name of the metrics of Spark that :meth:`BadRowSeparator.with_bad_row_metrics` adds."""
-_SHOWN = ("stage", "message", "topic", "partition", "offset", "timestamp")
+_SUMMARY_FIELDS = ("stage", "message", "topic", "partition", "offset", "timestamp")
 """The fields of the first bad row that a :class:`BadRowSummary` contains."""
 
 
@@ -34,39 +34,41 @@ class BadRowSummary:
     """The number of bad rows of a batch, and fields of the first bad row for the log."""
 
     count: int = 0
-    first: tuple[tuple[str, object], ...] = ()
-    """Pairs of field name and value; empty when there is no bad row."""
+    first_row_fields: tuple[tuple[str, object], ...] = ()
+    """Fields of the first bad row, as pairs of name and value; empty when there is no bad row."""
 
 
 class SeparatedRows:
-    """The good and the bad rows of a batch as Arrow record batches. Read :meth:`good` to its end before :meth:`bad`:
-    the bad rows are collected while the good rows are read. Must be closed."""
+    """The good and the bad rows of a batch as Arrow record batches. Read :meth:`read_good_rows` to its end before
+    :meth:`read_bad_rows`: the bad rows are collected while the good rows are read. Must be closed."""
 
-    def __init__(self, rows: Iterable[pa.RecordBatch]) -> None:
-        self._rows = rows
+    def __init__(self, arrow_batches: Iterable[pa.RecordBatch]) -> None:
+        self._arrow_batches = arrow_batches
         self._spool: tempfile.SpooledTemporaryFile[bytes] | None = None
         """The bad rows; None while there are none."""
         self._writer: pa.RecordBatchStreamWriter | None = None
         self.bad_row_summary = BadRowSummary()
-        """The bad-row summary of the record batches of :meth:`good` that were read."""
+        """The bad-row summary of the record batches of :meth:`read_good_rows` that were read."""
 
-    def good(self) -> Iterator[pa.RecordBatch]:
-        """The good rows in their order, without the column ``BAD``. Can be read once."""
-        for piece in self._rows:
-            if BAD not in piece.schema.names:
-                yield piece
+    def read_good_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the good rows in their order, without the column ``BAD_ROW_COLUMN``. Can be called once."""
+        for arrow_batch in self._arrow_batches:
+            if BAD_ROW_COLUMN not in arrow_batch.schema.names:
+                yield arrow_batch
                 continue
-            bad = piece.column(BAD)
-            rest = piece.drop_columns([BAD])
-            if bad.null_count == len(bad):
-                yield rest
+            bad_row_column = arrow_batch.column(BAD_ROW_COLUMN)
+            other_columns = arrow_batch.drop_columns([BAD_ROW_COLUMN])
+            if bad_row_column.null_count == len(bad_row_column):
+                yield other_columns
             else:
-                self._keep(pa.RecordBatch.from_struct_array(bad.filter(bad.is_valid())))
-                yield rest.filter(bad.is_null())
+                self._collect_bad_rows(
+                    pa.RecordBatch.from_struct_array(bad_row_column.filter(bad_row_column.is_valid()))
+                )
+                yield other_columns.filter(bad_row_column.is_null())
 
-    def bad(self) -> Iterator[pa.RecordBatch]:
-        """The bad rows in their order, with the columns of ``BAD_ROW_TYPE``: those that :meth:`good` has passed over.
-        Can be read once."""
+    def read_bad_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the bad rows that :meth:`read_good_rows` has collected, in their order, with the columns of
+        ``BAD_ROW_TYPE``. Can be called once."""
         if self._writer is None or self._spool is None:
             return
         self._writer.close()
@@ -78,88 +80,97 @@ class SeparatedRows:
         if self._spool is not None:
             self._spool.close()
 
-    def _keep(self, bad: pa.RecordBatch) -> None:
-        """Collect bad rows for :meth:`bad`, and count them."""
+    def _collect_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
+        """Store ``bad_rows`` for :meth:`read_bad_rows`, and count them in the summary."""
         if self._writer is None:
-            self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - it is closed by close()
-            self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, mode="w"), bad.schema)
-            self.bad_row_summary = BadRowSummary(first=tuple((name, bad.column(name)[0].as_py()) for name in _SHOWN))
-        self._writer.write_batch(bad)
+            self._spool = tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES_MAX)  # noqa: SIM115 - it is closed by close()
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, mode="w"), bad_rows.schema)
+            self.bad_row_summary = BadRowSummary(
+                first_row_fields=tuple((name, bad_rows.column(name)[0].as_py()) for name in _SUMMARY_FIELDS)
+            )
+        self._writer.write_batch(bad_rows)
         self.bad_row_summary = BadRowSummary(
-            count=self.bad_row_summary.count + bad.num_rows, first=self.bad_row_summary.first
+            count=self.bad_row_summary.count + bad_rows.num_rows, first_row_fields=self.bad_row_summary.first_row_fields
         )
 
 
 class BadRowSeparator:
-    """Separates the good and the bad rows of one batch, ``classified``, whose rows have the column ``BAD``. Each
-    attempt to write the batch evaluates the rows again.
+    """Separates the good and the bad rows of one batch, ``classified_rows``, which have the column ``BAD_ROW_COLUMN``.
+    Each attempt to write the batch evaluates the rows again.
 
     ``is_small``: :meth:`separate` reads all rows to the driver at once.
     """
 
-    def __init__(self, classified: DataFrame, *, is_small: bool) -> None:
-        self._classified = classified
+    def __init__(self, classified_rows: DataFrame, *, is_small: bool) -> None:
+        self._classified_rows = classified_rows
         self._is_small = is_small
-        self._last: SeparatedRows | None = None
-        self._counted: BadRowSummary | None = None
+        self._last_separated_rows: SeparatedRows | None = None
+        self._counted_summary: BadRowSummary | None = None
 
     def separate(self) -> SeparatedRows:
         """The separated rows of one new evaluation, which takes place while the result is read. The caller must close
         the result."""
-        self._last = SeparatedRows(arrow_batches(self._classified, is_small=self._is_small))
-        return self._last
+        self._last_separated_rows = SeparatedRows(read_arrow_batches(self._classified_rows, is_small=self._is_small))
+        return self._last_separated_rows
 
     @property
     def bad_row_summary(self) -> BadRowSummary:
         """The bad-row summary of the last evaluation, as far as its rows were read; count 0 before the first
         evaluation."""
-        return self._counted or (BadRowSummary() if self._last is None else self._last.bad_row_summary)
+        return self._counted_summary or (
+            BadRowSummary() if self._last_separated_rows is None else self._last_separated_rows.bad_row_summary
+        )
 
     @contextmanager
-    def materialized(self) -> Iterator[DataFrame]:
-        """In the block, all rows with the column ``BAD``, evaluated once: see :func:`materialized`. Sets
-        :attr:`bad_row_summary`."""
-        with materialized(self._classified) as rows:
-            self._counted = summarize_bad_rows(rows)
+    def rows_evaluated_once(self) -> Iterator[DataFrame]:
+        """Context manager: all rows with the column ``BAD_ROW_COLUMN``, evaluated once and stored until the end of the
+        block: see :func:`rows_evaluated_once`. Sets :attr:`bad_row_summary`."""
+        with rows_evaluated_once(self._classified_rows) as rows:
+            self._counted_summary = summarize_bad_rows(rows)
             yield rows
 
     def with_bad_row_metrics(self) -> DataFrame:
-        """All rows with the column ``BAD``, for a sink that writes good and bad rows by one plan of Spark. Metrics of
-        the plan count the bad rows: after the plan has run, the sink must call :meth:`read_bad_row_metrics`."""
-        bad = F.col(BAD)
+        """All rows with the column ``BAD_ROW_COLUMN``, for a sink that writes good and bad rows by one plan of Spark.
+        Metrics of the plan count the bad rows: after the plan has run, the sink must call
+        :meth:`read_bad_row_metrics`."""
+        bad_row = F.col(BAD_ROW_COLUMN)
         # Without this option, the JSON lacks the fields that are null: a file's row has no topic.
-        shown = F.to_json(F.struct(*(bad[name].alias(name) for name in _SHOWN)), {"ignoreNullFields": "false"})
-        first = F.when(bad.isNotNull(), shown)
-        metrics = F.count(bad).alias("count"), F.first(first, ignorenulls=True).alias("first")
-        return self._classified.observe(_METRICS, *metrics)
+        summary_json = F.to_json(
+            F.struct(*(bad_row[name].alias(name) for name in _SUMMARY_FIELDS)), {"ignoreNullFields": "false"}
+        )
+        bad_summary_json = F.when(bad_row.isNotNull(), summary_json)
+        metrics = F.count(bad_row).alias("count"), F.first(bad_summary_json, ignorenulls=True).alias("first")
+        return self._classified_rows.observe(_METRICS_NAME, *metrics)
 
-    def read_bad_row_metrics(self, written: DataFrame) -> None:
-        """Set :attr:`bad_row_summary` from the metrics of ``written``: rows that were derived from
-        :meth:`with_bad_row_metrics`. Changes nothing when ``written`` has not run, or there is no bad row."""
-        frame: Any = written
-        found = frame._jdf.queryExecution().observedMetrics().get(_METRICS)
-        if found.isDefined() and (count := found.get().getLong(0)):
-            self._counted = BadRowSummary(count=count, first=tuple(json.loads(found.get().getString(1)).items()))
+    def read_bad_row_metrics(self, written_rows: DataFrame) -> None:
+        """Set :attr:`bad_row_summary` from the metrics of ``written_rows``: rows that were derived from
+        :meth:`with_bad_row_metrics`. Changes nothing when ``written_rows`` has not run, or there is no bad row."""
+        frame: Any = written_rows
+        metrics = frame._jdf.queryExecution().observedMetrics().get(_METRICS_NAME)
+        if metrics.isDefined() and (count := metrics.get().getLong(0)):
+            self._counted_summary = BadRowSummary(
+                count=count, first_row_fields=tuple(json.loads(metrics.get().getString(1)).items())
+            )
 
 
 @contextmanager
-def materialized(classified: DataFrame) -> Iterator[DataFrame]:
-    """In the block, the rows of ``classified``, evaluated once and stored by Spark until the end of the block.
+def rows_evaluated_once(classified_rows: DataFrame) -> Iterator[DataFrame]:
+    """Context manager: ``classified_rows``, evaluated once and stored by Spark until the end of the block.
 
     If an executor is lost, its rows are lost too. The batch then fails; Spark does not evaluate the rows again.
     """
-    rows: Any = classified.localCheckpoint(eager=True)
+    rows: Any = classified_rows.localCheckpoint(eager=True)
     try:
         yield rows
     finally:
         rows._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
-def summarize_bad_rows(classified: DataFrame) -> BadRowSummary:
-    """The bad-row summary of ``classified``: rows with the column ``BAD`` that Spark has stored
-    (:func:`materialized`)."""
-    shown = F.first(F.struct(*_SHOWN))
-    row = bad_rows(classified).agg(F.count("*").alias("count"), shown.alias("first")).collect()[0]
+def summarize_bad_rows(classified_rows: DataFrame) -> BadRowSummary:
+    """The bad-row summary of ``classified_rows``: rows with the column ``BAD_ROW_COLUMN`` that Spark has stored
+    (:func:`rows_evaluated_once`)."""
+    first_summary = F.first(F.struct(*_SUMMARY_FIELDS))
+    row = bad_rows(classified_rows).agg(F.count("*").alias("count"), first_summary.alias("first")).collect()[0]
     if not row["count"]:
         return BadRowSummary()
-    return BadRowSummary(count=row["count"], first=tuple(row["first"].asDict().items()))
+    return BadRowSummary(count=row["count"], first_row_fields=tuple(row["first"].asDict().items()))

@@ -13,7 +13,13 @@ import time
 from pathlib import Path
 
 from coterie.nouns.errors import CoterieError, WorldError
-from coterie.spark.checkpoint import TAKE_OVER_TIMEOUT_MS, HeldCheckpoint, open_if_held, take_over, try_take_over
+from coterie.spark.checkpoint import (
+    TAKE_OVER_TIMEOUT_MS,
+    HeldCheckpoint,
+    open_checkpoint_if_held,
+    take_over_checkpoint,
+    try_take_over_checkpoint,
+)
 from coterie.spark.generations.layout import CLOSED_FILE, CLOSING_FOLDER, STOPPED_FOLDER, GenerationId
 from coterie.spark.generations.manifest import read_manifest
 
@@ -27,77 +33,89 @@ class GenerationAbsentError(WorldError):
     """The checkpoint generation that a task's config names is not on the file system of this worker, or not yet."""
 
 
-def is_closed(generation: Path) -> bool:
-    """Whether the checkpoint generation is closed or was removed."""
-    return (generation / CLOSED_FILE).exists() or generation.is_file()
+def is_generation_closed(generation_path: Path) -> bool:
+    """Whether the checkpoint generation in the folder ``generation_path`` is closed or was removed."""
+    return (generation_path / CLOSED_FILE).exists() or generation_path.is_file()
 
 
-def take_over_in_open(generation: Path, expected: GenerationId, task: int) -> HeldCheckpoint:
-    """Take over the checkpoint of ``task`` from its holder, for a start of the task. ``generation`` is the generation's
-    folder, and ``expected`` the generation that the task's config names. Creates neither a generation nor a checkpoint.
+def take_over_in_open_generation(
+    generation_path: Path, expected_generation: GenerationId, task_number: int
+) -> HeldCheckpoint:
+    """Take over the checkpoint of the task ``task_number`` from its holder, for a start of the task.
+    ``generation_path`` is the generation's folder, and ``expected_generation`` the generation that the task's config
+    names. Creates neither a generation nor a checkpoint.
 
     :raises GenerationClosedError: when the generation is closed or was removed.
-    :raises GenerationAbsentError: when there is no generation at ``generation``, or another than ``expected``.
+    :raises GenerationAbsentError: when there is no generation at ``generation_path``, or another than
+        ``expected_generation``.
     :raises WorldError: when the folder cannot be used, contains no checkpoint for :data:`TAKE_OVER_TIMEOUT_MS`, or
         another version of Coterie wrote the manifest.
     """
-    _check_open(generation, expected)
+    _check_generation_open(generation_path, expected_generation)
     # The file records that an earlier run of the task was stopped. If that run writes the file again after this line, a
     # re-split does not wait until this run ends its batch, and replays the batch.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        (generation / STOPPED_FOLDER / str(task)).unlink()
+        (generation_path / STOPPED_FOLDER / str(task_number)).unlink()
     try:
-        return take_over(generation / str(task), check=lambda: _check_open(generation, expected))
+        return take_over_checkpoint(
+            generation_path / str(task_number),
+            check=lambda: _check_generation_open(generation_path, expected_generation),
+        )
     except WorldError:
-        _check_open(generation, expected)
+        _check_generation_open(generation_path, expected_generation)
         raise
 
 
-def take_over_in_closed(generation: Path, task: int) -> HeldCheckpoint:
-    """Take over the checkpoint of ``task`` in a closed generation, for a re-split, and move the checkpoint to
-    ``closing/<task>/`` unless it is there.
+def take_over_in_closed_generation(generation_path: Path, task_number: int) -> HeldCheckpoint:
+    """Take over the checkpoint of the task ``task_number`` in a closed generation, for a re-split, and move the
+    checkpoint to ``closing/<task>/`` unless it is there. ``generation_path`` is the generation's folder.
 
     :raises OSError: when the generation was removed.
     :raises WorldError: when no checkpoint was found for :data:`TAKE_OVER_TIMEOUT_MS`.
     """
-    opened, closing = generation / str(task), generation / CLOSING_FOLDER / str(task)
-    for folder in (closing.parent, closing):
+    task_folder, closing_folder = (
+        generation_path / str(task_number),
+        generation_path / CLOSING_FOLDER / str(task_number),
+    )
+    for folder in (closing_folder.parent, closing_folder):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-    deadline = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
+    deadline_s = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
     while True:
-        mine = try_take_over(closing)
-        if mine is None and (moved := try_take_over(opened)) is not None:
-            mine = closing / moved.name
-            os.rename(moved, mine)
-        if mine is not None and (held := open_if_held(mine)) is not None:
-            return held
-        if mine is not None:
+        new_entry = try_take_over_checkpoint(closing_folder)
+        if new_entry is None and (entry_to_move := try_take_over_checkpoint(task_folder)) is not None:
+            new_entry = closing_folder / entry_to_move.name
+            os.rename(entry_to_move, new_entry)
+        if new_entry is not None and (held_checkpoint := open_checkpoint_if_held(new_entry)) is not None:
+            return held_checkpoint
+        if new_entry is not None:
             continue  # Another re-split has taken the checkpoint over: take it over again.
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             raise WorldError(
-                f"{opened} and {closing} contain no checkpoint directory: check whether files were removed there"
+                f"{task_folder} and {closing_folder} contain no checkpoint directory: check whether files were "
+                "removed there"
             )
         time.sleep(0.001)
 
 
-def _check_open(generation: Path, expected: GenerationId) -> None:
-    """Check that the folder ``generation`` contains the generation ``expected``, and that it is open.
+def _check_generation_open(generation_path: Path, expected_generation: GenerationId) -> None:
+    """Check that the folder ``generation_path`` contains the generation ``expected_generation``, and that it is open.
 
-    :raises GenerationClosedError, GenerationAbsentError, WorldError: as :func:`take_over_in_open`.
+    :raises GenerationClosedError, GenerationAbsentError, WorldError: as :func:`take_over_in_open_generation`.
     """
-    if is_closed(generation):
-        raise GenerationClosedError(f"The checkpoint generation {generation} is closed")
+    if is_generation_closed(generation_path):
+        raise GenerationClosedError(f"The checkpoint generation {generation_path} is closed")
     try:
-        stands = read_manifest(generation).generation
+        found_generation = read_manifest(generation_path).generation
     except NotADirectoryError as error:
-        raise GenerationClosedError(f"The checkpoint generation {generation} was removed") from error
+        raise GenerationClosedError(f"The checkpoint generation {generation_path} was removed") from error
     except FileNotFoundError as error:
         raise GenerationAbsentError(
-            f"Checkpoint generation {expected} was not found at {generation}: check that all workers share "
-            "checkpoint.location"
+            f"Checkpoint generation {expected_generation} was not found at {generation_path}: check that all workers "
+            "share checkpoint.location"
         ) from error
-    if stands != expected:
+    if found_generation != expected_generation:
         raise GenerationAbsentError(
-            f"The folder {generation} has checkpoint generation {stands}, but the task's config names {expected}"
+            f"The folder {generation_path} has checkpoint generation {found_generation}, but the task's config "
+            f"names {expected_generation}"
         )

@@ -14,20 +14,20 @@ REPLACED_PREFIX = ".retired-"
 """Prefix of the temporary names under which replaced folders are removed."""
 
 
-def create_if_absent(path: Path, text: str) -> bool:
+def create_file_if_absent(path: Path, text: str) -> bool:
     """Create the file ``path`` with ``text``, unless ``path`` exists. Returns whether this call created the file, which
     is durable then. Atomic: no reader finds a part of the text."""
-    aside = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    with aside.open("x") as file:
+    temporary_file = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    with temporary_file.open("x") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(aside, path)
+        os.link(temporary_file, path)
     except FileExistsError:
         return False
     finally:
-        aside.unlink()
+        temporary_file.unlink()
     sync_folder(path.parent)
     return True
 
@@ -41,7 +41,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sync_tree(folder: Path) -> None:
+def sync_folder_tree(folder: Path) -> None:
     """fsync all files and folders in ``folder``, and ``folder`` itself."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
@@ -60,34 +60,35 @@ def replace_folder_by_file(path: Path) -> None:
     The path is never free where the file system can exchange two names. Elsewhere it is free for a moment, and a folder
     that another worker creates there in this moment is replaced too.
     """
-    aside = path.with_name(f"{REPLACED_PREFIX}{uuid.uuid4().hex}")
-    aside.touch(exist_ok=False)
+    replaced_path = path.with_name(f"{REPLACED_PREFIX}{uuid.uuid4().hex}")
+    replaced_path.touch(exist_ok=False)
     try:
-        exchange_names(aside, path)
+        exchange_names(replaced_path, path)
     except ExchangeUnsupportedError:
-        aside.unlink()
-        _replace_without_exchange(path, aside)
+        replaced_path.unlink()
+        _replace_without_exchange(path, replaced_path)
     except FileNotFoundError:
         # Another worker has removed the plain file as a leftover; that worker replaces the folder too.
         return
-    remove(aside)
+    remove_path(replaced_path)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it exists. Errors during the removal of a folder are ignored: other workers may
-    remove the folder at the same time."""
+def remove_path(path: Path) -> None:
+    """Remove the file or the folder ``path``, if it exists. Errors during the removal of a folder are ignored: other
+    workers may remove the folder at the same time."""
     try:
         path.unlink(missing_ok=True)
     except (IsADirectoryError, PermissionError):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _replace_without_exchange(path: Path, aside: Path) -> None:
-    """Rename the folder ``path`` to ``aside``, and create a plain file at ``path``, until a plain file is there."""
+def _replace_without_exchange(path: Path, replaced_path: Path) -> None:
+    """Rename the folder ``path`` to ``replaced_path``, and create a plain file at ``path``, until a plain file is
+    there."""
     while not path.is_file():
         with contextlib.suppress(FileNotFoundError):
-            path.rename(aside)
+            path.rename(replaced_path)
         try:
             path.touch(exist_ok=False)
         except FileExistsError:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(replaced_path, ignore_errors=True)

@@ -14,9 +14,9 @@ from typing import Self
 
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import safe_name
+from coterie.spark.checkpoint import safe_file_name
 
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 """File with the manifest (``manifest.Manifest``) of a checkpoint generation."""
 CLOSED_FILE = "closed"
 """File whose existence means that the checkpoint generation is closed; it contains the plan of the next generation."""
@@ -28,7 +28,7 @@ LIVENESS_FILE = "alive"
 """File in ``closing``, whose modification time the worker that performs the re-split sets repeatedly. When the time no
 longer changes, another worker continues the re-split."""
 
-_GENERATION = re.compile(r"gen-(\d+)")
+_GENERATION_FOLDER_NAME = re.compile(r"gen-(\d+)")
 """The name of a checkpoint generation's folder, with its number."""
 
 
@@ -55,31 +55,31 @@ class GenerationId:
 
 def connector_folder(location: Path, connector: ConnectorName, incarnation: Incarnation) -> Path:
     """The folder of a connector's checkpoint generations; ``location`` is the value of ``checkpoint.location``."""
-    return location / f"{safe_name(connector)}-{safe_name(incarnation)}"
+    return location / f"{safe_file_name(connector)}-{safe_file_name(incarnation)}"
 
 
-def generation_folder(connector: Path, number: int) -> Path:
-    """The folder of generation ``number``; ``connector`` is the connector's folder."""
-    return connector / f"gen-{number}" if number else connector
+def generation_folder(connector_path: Path, number: int) -> Path:
+    """The folder of generation ``number``; ``connector_path`` is the connector's folder."""
+    return connector_path / f"gen-{number}" if number else connector_path
 
 
-def unfinished_prefix(number: int) -> str:
+def unfinished_folder_prefix(number: int) -> str:
     """Prefix of the names of temporary folders in which workers write generation ``number`` before they publish it by a
     rename."""
     return f".gen-{number}-"
 
 
-def newest_generation_number(connector: Path) -> int | None:
-    """The number of the newest checkpoint generation that was not removed, in the connector's folder ``connector``;
-    None when there is none. 0 when there are only the tasks' folders of generation 0."""
+def newest_generation_number(connector_path: Path) -> int | None:
+    """The number of the newest checkpoint generation that was not removed, in the connector's folder
+    ``connector_path``; None when there is none. 0 when there are only the tasks' folders of generation 0."""
     while True:
         try:
-            names = os.listdir(connector)
+            names = os.listdir(connector_path)
         except FileNotFoundError:
             return None
-        numbers = [int(match[1]) for name in names if (match := _GENERATION.fullmatch(name))]
+        numbers = [int(match[1]) for name in names if (match := _GENERATION_FOLDER_NAME.fullmatch(name))]
         if not numbers:
             return 0 if any(name.isdigit() for name in names) else None
         # If all listed generations were removed after the listing, newer ones exist: list again.
-        if generation_folder(connector, max(numbers)).is_dir():
+        if generation_folder(connector_path, max(numbers)).is_dir():
             return max(numbers)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.generations.layout import CLOSED_FILE, MANIFEST, GenerationId
+from coterie.spark.generations.layout import CLOSED_FILE, MANIFEST_FILE, GenerationId
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.positions import Positions
 
-VERSION = 1
+DOCUMENT_VERSION = 1
 """The version of both documents' form."""
 
 
@@ -27,26 +27,35 @@ class GenerationPlan:
     split: Split
     config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references."""
-    inferred: Mapping[str, str]
+    inferred_values: Mapping[str, str]
     """The inferred values of those of the source's keys that the config does not set, by key without ``source.``."""
     initial_positions: Positions
     """The initial positions of the source partitions that no earlier generation has read."""
 
-    def to_manifest(self, positions: Positions) -> "Manifest":
-        """The manifest of the planned generation. ``positions`` are those of all tasks of the generation before; they
-        replace the initial positions of the same source partitions."""
-        everything = {**self.initial_positions, **positions}
+    def to_manifest(self, reached_positions: Positions) -> "Manifest":
+        """The manifest of the planned generation. ``reached_positions`` are those of all tasks of the generation
+        before; they replace the initial positions of the same source partitions."""
+        all_positions = {**self.initial_positions, **reached_positions}
         if self.split.function is not SplitFunction.PARTS_V1:
-            live = everything
+            existing_positions = all_positions
         else:
-            live = {part: everything[part] for parts in self.split.tasks for part in parts if part in everything}
+            existing_positions = {
+                partition: all_positions[partition]
+                for partitions in self.split.partitions_by_task
+                for partition in partitions
+                if partition in all_positions
+            }
         return Manifest(
             generation=self.generation,
             split=self.split,
             config=self.config,
-            inferred=self.inferred,
-            positions=live,
-            positions_of_absent={part: at for part, at in everything.items() if part not in live},
+            inferred_values=self.inferred_values,
+            positions=existing_positions,
+            absent_partition_positions={
+                partition: position
+                for partition, position in all_positions.items()
+                if partition not in existing_positions
+            },
         )
 
 
@@ -58,88 +67,99 @@ class Manifest:
     generation: GenerationId
     split: Split
     config: Mapping[str, str] = field(repr=False)
-    inferred: Mapping[str, str]
+    inferred_values: Mapping[str, str]
     positions: Positions
     """The positions at which the generation's tasks begin."""
-    positions_of_absent: Positions
-    """The last positions of the source partitions that exist no longer: if such a partition exists again later, it is
+    absent_partition_positions: Positions
+    """The last positions of the source partitions that no longer exist: if such a partition exists again later, it is
     read from there."""
 
 
-def plan_text(plan: GenerationPlan) -> str:
+def plan_to_json(plan: GenerationPlan) -> str:
     """``plan`` as JSON: the content of :data:`CLOSED_FILE`."""
-    return _text({**_common(plan), "starts": dict(plan.initial_positions)})
+    return _document_text({**_common_json(plan), "starts": dict(plan.initial_positions)})
 
 
-def manifest_text(manifest: Manifest) -> str:
-    """``manifest`` as JSON: the content of the file :data:`MANIFEST`."""
-    return _text(
-        {**_common(manifest), "positions": dict(manifest.positions), "parked": dict(manifest.positions_of_absent)},
+def manifest_to_json(manifest: Manifest) -> str:
+    """``manifest`` as JSON: the content of the file :data:`MANIFEST_FILE`."""
+    return _document_text(
+        {
+            **_common_json(manifest),
+            "positions": dict(manifest.positions),
+            "parked": dict(manifest.absent_partition_positions),
+        },
     )
 
 
-def read_plan(generation: Path) -> GenerationPlan | None:
-    """The plan of the next checkpoint generation, from the generation's folder ``generation``; None when the generation
-    is not closed, or its folder does not exist.
+def read_plan(generation_path: Path) -> GenerationPlan | None:
+    """The plan of the next checkpoint generation, from the generation's folder ``generation_path``; None when the
+    generation is not closed, or its folder does not exist.
 
     :raises OSError: when the generation was removed.
     :raises WorldError: when another version of Coterie wrote the plan in another form.
     """
     try:
-        stated = _read(generation / CLOSED_FILE)
+        document = _read_document(generation_path / CLOSED_FILE)
     except FileNotFoundError:
         return None
-    return GenerationPlan(**_fields(stated), initial_positions=stated["starts"])
+    return GenerationPlan(**_common_fields(document), initial_positions=document["starts"])
 
 
-def read_manifest(generation: Path) -> Manifest:
-    """The manifest of the checkpoint generation in the folder ``generation``.
+def read_manifest(generation_path: Path) -> Manifest:
+    """The manifest of the checkpoint generation in the folder ``generation_path``.
 
     :raises OSError: when the generation does not exist, or was removed.
     :raises WorldError: when another version of Coterie wrote the manifest in another form.
     """
-    stated = _read(generation / MANIFEST)
-    return Manifest(**_fields(stated), positions=stated["positions"], positions_of_absent=stated["parked"])
+    document = _read_document(generation_path / MANIFEST_FILE)
+    return Manifest(
+        **_common_fields(document), positions=document["positions"], absent_partition_positions=document["parked"]
+    )
 
 
-def _common(stated: GenerationPlan | Manifest) -> dict[str, Any]:
+def _common_json(plan_or_manifest: GenerationPlan | Manifest) -> dict[str, Any]:
     """The JSON of the fields that a plan and a manifest have in common."""
     return {
-        "generation": str(stated.generation),
-        "split": {"function": stated.split.function.value, "tasks": [list(parts) for parts in stated.split.tasks]},
-        "config": dict(stated.config),
-        "inferred": dict(stated.inferred),
+        "generation": str(plan_or_manifest.generation),
+        "split": {
+            "function": plan_or_manifest.split.function.value,
+            "tasks": [list(partitions) for partitions in plan_or_manifest.split.partitions_by_task],
+        },
+        "config": dict(plan_or_manifest.config),
+        "inferred": dict(plan_or_manifest.inferred_values),
     }
 
 
-def _fields(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of :func:`_common`: the fields by name, from the JSON."""
-    split = stated["split"]
+def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of :func:`_common_json`: the fields that a plan and a manifest have in common, by field name, from
+    the JSON."""
+    split = document["split"]
     return {
-        "generation": GenerationId.parse(stated["generation"]),
+        "generation": GenerationId.parse(document["generation"]),
         "split": Split(
-            function=SplitFunction(split["function"]), tasks=tuple(tuple(parts) for parts in split["tasks"])
+            function=SplitFunction(split["function"]),
+            partitions_by_task=tuple(tuple(partitions) for partitions in split["tasks"]),
         ),
-        "config": stated["config"],
-        "inferred": stated["inferred"],
+        "config": document["config"],
+        "inferred_values": document["inferred"],
     }
 
 
-def _text(stated: Mapping[str, Any]) -> str:
-    """The text of a document with its version."""
-    return json.dumps({"version": VERSION, **stated}, indent=1, sort_keys=True)
+def _document_text(fields: Mapping[str, Any]) -> str:
+    """The text of a document with the JSON ``fields`` and the version."""
+    return json.dumps({"version": DOCUMENT_VERSION, **fields}, indent=1, sort_keys=True)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_document(path: Path) -> dict[str, Any]:
     """The JSON of the document at ``path``.
 
     :raises OSError: when the file cannot be read.
-    :raises WorldError: when the document's version is not :data:`VERSION`.
+    :raises WorldError: when the document's version is not :data:`DOCUMENT_VERSION`.
     """
-    stated: dict[str, Any] = json.loads(path.read_text())
-    if stated["version"] != VERSION:
+    document: dict[str, Any] = json.loads(path.read_text())
+    if document["version"] != DOCUMENT_VERSION:
         raise WorldError(
-            f"The file {path} has version {stated['version']}, and this worker reads version {VERSION}: run the same "
-            "version of Coterie on all workers"
+            f"The file {path} has version {document['version']}, and this worker reads version {DOCUMENT_VERSION}: run "
+            "the same version of Coterie on all workers"
         )
-    return stated
+    return document

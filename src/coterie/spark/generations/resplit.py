@@ -8,18 +8,16 @@ a. :func:`close_generation` creates the file ``closed`` with the plan of the nex
    plan is stored, so that all workers create the same generation.
 b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
    runtime does not stop a query in time, the query's last batch is replayed in step d.
-c. :meth:`ResplitFinisher.take_checkpoints` takes over each checkpoint by an exchange of names, after which the next
-   write of its query fails, and moves the checkpoint to ``closing/``, where no start searches for it.
-d. :meth:`ResplitFinisher.run_batches` runs each batch in flight (planned and not committed) with the split of the
-   closed generation and the lineage of its checkpoint (the id by which the sink knows the checkpoint's batches): the
-   sink commits each batch once.
-e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new tasks, writes the new
-   generation to a temporary folder and renames that folder. The rename publishes the generation, and fails if another
-   generation with this number exists or existed.
-f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
-   its config names, so that late copies of other configs start no task.
-g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so that late renames and
-   queries fail.
+c. :meth:`ResplitFinisher.take_over_checkpoints` takes over each checkpoint by an exchange of names, after which the
+next write of its query fails, and moves the checkpoint to ``closing/``, where no start searches for it. d.
+:meth:`ResplitFinisher.run_batches_in_flight` runs each batch in flight (planned and not committed) with the split of
+the closed generation and the lineage of its checkpoint (the id by which the sink knows the checkpoint's batches): the
+sink commits each batch once. e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new
+tasks, writes the new generation to a temporary folder and renames that folder. The rename publishes the generation, and
+fails if another generation with this number exists or existed. f. The herder publishes the task configs, which are
+derived from the manifest. A task starts only in the generation that its config names, so that late copies of other
+configs start no task. g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so
+that late renames and queries fail.
 
 After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
 read the same positions.
@@ -38,37 +36,37 @@ from typing import TypeAlias
 from coterie.nouns.errors import CoterieError
 from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
-    LINEAGE,
+    LINEAGE_FILE,
     HeldCheckpoint,
     create_first_checkpoint,
-    is_taken_over,
-    was_started,
+    is_checkpoint_taken_over,
+    was_task_started,
 )
 from coterie.spark.fence import Fence
-from coterie.spark.generations.checkpoint_take_over import take_over_in_closed
+from coterie.spark.generations.checkpoint_take_over import take_over_in_closed_generation
 from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
-    create_if_absent,
-    remove,
+    create_file_if_absent,
+    remove_path,
     replace_folder_by_file,
     sync_folder,
-    sync_tree,
+    sync_folder_tree,
 )
 from coterie.spark.generations.layout import (
     CLOSED_FILE,
     CLOSING_FOLDER,
     LIVENESS_FILE,
-    MANIFEST,
+    MANIFEST_FILE,
     STOPPED_FOLDER,
     generation_folder,
     newest_generation_number,
-    unfinished_prefix,
+    unfinished_folder_prefix,
 )
 from coterie.spark.generations.manifest import (
     GenerationPlan,
     Manifest,
-    manifest_text,
-    plan_text,
+    manifest_to_json,
+    plan_to_json,
     read_manifest,
     read_plan,
 )
@@ -99,52 +97,52 @@ class SupersededError(CoterieError):
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
-def write_generation_zero(connector: Path, manifest: Manifest) -> None:
+def write_generation_zero(connector_path: Path, manifest: Manifest) -> None:
     """Write ``manifest``, of generation 0, unless it was written before: a version of Coterie without checkpoint
-    generations has started its tasks. ``connector`` is the connector's folder."""
+    generations has started its tasks. ``connector_path`` is the connector's folder."""
     assert manifest.generation.number == 0
-    create_if_absent(connector / MANIFEST, manifest_text(manifest))
+    create_file_if_absent(connector_path / MANIFEST_FILE, manifest_to_json(manifest))
 
 
-def close_generation(connector: Path, plan: GenerationPlan) -> GenerationPlan:
-    """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector``. Returns the
-    stored plan: ``plan``, or the plan of another worker that has closed the generation before.
+def close_generation(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
+    """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector_path``.
+    Returns the stored plan: ``plan``, or the plan of another worker that has closed the generation before.
 
     :raises OSError: when the generation to close does not exist, or was removed.
     """
-    generation = generation_folder(connector, plan.generation.number - 1)
-    create_if_absent(generation / CLOSED_FILE, plan_text(plan))
-    standing_plan = read_plan(generation)
-    assert standing_plan is not None
-    return standing_plan
+    generation_path = generation_folder(connector_path, plan.generation.number - 1)
+    create_file_if_absent(generation_path / CLOSED_FILE, plan_to_json(plan))
+    stored_plan = read_plan(generation_path)
+    assert stored_plan is not None
+    return stored_plan
 
 
-def record_task_stopped(generation: Path, task: int) -> None:
-    """Record in the generation's folder ``generation`` that the query of ``task`` has stopped. Does nothing if the
-    generation was removed."""
+def record_task_stopped(generation_path: Path, task_number: int) -> None:
+    """Record in the generation's folder ``generation_path`` that the query of ``task_number`` has stopped. Does nothing
+    if the generation was removed."""
     try:
-        (generation / STOPPED_FOLDER).mkdir(exist_ok=True)
-        (generation / STOPPED_FOLDER / str(task)).touch()
+        (generation_path / STOPPED_FOLDER).mkdir(exist_ok=True)
+        (generation_path / STOPPED_FOLDER / str(task_number)).touch()
     except (FileNotFoundError, FileExistsError, NotADirectoryError):
         pass
 
 
-def tasks_still_running(generation: Path, manifest: Manifest) -> frozenset[int]:
+def tasks_still_running(generation_path: Path, manifest: Manifest) -> frozenset[int]:
     """The numbers of the tasks that were started in the generation, and whose stop no runtime has recorded by
     :func:`record_task_stopped`."""
     try:
-        released = {int(name) for name in os.listdir(generation / STOPPED_FOLDER)}
+        stopped_tasks = {int(name) for name in os.listdir(generation_path / STOPPED_FOLDER)}
     except (FileNotFoundError, NotADirectoryError):
-        released = set()
-    tasks = frozenset(range(len(manifest.split.tasks))) - released
-    return frozenset(task for task in tasks if was_started(generation / str(task)))
+        stopped_tasks = set()
+    tasks = frozenset(range(len(manifest.split.partitions_by_task))) - stopped_tasks
+    return frozenset(task for task in tasks if was_task_started(generation_path / str(task)))
 
 
-def last_liveness_ns(generation: Path) -> int | None:
+def last_liveness_ns(generation_path: Path) -> int | None:
     """The modification time of the liveness file of a closed generation, in ns of the file system's clock; None before
     the file is created. Compare it only with an earlier result: the clocks of workers differ."""
     try:
-        return (generation / CLOSING_FOLDER / LIVENESS_FILE).stat().st_mtime_ns
+        return (generation_path / CLOSING_FOLDER / LIVENESS_FILE).stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -154,14 +152,14 @@ def last_liveness_ns(generation: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResplitFinisher:
-    """Performs the steps c. to e. of one connector's re-splits, on one worker; ``number`` is the number of the closed
-    generation."""
+    """Performs the steps c. to e. of one connector's re-splits, on one worker. ``closed_number`` is the number of the
+    closed generation."""
 
-    connector: Path
+    connector_path: Path
     """The connector's folder."""
     position_store: PositionStore
     """Reads the positions of the old checkpoints, and writes them into the new ones."""
-    run_batch: Callable[[Manifest, int, HeldCheckpoint], None]
+    run_batch_in_flight: Callable[[Manifest, int, HeldCheckpoint], None]
     """Runs the batch in flight of one task of a closed generation: of its manifest, task number and checkpoint. Returns
     when the batch is committed."""
     fence: Fence
@@ -170,7 +168,7 @@ class ResplitFinisher:
     remove_commit_markers: RemoveCommitMarkers = no_commit_markers
     """Used by :class:`GenerationUpdater` when it removes old generations."""
 
-    def create_first(self, plan: GenerationPlan) -> Manifest:
+    def create_first_generation(self, plan: GenerationPlan) -> Manifest:
         """Create generation 1 of a connector without generations: all tasks begin at the initial positions of ``plan``.
         Returns the newest generation, which another worker may have created.
 
@@ -179,13 +177,13 @@ class ResplitFinisher:
         """
         assert plan.generation.number == 1
         # Manifests and plans contain the connector's config, which may contain a password.
-        self.connector.mkdir(mode=0o770, parents=True, exist_ok=True)
-        self._write_and_rename(plan.to_manifest({}))
+        self.connector_path.mkdir(mode=0o770, parents=True, exist_ok=True)
+        self._publish_new_generation(plan.to_manifest({}))
         return self.newest_manifest()
 
-    def create_next(self, number: int) -> Manifest:
-        """Create the generation after ``number``, which is closed. Returns the newest generation, which another worker
-        may have created.
+    def create_next_generation(self, closed_number: int) -> Manifest:
+        """Create the generation after ``closed_number``, which is closed. Returns the newest generation, which another
+        worker may have created.
 
         :raises SupersededError: when another worker has taken over this re-split.
         :raises FencedError: when the fence is closed.
@@ -193,169 +191,179 @@ class ResplitFinisher:
             generation cannot be written; the re-split may be tried again.
         """
         try:
-            with self._touching_liveness(number):
-                held = self.take_checkpoints(number)
-                self.run_batches(number, held)
-                self.publish_generation(number, held)
+            with self._touching_liveness(closed_number):
+                held_checkpoints = self.take_over_checkpoints(closed_number)
+                self.run_batches_in_flight(closed_number, held_checkpoints)
+                self.publish_generation(closed_number, held_checkpoints)
         except OSError:
             # A removed generation is a plain file: all operations in it fail.
-            if newest_generation_number(self.connector) in (None, number):
+            if newest_generation_number(self.connector_path) in (None, closed_number):
                 raise
         return self.newest_manifest()
 
-    def take_checkpoints(self, number: int) -> list[HeldCheckpoint]:
+    def take_over_checkpoints(self, closed_number: int) -> list[HeldCheckpoint]:
         """Step c.: take over the checkpoints of all tasks, so that no query plans a batch on them any more. Returns the
-        checkpoints by task number.
+        checkpoints in the order of the tasks' numbers.
 
         :raises OSError: when the generation was removed.
         :raises WorldError: when the checkpoint of a task was not found.
         """
-        generation = generation_folder(self.connector, number)
-        manifest = read_manifest(generation)
-        held = []
-        for task in range(len(manifest.split.tasks)):
-            if number == 0:
+        generation_path = generation_folder(self.connector_path, closed_number)
+        manifest = read_manifest(generation_path)
+        held_checkpoints = []
+        for task in range(len(manifest.split.partitions_by_task)):
+            if closed_number == 0:
                 # A task that was never started gets a checkpoint without batches.
-                create_first_checkpoint(generation / str(task))
-            held.append(take_over_in_closed(generation, task))
-            self.touch_liveness(number)
-        return held
+                create_first_checkpoint(generation_path / str(task))
+            held_checkpoints.append(take_over_in_closed_generation(generation_path, task))
+            self.touch_liveness(closed_number)
+        return held_checkpoints
 
-    def run_batches(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step d.: run the batch in flight of each checkpoint of ``held`` that has one. Raises what :attr:`run_batch`
-        raises."""
-        manifest = read_manifest(generation_folder(self.connector, number))
-        for task, one in enumerate(held):
-            if one.batch_in_flight is not None:
-                self.run_batch(manifest, task, one)
-                self.touch_liveness(number)
+    def run_batches_in_flight(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
+        """Step d.: run the batch in flight of each checkpoint of ``held_checkpoints`` that has one. Raises what
+        :attr:`run_batch_in_flight` raises."""
+        manifest = read_manifest(generation_folder(self.connector_path, closed_number))
+        for task, checkpoint in enumerate(held_checkpoints):
+            if checkpoint.batch_id_in_flight is not None:
+                self.run_batch_in_flight(manifest, task, checkpoint)
+                self.touch_liveness(closed_number)
 
-    def publish_generation(self, number: int, held: Sequence[HeldCheckpoint]) -> None:
-        """Step e.: read the positions of the checkpoints ``held``, and publish the next generation, which begins at
-        these positions. Does nothing more if another worker has published it before.
+    def publish_generation(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
+        """Step e.: read the positions of the checkpoints ``held_checkpoints``, and publish the next generation, which
+        begins at these positions. Does nothing more if another worker has published it before.
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
         """
-        generation = generation_folder(self.connector, number)
-        manifest, plan = read_manifest(generation), read_plan(generation)
-        assert plan is not None, f"{generation} is not closed"
-        read: dict[int, Positions] = {}
-        for task, one in enumerate(held):
+        generation_path = generation_folder(self.connector_path, closed_number)
+        manifest, plan = read_manifest(generation_path), read_plan(generation_path)
+        assert plan is not None, f"{generation_path} is not closed"
+        positions_by_task: dict[int, Positions] = {}
+        for task, checkpoint in enumerate(held_checkpoints):
             try:
-                read[task] = self.position_store.read(one.path, manifest.split.tasks[task])
+                positions_by_task[task] = self.position_store.read(
+                    checkpoint.path, manifest.split.partitions_by_task[task]
+                )
             except OSError as error:
-                if is_taken_over(one.path):
+                if is_checkpoint_taken_over(checkpoint.path):
                     raise SupersededError(
-                        f"The checkpoint {one.path} was taken over by another worker, which performs the same re-split"
+                        f"The checkpoint {checkpoint.path} was taken over by another worker, which performs the "
+                        "same re-split"
                     ) from error
                 raise
-            if is_taken_over(one.path):
+            if is_checkpoint_taken_over(checkpoint.path):
                 raise SupersededError(
-                    f"The checkpoint {one.path} was taken over by another worker, which performs the same re-split"
+                    f"The checkpoint {checkpoint.path} was taken over by another worker, which performs the same "
+                    "re-split"
                 )
-        self._write_and_rename(plan.to_manifest(merge_positions(manifest.positions_of_absent, read, manifest.split)))
+        self._publish_new_generation(
+            plan.to_manifest(merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split))
+        )
 
-    def touch_liveness(self, number: int) -> None:
+    def touch_liveness(self, closed_number: int) -> None:
         """Set the modification time of the liveness file to now, and create the file if it is missing."""
-        (generation_folder(self.connector, number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
+        (generation_folder(self.connector_path, closed_number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
 
     @contextmanager
-    def _touching_liveness(self, number: int) -> Iterator[None]:
-        """Call :meth:`touch_liveness` every :data:`LIVENESS_INTERVAL_MS` on a thread during the block: a batch, or
-        reading many positions, can take long."""
+    def _touching_liveness(self, closed_number: int) -> Iterator[None]:
+        """Context manager: during the block a thread calls :meth:`touch_liveness` every :data:`LIVENESS_INTERVAL_MS`,
+        since a batch, or reading many positions, can take long."""
         is_done = threading.Event()
 
-        def show() -> None:
+        def touch_repeatedly() -> None:
             while not is_done.wait(LIVENESS_INTERVAL_MS / 1000):
                 with suppress(OSError):
-                    self.touch_liveness(number)
+                    self.touch_liveness(closed_number)
 
-        signs = threading.Thread(target=show, name="coterie-signs", daemon=True)
-        signs.start()
+        thread = threading.Thread(target=touch_repeatedly, name="coterie-signs", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             is_done.set()
-            signs.join()
+            thread.join()
 
     def newest_manifest(self) -> Manifest:
         """The manifest of the connector's newest generation, of which at least generation 1 must exist."""
         while True:
-            number = newest_generation_number(self.connector)
-            assert number, f"{self.connector} has no generation"
+            number = newest_generation_number(self.connector_path)
+            assert number, f"{self.connector_path} has no generation"
             try:
-                return read_manifest(generation_folder(self.connector, number))
+                return read_manifest(generation_folder(self.connector_path, number))
             except OSError:
                 # The generation was removed after the listing: newer ones exist.
-                if newest_generation_number(self.connector) == number:
+                if newest_generation_number(self.connector_path) == number:
                     raise
 
-    def _write_and_rename(self, manifest: Manifest) -> None:
+    def _publish_new_generation(self, manifest: Manifest) -> None:
         """Write the generation of ``manifest`` to a temporary folder, and publish the generation by renaming the
         folder. If a generation with this number exists or existed, remove the temporary folder instead.
 
         :raises FencedError: when the fence is closed.
         """
         number = manifest.generation.number
-        seed = self.connector / f"{unfinished_prefix(number)}{uuid.uuid4().hex}"
-        seed.mkdir()
-        (seed / MANIFEST).write_text(manifest_text(manifest))
-        by_hash = manifest.split.function is not SplitFunction.PARTS_V1
-        for task in range(len(manifest.split.tasks)):
-            checkpoint = seed / str(task) / FIRST_CHECKPOINT_NAME
+        unfinished_folder = self.connector_path / f"{unfinished_folder_prefix(number)}{uuid.uuid4().hex}"
+        unfinished_folder.mkdir()
+        (unfinished_folder / MANIFEST_FILE).write_text(manifest_to_json(manifest))
+        is_split_by_hash = manifest.split.function is not SplitFunction.PARTS_V1
+        for task in range(len(manifest.split.partitions_by_task)):
+            checkpoint = unfinished_folder / str(task) / FIRST_CHECKPOINT_NAME
             checkpoint.mkdir(parents=True)
-            (checkpoint / LINEAGE).write_text(uuid.uuid4().hex)
+            (checkpoint / LINEAGE_FILE).write_text(uuid.uuid4().hex)
             # With a hash split, every task lists all files: it must not read again the files that other tasks have
             # read.
-            positions = manifest.positions if by_hash else manifest.split.positions_of_task(task, manifest.positions)
+            positions = (
+                manifest.positions if is_split_by_hash else manifest.split.positions_of_task(task, manifest.positions)
+            )
             self.position_store.initialize(checkpoint, positions)
-        sync_tree(seed)
+        sync_folder_tree(unfinished_folder)
         try:
             with self.fence.allow_commit():
-                os.rename(seed, generation_folder(self.connector, number))
+                os.rename(unfinished_folder, generation_folder(self.connector_path, number))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            remove(seed)
+            remove_path(unfinished_folder)
         else:
-            sync_folder(self.connector)
+            sync_folder(self.connector_path)
 
 
 # -- g. ---------------------------------------------------------------------------------------------------------------
 
 
-def lineage_by_task(generation: Path, manifest: Manifest) -> dict[int, str]:
+def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int, str]:
     """The lineages of the checkpoints of a closed generation, by task number. A task whose checkpoint is not found is
     missing."""
-    found: dict[int, str] = {}
-    for task in range(len(manifest.split.tasks)):
-        for folder in (generation / CLOSING_FOLDER / str(task), generation / str(task)):
+    lineages: dict[int, str] = {}
+    for task in range(len(manifest.split.partitions_by_task)):
+        for folder in (generation_path / CLOSING_FOLDER / str(task), generation_path / str(task)):
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    found[task] = (folder / name / LINEAGE).read_text()
-    return found
+                    lineages[task] = (folder / name / LINEAGE_FILE).read_text()
+    return lineages
 
 
-def remove_old_generations(connector: Path, remove_commit_markers: RemoveCommitMarkers = no_commit_markers) -> None:
+def remove_old_generations(
+    connector_path: Path, remove_commit_markers: RemoveCommitMarkers = no_commit_markers
+) -> None:
     """Step g.: replace all generations but the newest two by plain files, except those whose data in the sink cannot be
-    removed now; and remove temporary files of earlier re-splits. ``connector`` is the connector's folder."""
-    newest = newest_generation_number(connector)
+    removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the connector's folder."""
+    newest = newest_generation_number(connector_path)
     if newest is None:
         return
-    names = sorted(os.listdir(connector))
+    names = sorted(os.listdir(connector_path))
     for number in range(1, newest - 1):
-        folder = generation_folder(connector, number)
+        folder = generation_folder(connector_path, number)
         with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has removed it.
             manifest = read_manifest(folder)
-            if remove_commit_markers(manifest, lineage_by_task(folder, manifest)):
+            if remove_commit_markers(manifest, read_lineage_by_task(folder, manifest)):
                 replace_folder_by_file(folder)
     if newest >= 2:
         for name in names:
-            if (name.isdigit() or name in (CLOSING_FOLDER, STOPPED_FOLDER)) and (connector / name).is_dir():
-                replace_folder_by_file(connector / name)
+            if (name.isdigit() or name in (CLOSING_FOLDER, STOPPED_FOLDER)) and (connector_path / name).is_dir():
+                replace_folder_by_file(connector_path / name)
     for name in names:
         # Keep the temporary folder of a generation that does not exist yet: another worker may be about to rename it.
-        is_late_seed = any(name.startswith(unfinished_prefix(number)) for number in range(1, newest + 1))
-        if is_late_seed or name.startswith(REPLACED_PREFIX):
-            remove(connector / name)
+        is_outdated_folder = any(name.startswith(unfinished_folder_prefix(number)) for number in range(1, newest + 1))
+        if is_outdated_folder or name.startswith(REPLACED_PREFIX):
+            remove_path(connector_path / name)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from coterie.spark.positions import Positions
 
-_AUTHORITY = "^[^:/]+:(//[^/]*)?"
+_SCHEME_AND_AUTHORITY = "^[^:/]+:(//[^/]*)?"
 """Pattern, for Python and for Java, of the scheme and the authority at the beginning of a URI."""
 
 
@@ -33,73 +33,83 @@ class Split:
     """The division of the input between all tasks of a checkpoint generation."""
 
     function: SplitFunction
-    tasks: tuple[tuple[str, ...], ...]
+    partitions_by_task: tuple[tuple[str, ...], ...]
     """The source partitions of each task, by task number. With a hash function all tasks have the same source
     partitions."""
 
-    def positions_of_task(self, task: int, positions: Positions) -> dict[str, int]:
-        """The entries of ``positions`` that belong to the input of ``task``, a task number: by source partition or,
+    def positions_of_task(self, task_number: int, positions: Positions) -> dict[str, int]:
+        """The entries of ``positions`` that belong to the input of the task ``task_number``: by source partition or,
         with a hash function, by file URI."""
         if self.function is SplitFunction.PARTS_V1:
-            return {part: positions[part] for part in self.tasks[task] if part in positions}
-        return {uri: at for uri, at in positions.items() if self._hashed(uri) == task}
+            return {
+                partition: positions[partition]
+                for partition in self.partitions_by_task[task_number]
+                if partition in positions
+            }
+        return {uri: position for uri, position in positions.items() if self._task_number_by_hash(uri) == task_number}
 
-    def _hashed(self, uri: str) -> int:
+    def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""
-        text = without_authority(uri) if self.function is SplitFunction.PATH_HASH_V1 else _uri_v0(uri)
-        return murmur3(text.encode()) % len(self.tasks)
+        text = uri_path(uri) if self.function is SplitFunction.PATH_HASH_V1 else _local_file_uri(uri)
+        return spark_hash(text.encode()) % len(self.partitions_by_task)
 
 
-def without_authority(uri: str) -> str:
+def uri_path(uri: str) -> str:
     """The path of ``uri``, without scheme and authority and still encoded: ``/a%20b`` for both ``file:///a%20b`` and
     ``file:/a%20b``, which are two URIs of the same file."""
-    return re.sub(_AUTHORITY, "", uri)
+    return re.sub(_SCHEME_AND_AUTHORITY, "", uri)
 
 
-def sql_task(function: SplitFunction, uri: str, task_count: int) -> str:
-    """A Spark SQL expression for the number of the task that reads a file, of ``task_count`` tasks; ``uri`` is the SQL
-    expression of the file's URI."""
-    path = uri if function is SplitFunction.PATH_HASH_V0 else f"regexp_replace({uri}, '{_AUTHORITY}', '')"
-    return f"pmod(hash({path}), {task_count})"
+def task_number_sql(function: SplitFunction, uri_sql: str, task_count: int) -> str:
+    """A Spark SQL expression for the number of the task that reads a file, of ``task_count`` tasks; ``uri_sql`` is the
+    SQL expression of the file's URI."""
+    hashed_sql = (
+        uri_sql
+        if function is SplitFunction.PATH_HASH_V0
+        else f"regexp_replace({uri_sql}, '{_SCHEME_AND_AUTHORITY}', '')"
+    )
+    return f"pmod(hash({hashed_sql}), {task_count})"
 
 
-def murmur3(data: bytes, seed: int = 42) -> int:
+def spark_hash(data: bytes, seed: int = 42) -> int:
     """Spark's ``hash`` of a string whose UTF-8 bytes are ``data``, as a signed 32-bit number. It is Murmur3-32, except
     that each of the last one to three bytes, after the words of four bytes, is mixed as a separate signed number."""
-    mixed = seed
-    whole = len(data) - len(data) % 4
-    words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, whole, 4)]
-    tail = [byte - 256 if byte > 127 else byte for byte in data[whole:]]
+    hash_value = seed
+    whole_words_size = len(data) - len(data) % 4
+    words = [int.from_bytes(data[offset : offset + 4], "little") for offset in range(0, whole_words_size, 4)]
+    tail = [byte - 256 if byte > 127 else byte for byte in data[whole_words_size:]]
     for word in words + tail:
         scrambled = word * 0xCC9E2D51 & 0xFFFFFFFF
-        mixed ^= _rotated(scrambled, 15) * 0x1B873593 & 0xFFFFFFFF
-        mixed = _rotated(mixed, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
-    mixed ^= len(data)
-    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    mixed ^= mixed >> 16
-    return mixed - 0x100000000 if mixed & 0x80000000 else mixed
+        hash_value ^= _rotate_left(scrambled, 15) * 0x1B873593 & 0xFFFFFFFF
+        hash_value = _rotate_left(hash_value, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
+    hash_value ^= len(data)
+    hash_value = (hash_value ^ hash_value >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    hash_value = (hash_value ^ hash_value >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    hash_value ^= hash_value >> 16
+    return hash_value - 0x100000000 if hash_value & 0x80000000 else hash_value
 
 
-def _rotated(word: int, bits: int) -> int:
+def _rotate_left(word: int, bits: int) -> int:
     """``word``, 32 bits, rotated left by ``bits``."""
     return (word << bits | word >> 32 - bits) & 0xFFFFFFFF
 
 
-def _uri_v0(uri: str) -> str:
-    """The URI of the file ``uri`` as :data:`SplitFunction.PATH_HASH_V0` hashes it."""
-    return f"file:{without_authority(uri)}"
+def _local_file_uri(uri: str) -> str:
+    """The URI of the file ``uri`` in the form that :data:`SplitFunction.PATH_HASH_V0` hashes: ``file:/a%20b``."""
+    return f"file:{uri_path(uri)}"
 
 
-def merge_positions(positions_of_absent: Positions, read: Mapping[int, Positions], split: Split) -> dict[str, int]:
-    """The positions of all tasks of a generation together. ``read`` contains, by task number, the positions in the
-    task's checkpoint, of which only those of the task's own input count. The positions of absent source partitions are
-    kept unless a task has read such a partition."""
-    merged = dict(positions_of_absent)
-    for task, positions in sorted(read.items()):
-        own = split.positions_of_task(task, positions)
-        assert split.function is not SplitFunction.PARTS_V1 or not own.keys() & (
-            merged.keys() - positions_of_absent.keys()
+def merge_positions(
+    absent_partition_positions: Positions, checkpoint_positions_by_task: Mapping[int, Positions], split: Split
+) -> dict[str, int]:
+    """The positions of all tasks of a generation together. ``checkpoint_positions_by_task`` contains, by task number,
+    the positions in the task's checkpoint, of which only those of the task's own input count. The positions of absent
+    source partitions are kept unless a task has read such a partition."""
+    merged = dict(absent_partition_positions)
+    for task, positions in sorted(checkpoint_positions_by_task.items()):
+        positions_of_task = split.positions_of_task(task, positions)
+        assert split.function is not SplitFunction.PARTS_V1 or not positions_of_task.keys() & (
+            merged.keys() - absent_partition_positions.keys()
         )
-        merged |= own
+        merged |= positions_of_task
     return merged

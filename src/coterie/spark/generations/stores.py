@@ -8,15 +8,15 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.positions import Positions
-from coterie.spark.sources.file_log import read_files, write_initial_read_files
+from coterie.spark.sources.file_log import files_already_read, write_initial_read_files
 
 
 class PositionStore(Protocol):
     """Reads the positions of one source plug-in from a checkpoint, and writes positions into a new checkpoint."""
 
-    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
-        """The positions that the committed batches of ``checkpoint`` have reached in the source partitions ``parts``.
-        The result may contain other source partitions too.
+    def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+        """The positions that the committed batches of ``checkpoint`` have reached in the source partitions
+        ``source_partitions``. The result may contain other source partitions too.
 
         :raises OSError: when a file of the checkpoint cannot be read, for example after a take-over.
         :raises WorldError: when the positions cannot be used in another checkpoint.
@@ -28,11 +28,11 @@ class PositionStore(Protocol):
         ...
 
 
-class NoPositions:
+class UnmovablePositions:
     """The store of a source whose positions cannot be written into another checkpoint: :meth:`read` always raises
     WorldError, and :meth:`initialize` asserts that there are no positions to write."""
 
-    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
+    def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         raise WorldError(
             f"The positions in {checkpoint} cannot be moved to another checkpoint: keep the connector's sink, or "
             "create a connector under another name"
@@ -46,8 +46,8 @@ class FilePositions:
     """The store of file sources. The positions are the modification times, in ms since the Unix epoch, of all files
     that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 
-    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
-        return read_files(checkpoint)
+    def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+        return files_already_read(checkpoint)
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
         if positions:

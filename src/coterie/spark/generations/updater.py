@@ -13,8 +13,8 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.generations.checkpoint_take_over import is_closed
-from coterie.spark.generations.layout import MANIFEST, GenerationId, generation_folder, newest_generation_number
+from coterie.spark.generations.checkpoint_take_over import is_generation_closed
+from coterie.spark.generations.layout import MANIFEST_FILE, GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_manifest, read_plan
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
@@ -26,7 +26,7 @@ from coterie.spark.generations.resplit import (
     write_generation_zero,
 )
 from coterie.spark.generations.split import Split
-from coterie.spark.generations.stores import NoPositions
+from coterie.spark.generations.stores import UnmovablePositions
 from coterie.spark.positions import Positions
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ POLL_INTERVAL_MS = 50
 
 
 class InitialPositions(Protocol):
-    """Returns the initial positions of the source partitions ``parts``, which were never read. ``is_new_connector``:
-    the connector has no checkpoint generation."""
+    """Returns the initial positions of the source partitions ``source_partitions``, which were never read.
+    ``is_new_connector``: the connector has no checkpoint generation."""
 
-    def __call__(self, parts: Sequence[str], *, is_new_connector: bool) -> Positions: ...
+    def __call__(self, source_partitions: Sequence[str], *, is_new_connector: bool) -> Positions: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class GenerationRequest:
     """The connector's config, with unresolved references."""
     split: Split
     """The split that the config and the existing source partitions require."""
-    sink_identity_of: Callable[[Mapping[str, str]], Mapping[str, str | None]]
-    """Returns what identifies the sink of a connector config. A batch in flight is written to the sink of the
+    identify_sink: Callable[[Mapping[str, str]], Mapping[str, str | None]]
+    """Returns the values that identify the sink of a connector config. A batch in flight is written to the sink of the
     generation that has planned the batch, so another sink requires another generation."""
     initial_positions: InitialPositions
     keys_to_infer: frozenset[str]
     """The source's keys, without ``source.``, whose values must be inferred, because the config does not set them."""
-    infer: Callable[[Mapping[str, str]], Mapping[str, str]] = field(repr=False)
+    infer_values: Callable[[Mapping[str, str]], Mapping[str, str]] = field(repr=False)
     """Returns values for those of the ``keys_to_infer`` that are not in the mapping that it receives."""
     is_split_fixed: bool
     """Whether the connector's split can never change, because positions of one split cannot be used in another."""
@@ -71,16 +71,22 @@ class GenerationRequest:
     generations; otherwise None."""
     keeps_source_parts: bool = False
     """Whether a task of the connector is FAILED. The other tasks are then not stopped for changed source partitions or
-    another number of tasks: see :meth:`GenerationUpdater._may_keep`."""
+    another number of tasks: see :meth:`GenerationUpdater._may_keep_unmatched`."""
 
-    def inferred(self, former: Manifest | None) -> Mapping[str, str]:
-        """Values for all of ``keys_to_infer``. They are those of ``former``, the manifest of the generation before
+    def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
+        """Values for all of ``keys_to_infer``. They are those of ``previous``, the manifest of the generation before
         (None for generation 1), if this request has a source partition in common with it; values that are missing there
         are inferred now."""
-        known: Mapping[str, str] = {}
-        if former is not None and not _parts_of(former.split).isdisjoint(_parts_of(self.split)):
-            known = {key: value for key, value in former.inferred.items() if key in self.keys_to_infer}
-        return known if self.keys_to_infer <= known.keys() else {**self.infer(known), **known}
+        kept_values: Mapping[str, str] = {}
+        if previous is not None and not _all_source_partitions(previous.split).isdisjoint(
+            _all_source_partitions(self.split)
+        ):
+            kept_values = {key: value for key, value in previous.inferred_values.items() if key in self.keys_to_infer}
+        return (
+            kept_values
+            if self.keys_to_infer <= kept_values.keys()
+            else {**self.infer_values(kept_values), **kept_values}
+        )
 
 
 class GenerationUpdater:
@@ -88,18 +94,18 @@ class GenerationUpdater:
     methods block: call them on threads."""
 
     def __init__(
-        self, finisher: ResplitFinisher, *, grace_ms: int, liveness_timeout_ms: int = LIVENESS_TIMEOUT_MS
+        self, finisher: ResplitFinisher, *, tasks_stop_timeout_ms: int, liveness_timeout_ms: int = LIVENESS_TIMEOUT_MS
     ) -> None:
-        """``grace_ms`` is how long a re-split waits, after the generation was closed, for the tasks to stop at a batch
-        boundary. ``liveness_timeout_ms``: see :data:`LIVENESS_TIMEOUT_MS`."""
-        self._finisher = finisher
-        self._connector = finisher.connector
-        self._grace_ms = grace_ms
+        """``tasks_stop_timeout_ms`` is how long a re-split waits, after the generation was closed, for the tasks to
+        stop at a batch boundary. ``liveness_timeout_ms``: see :data:`LIVENESS_TIMEOUT_MS`."""
+        self._resplit_finisher = finisher
+        self._connector_path = finisher.connector_path
+        self._tasks_stop_timeout_ms = tasks_stop_timeout_ms
         self._liveness_timeout_ms = liveness_timeout_ms
 
     def update(self, request: GenerationRequest) -> Manifest:
-        """Create generations until the newest one matches ``request`` or may be kept (:meth:`_may_keep`). Then remove
-        old generations, and return the newest one.
+        """Create generations until the newest one matches ``request`` or may be kept (:meth:`_may_keep_unmatched`).
+        Then remove old generations, and return the newest one.
 
         Only the generation that is the newest at the call is closed if it does not match. A later generation is not
         closed: ``request`` can be older than that generation.
@@ -109,17 +115,19 @@ class GenerationUpdater:
         :raises WorldError: when no generation is found although there was one, or another one cannot be created.
         :raises OSError: when the folder cannot be read or written.
         """
-        _revoke_access_of_others(self._connector)
-        first = newest_generation_number(self._connector)
+        _revoke_access_of_others(self._connector_path)
+        first_number = newest_generation_number(self._connector_path)
         while True:
-            number = newest_generation_number(self._connector)
+            number = newest_generation_number(self._connector_path)
             try:
-                if (manifest := self._newest(number, request, may_close=number == first)) is not None:
-                    remove_old_generations(self._connector, self._finisher.remove_commit_markers)
+                if (
+                    manifest := self._match_or_create_next(number, request, may_close=number == first_number)
+                ) is not None:
+                    remove_old_generations(self._connector_path, self._resplit_finisher.remove_commit_markers)
                     return manifest
             except OSError:
                 # Another worker has created newer generations and removed generation `number`.
-                if newest_generation_number(self._connector) == number:
+                if newest_generation_number(self._connector_path) == number:
                     raise
 
     def finish_if_abandoned(self) -> Manifest | None:
@@ -128,28 +136,33 @@ class GenerationUpdater:
         return None. Also None when another worker takes over the re-split from this worker.
 
         :raises FencedError: when the fence is closed: this worker may no longer act for the connector.
-        :raises OSError, WorldError: as :meth:`ResplitFinisher.create_next`.
+        :raises OSError, WorldError: as :meth:`ResplitFinisher.create_next_generation`.
         """
-        number = newest_generation_number(self._connector)
-        assert number is not None, f"{self._connector} has no generation"
-        generation = generation_folder(self._connector, number)
-        if is_closed(generation):
-            heard = last_liveness_ns(generation)
-            if self._wait(lambda: self._has_progressed(number, heard), self._liveness_timeout_ms):
+        number = newest_generation_number(self._connector_path)
+        assert number is not None, f"{self._connector_path} has no generation"
+        generation_path = generation_folder(self._connector_path, number)
+        if is_generation_closed(generation_path):
+            last_seen_ns = last_liveness_ns(generation_path)
+            if self._wait_until(lambda: self._has_progressed(number, last_seen_ns), self._liveness_timeout_ms):
                 return None
             try:
-                self._finisher.create_next(number)
+                self._resplit_finisher.create_next_generation(number)
             except SupersededError:
                 return None
-        return self._finisher.newest_manifest()
+        return self._resplit_finisher.newest_manifest()
 
     def _has_progressed(self, number: int, last_seen_ns: int | None) -> bool:
         """Whether another worker has finished the re-split of generation ``number``, or has changed the liveness file
         since :func:`last_liveness_ns` returned ``last_seen_ns``."""
-        generation = generation_folder(self._connector, number)
-        return newest_generation_number(self._connector) != number or last_liveness_ns(generation) != last_seen_ns
+        generation_path = generation_folder(self._connector_path, number)
+        return (
+            newest_generation_number(self._connector_path) != number
+            or last_liveness_ns(generation_path) != last_seen_ns
+        )
 
-    def _newest(self, number: int | None, request: GenerationRequest, *, may_close: bool) -> Manifest | None:
+    def _match_or_create_next(
+        self, number: int | None, request: GenerationRequest, *, may_close: bool
+    ) -> Manifest | None:
         """Return the manifest of generation ``number``, the newest, if it matches ``request`` or may be kept. Otherwise
         create the next generation, or wait while another worker creates it, and return None: the caller then checks the
         newest generation again. ``number`` is None when there is no generation.
@@ -161,59 +174,68 @@ class GenerationUpdater:
         if number is None:
             if request.was_started:
                 raise WorldError(
-                    f"No checkpoint generation was found in the folder {self._connector}, although the configs of the "
-                    "connector's tasks name one: check that all workers share checkpoint.location"
+                    f"No checkpoint generation was found in the folder {self._connector_path}, although the configs of "
+                    "the connector's tasks name one: check that all workers share checkpoint.location"
                 )
-            self._finisher.create_first(self._plan(1, request, None))
+            self._resplit_finisher.create_first_generation(self._make_plan(1, request, None))
             return None
-        generation = generation_folder(self._connector, number)
+        generation_path = generation_folder(self._connector_path, number)
         if number == 0:
             self._write_generation_zero(request)
-        manifest = read_manifest(generation)
-        if read_plan(generation) is None:
-            if number > 0 and (satisfies(manifest, request) or self._may_keep(manifest, request)):
+        manifest = read_manifest(generation_path)
+        if read_plan(generation_path) is None:
+            if number > 0 and (matches_request(manifest, request) or self._may_keep_unmatched(manifest, request)):
                 return manifest
             if not may_close:
                 raise SupersededError(
-                    f"Another worker has created checkpoint generation {manifest.generation} in {self._connector}, "
-                    "which does not match what this worker requires"
+                    f"Another worker has created checkpoint generation {manifest.generation} in "
+                    f"{self._connector_path}, which does not match what this worker requires"
                 )
             if request.is_split_fixed and number > 0 and manifest.split != request.split:
                 raise WorldError(
-                    f"The connector has checkpoints of {len(manifest.split.tasks)} task(s), which cannot be split "
-                    f"again: keep this number of tasks, or create a connector under another name"
+                    f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
+                    "be split again: keep this number of tasks, or create a connector under another name"
                 )
-            if isinstance(self._finisher.position_store, NoPositions):
+            if isinstance(self._resplit_finisher.position_store, UnmovablePositions):
                 # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
                     "The positions in the connector's checkpoint cannot be moved to another checkpoint, so the sink "
                     "cannot be changed: configure the former sink again, or create a connector under another name"
                 )
-            plan = self._plan(number + 1, request, manifest)
-            with self._finisher.fence.allow_commit():
-                close_generation(self._connector, plan)
+            plan = self._make_plan(number + 1, request, manifest)
+            with self._resplit_finisher.fence.allow_commit():
+                close_generation(self._connector_path, plan)
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
-            self._wait(lambda: not tasks_still_running(generation, manifest), self._grace_ms)
+            self._wait_until(lambda: not tasks_still_running(generation_path, manifest), self._tasks_stop_timeout_ms)
         try:
-            self._finisher.create_next(number)
+            self._resplit_finisher.create_next_generation(number)
         except SupersededError:
             self._wait_for_liveness_timeout(number)
         return None
 
-    def _may_keep(self, manifest: Manifest, request: GenerationRequest) -> bool:
+    def _may_keep_unmatched(self, manifest: Manifest, request: GenerationRequest) -> bool:
         """Whether a generation that does not match ``request`` is kept because a task is FAILED. All source partitions
         of the generation must still exist, all inferred values must be known, and the sink must be the same. Logs a
         warning when the generation is kept."""
-        if not (request.keeps_source_parts and _has_columns(manifest, request) and _has_same_sink(manifest, request)):
+        if not (
+            request.keeps_source_parts and _has_inferred_values(manifest, request) and _has_same_sink(manifest, request)
+        ):
             return False
-        parts = {part for task in request.split.tasks for part in task}
-        if any(part not in parts for task in manifest.split.tasks for part in task):
+        existing_partitions = {
+            partition for partitions_of_task in request.split.partitions_by_task for partition in partitions_of_task
+        }
+        if any(
+            partition not in existing_partitions
+            for partitions_of_task in manifest.split.partitions_by_task
+            for partition in partitions_of_task
+        ):
             return False
         log.warning(
-            "%s: a task of this connector is FAILED, so the tasks keep their source partitions, although the "
-            "partitions or the number of tasks have changed; the connector is split again once no task is FAILED",
-            self._connector,
+            "The connector with the checkpoint folder %s: one of its tasks is FAILED, so the tasks keep their source "
+            "partitions, although the partitions or the number of tasks have changed; the connector is split again "
+            "once no task is FAILED",
+            self._connector_path,
         )
         return True
 
@@ -223,99 +245,108 @@ class GenerationUpdater:
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """
         if request.generation_zero is not None:
-            write_generation_zero(self._connector, request.generation_zero)
-        elif not (self._connector / MANIFEST).exists():
+            write_generation_zero(self._connector_path, request.generation_zero)
+        elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
-                f"The folder {self._connector} contains checkpoints, but the config topic contains no configs of their "
-                "tasks: move the folder to another path to read everything again"
+                f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
+                "their tasks: move the folder to another path to read everything again"
             )
 
-    def _plan(self, number: int, request: GenerationRequest, former: Manifest | None) -> GenerationPlan:
-        """The plan of generation ``number``, which matches ``request``; ``former`` is the manifest of the generation
+    def _make_plan(self, number: int, request: GenerationRequest, previous: Manifest | None) -> GenerationPlan:
+        """The plan of generation ``number``, which matches ``request``; ``previous`` is the manifest of the generation
         before, None for the first one of a connector."""
-        known = {} if former is None else {**former.positions, **former.positions_of_absent}
-        parts = sorted({part for task in request.split.tasks for part in task} - known.keys())
+        known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
+        new_partitions = sorted(
+            {partition for partitions_of_task in request.split.partitions_by_task for partition in partitions_of_task}
+            - known_positions.keys()
+        )
         return GenerationPlan(
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=request.split,
             config=request.config,
-            inferred=request.inferred(former),
-            initial_positions=request.initial_positions(parts, is_new_connector=former is None),
+            inferred_values=request.inferred_values(previous),
+            initial_positions=request.initial_positions(new_partitions, is_new_connector=previous is None),
         )
 
     def _wait_for_liveness_timeout(self, number: int) -> None:
         """Wait until another worker has finished the re-split of generation ``number``, or has not changed the liveness
         file for the liveness timeout."""
-        while newest_generation_number(self._connector) == number:
-            heard = last_liveness_ns(generation_folder(self._connector, number))
-            if not self._wait(lambda: self._has_progressed(number, heard), self._liveness_timeout_ms):  # noqa: B023
+        while newest_generation_number(self._connector_path) == number:
+            last_seen_ns = last_liveness_ns(generation_folder(self._connector_path, number))
+            if not self._wait_until(lambda: self._has_progressed(number, last_seen_ns), self._liveness_timeout_ms):  # noqa: B023
                 return
 
-    def _wait(self, condition: Callable[[], bool], limit_ms: int) -> bool:
-        """Wait until ``condition`` returns True, ``limit_ms`` from the call at most. Returns whether ``condition``
+    def _wait_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until ``condition`` returns True, at most ``timeout_ms`` from the call. Returns whether ``condition``
         returned True. Polls, because other workers write the files that ``condition`` reads.
 
         :raises FencedError: when the fence is closed meanwhile.
         """
-        deadline = time.monotonic() + limit_ms / 1000
+        deadline_s = time.monotonic() + timeout_ms / 1000
         while not condition():
-            if self._finisher.fence.is_closed:
+            if self._resplit_finisher.fence.is_closed:
                 raise FencedError
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 return False
             time.sleep(POLL_INTERVAL_MS / 1000)
         return True
 
 
-def newest_plan_or_manifest(connector: Path) -> GenerationPlan | Manifest | None:
+def read_newest_plan_or_manifest(connector_path: Path) -> GenerationPlan | Manifest | None:
     """The newest document in the connector's folder: if the newest generation is closed, the plan of the next one, else
     the manifest of the newest. None when there is no generation, or when generation 0 is the newest and not closed."""
     while True:
-        number = newest_generation_number(connector)
+        number = newest_generation_number(connector_path)
         if number is None:
             return None
-        generation = generation_folder(connector, number)
+        generation_path = generation_folder(connector_path, number)
         try:
-            plan = read_plan(generation)
+            plan = read_plan(generation_path)
             if plan is None and number == 0:
                 return None
-            return plan or read_manifest(generation)
+            return plan or read_manifest(generation_path)
         except OSError:
-            if newest_generation_number(connector) == number:
+            if newest_generation_number(connector_path) == number:
                 raise
 
 
-def satisfies(manifest: Manifest, request: GenerationRequest) -> bool:
+def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, and values for all
     ``request.keys_to_infer``."""
-    return manifest.split == request.split and _has_columns(manifest, request) and _has_same_sink(manifest, request)
+    return (
+        manifest.split == request.split
+        and _has_inferred_values(manifest, request)
+        and _has_same_sink(manifest, request)
+    )
 
 
-def _has_columns(manifest: Manifest, request: GenerationRequest) -> bool:
+def _has_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation has values for all ``keys_to_infer``."""
-    return request.keys_to_infer <= manifest.inferred.keys()
+    return request.keys_to_infer <= manifest.inferred_values.keys()
 
 
-def _revoke_access_of_others(connector: Path) -> None:
+def _revoke_access_of_others(connector_path: Path) -> None:
     """Revoke the access of users outside the owner's group to the connector's folder, which an older version of Coterie
     may have created: the manifests in it may contain passwords. A failure is logged."""
     try:
-        mode = stat.S_IMODE(connector.stat().st_mode)
+        mode = stat.S_IMODE(connector_path.stat().st_mode)
         if mode & stat.S_IRWXO:
-            connector.chmod(mode & ~stat.S_IRWXO)
+            connector_path.chmod(mode & ~stat.S_IRWXO)
     except FileNotFoundError:
         pass
     except OSError as error:
         log.warning(
-            "The folder %s may contain passwords, and revoking other users' access to it failed: %s", connector, error
+            "The folder %s may contain passwords, and revoking other users' access to it failed: %s",
+            connector_path,
+            error,
         )
 
 
-def _parts_of(split: Split) -> frozenset[str]:
-    """The source partitions of all tasks."""
-    return frozenset(part for task in split.tasks for part in task)
+def _all_source_partitions(split: Split) -> frozenset[str]:
+    """The source partitions of all tasks of ``split``."""
+    return frozenset(partition for partitions_of_task in split.partitions_by_task for partition in partitions_of_task)
 
 
 def _has_same_sink(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation's config and the config of ``request`` identify the same sink."""
-    return request.sink_identity_of(manifest.config) == request.sink_identity_of(request.config)
+    return request.identify_sink(manifest.config) == request.identify_sink(request.config)

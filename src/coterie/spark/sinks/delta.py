@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import WorldError
 from coterie.spark.bad_records.keys import DeadLetterDestination
-from coterie.spark.extras import missing_extra
+from coterie.spark.extras import missing_extra_message
 from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import without_metadata
+from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, config_errors
@@ -51,10 +51,10 @@ class DeltaSink:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
         installed, then the table (:func:`table_errors`), and stops after the first of these checks that finds
         errors."""
-        if found := config_errors(config):
-            return found
-        if missing := missing_extra("delta"):
-            return config.error_by_key("path", missing)
+        if errors := config_errors(config):
+            return errors
+        if missing_message := missing_extra_message("delta"):
+            return config.error_by_key("path", missing_message)
         from coterie.spark.sinks.delta_check import table_errors
 
         return table_errors(spark, config)
@@ -73,15 +73,15 @@ class DeltaSink:
 
         :raises WorldError: when the extra ``coterie[delta]`` is not installed.
         """
-        if missing := missing_extra("delta"):
-            raise WorldError(missing)
+        if missing_message := missing_extra_message("delta"):
+            raise WorldError(missing_message)
         from coterie.spark.sinks.delta_writer import DeltaWriter
 
         self._writer = DeltaWriter(self._target, lineage)
-        self._writer.sweep()
+        self._writer.remove_earlier_staged_files()
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return without_metadata(rows)
+        return without_metadata_columns(rows)
 
     @classmethod
     def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:

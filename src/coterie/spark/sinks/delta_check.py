@@ -16,41 +16,47 @@ def table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[
     target = DeltaTarget.of(config)
     try:
         # Not `shared_table_at`: this process's tasks hold the lock of that table while they commit.
-        layout = SharedDeltaTable(target.path).refresh()
+        layout = SharedDeltaTable(target.path).read_newest_layout()
     except UnreachableError as error:
         return config.error_by_key("path", str(error))
     except OSError as error:
         return config.error_by_key("path", error.strerror or str(error))
     if layout is None:
-        if not target.auto_create:
+        if not target.creates_missing_table:
             return config.error_by_key("path", "There is no Delta table; create the table, or set auto.create=true")
         if target.path.is_dir() and any(not entry.name.startswith(("_", ".")) for entry in target.path.iterdir()):
             return config.error_by_key(
                 "path",
                 "The folder contains other files, and a new Delta table needs an empty folder; set another folder",
             )
-    elif found := _existing_table_errors(target, layout, config):
-        return found
-    if target.is_upsert and (lacking := missing_package_message(spark, "delta")):
-        return config.error_by_key("insert.mode", f"An upsert too large for the driver is merged by Spark. {lacking}")
-    if layout is not None and layout.spark_only_reason and (lacking := missing_package_message(spark, "delta")):
-        return config.error_by_key("path", f"Only Spark can write to this table: {layout.spark_only_reason}. {lacking}")
-    if layout is not None and layout.spark_only_reason and _promises_more_than_one_writer_can(config):
+    elif errors := _existing_table_errors(target, layout, config):
+        return errors
+    if target.is_upsert and (missing_jars := missing_package_message(spark, "delta")):
+        return config.error_by_key(
+            "insert.mode", f"An upsert too large for the driver is merged by Spark. {missing_jars}"
+        )
+    if layout is not None and layout.spark_only_reason and (missing_jars := missing_package_message(spark, "delta")):
+        return config.error_by_key(
+            "path", f"Only Spark can write to this table: {layout.spark_only_reason}. {missing_jars}"
+        )
+    if layout is not None and layout.spark_only_reason and _requires_exactly_once_of_several_tasks(config):
         return {
             "tasks.max": [
                 f"Only Spark can write to this table ({layout.spark_only_reason}), and commits of two tasks may "
-                "replace each "
-                "other: set tasks.max=1, or remove exactly.once.support=required"
+                "replace each other: set tasks.max=1, or remove exactly.once.support=required"
             ]
         }
     return {}
 
 
-def _promises_more_than_one_writer_can(config: PrefixedConfig) -> bool:
+def _requires_exactly_once_of_several_tasks(config: PrefixedConfig) -> bool:
     """Whether the config requires exactly once and allows more than one task. For a table that only Spark can write to,
     Spark's Delta does not guarantee exactly once to several tasks."""
-    stated = config.config
-    return stated.get("exactly.once.support", "").strip() == "required" and stated.get("tasks.max", "1").strip() != "1"
+    connector_config = config.config
+    return (
+        connector_config.get("exactly.once.support", "").strip() == "required"
+        and connector_config.get("tasks.max", "1").strip() != "1"
+    )
 
 
 def _existing_table_errors(

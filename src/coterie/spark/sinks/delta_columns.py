@@ -30,11 +30,11 @@ from pyspark.sql.types import (
 
 from coterie.nouns.errors import WorldError
 
-WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
-PARTITION_TYPES = (*WHOLE_NUMBERS, StringType, DateType, BooleanType)
+WHOLE_NUMBER_TYPES = (ByteType, ShortType, IntegerType, LongType)
+PARTITION_TYPES = (*WHOLE_NUMBER_TYPES, StringType, DateType, BooleanType)
 """Types of partition columns whose values pyarrow and Spark write into folder names in the same form, that of Delta."""
 
-_PLAIN = (
+_CREATABLE_TYPES = (
     *PARTITION_TYPES,
     BinaryType,
     CharType,
@@ -46,11 +46,11 @@ _PLAIN = (
     VarcharType,
 )
 """The types of columns that the sink can create, except structs, arrays and maps."""
-_FORBIDDEN = " ,;{}()\n\t="
+_FORBIDDEN_NAME_CHARACTERS = " ,;{}()\n\t="
 """Characters that names of columns must not contain in a table without column mapping."""
-_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+_NULLABILITY_KEYS = ("nullable", "containsNull", "valueContainsNull")
 """The keys in a schema's JSON that state whether a column, an array or a map may contain nulls."""
-_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+_SUPPORTED_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 """The table features of Delta with which Parquet files may be added to a table without further work. With
 ``invariants`` only if no column has an invariant."""
 
@@ -79,52 +79,57 @@ class DeltaTableLayout:
     ) -> "DeltaTableLayout":
         """The layout from Delta's metadata (``schema`` is JSON) and from its protocol (``writer_version`` and
         ``writer_features``)."""
-        tree = json.loads(schema)
-        columns = StructType.fromJson(tree)
+        schema_json = json.loads(schema)
+        columns = StructType.fromJson(schema_json)
         return cls(
             columns=columns,
             partition_columns=tuple(partition_columns),
             is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
-            spark_only_reason=_unknown_feature(writer_version, writer_features)
-            or _constraint(tree)
-            or _odd_partition(columns, partition_columns),
+            spark_only_reason=_unsupported_protocol(writer_version, writer_features)
+            or _unenforced_column_rule(schema_json)
+            or _unsupported_partition_column(columns, partition_columns),
         )
 
 
-def _unknown_feature(version: int, features: Sequence[str]) -> str | None:
-    """The reason why the table's protocol requires Spark's Delta, for messages: the writer version, or a table feature
-    that is not in :data:`_WRITER_FEATURES`. None when Parquet files can be added."""
+def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
+    """The reason why the table's protocol requires Spark's Delta, for messages: the writer version ``version``, or one
+    of the table features ``features`` that is not in :data:`_SUPPORTED_WRITER_FEATURES`. None when Parquet files can be
+    added."""
     if version <= 2:
         return None
     if version < 7:
         return f"its writer version is {version}"
-    unknown = sorted(set(features) - _WRITER_FEATURES)
+    unknown = sorted(set(features) - _SUPPORTED_WRITER_FEATURES)
     return f"it has the table feature {unknown[0]}" if unknown else None
 
 
-def _constraint(node: Any) -> str | None:
+def _unenforced_column_rule(node: Any) -> str | None:
     """The first column rule in ``node``, a part of a schema's JSON, that an append of Parquet files would not enforce
     (NOT NULL, an invariant, a generated or default value, a length), for messages; None without such a rule."""
     if isinstance(node, list):
-        return next((found for item in node if (found := _constraint(item))), None)
+        return next((rule for item in node if (rule := _unenforced_column_rule(item))), None)
     if not isinstance(node, dict):
         return None
     name = node.get("name", "")
-    if any(node.get(word) is False for word in _NULLABLE):
+    if any(node.get(word) is False for word in _NULLABILITY_KEYS):
         return f"column {name} is NOT NULL" if name else "it has an array or a map without nulls"
     if rules := sorted(set(node.get("metadata", {})) - {"comment"}):
         return f"column {name} has {rules[0]}"
-    return _constraint([value for key, value in node.items() if key != "metadata"])
+    return _unenforced_column_rule([value for key, value in node.items() if key != "metadata"])
 
 
-def _odd_partition(columns: StructType, partition_columns: Sequence[str]) -> str | None:
+def _unsupported_partition_column(columns: StructType, partition_columns: Sequence[str]) -> str | None:
     """The first partition column whose type is not in :data:`PARTITION_TYPES`, for messages; None when there is
     none."""
-    odd = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]
-    return f"its partition column {odd[0]} has type {columns[odd[0]].dataType.simpleString()}" if odd else None
+    unsupported = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]
+    return (
+        f"its partition column {unsupported[0]} has type {columns[unsupported[0]].dataType.simpleString()}"
+        if unsupported
+        else None
+    )
 
 
-def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
+def new_table_schema(rows: StructType, partition_columns: Sequence[str]) -> str:
     """The schema, as Delta's JSON, of a new table for ``rows`` that is partitioned by ``partition_columns``. Each
     column may be null.
 
@@ -132,19 +137,19 @@ def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
         column is missing or has a type that is not in :data:`PARTITION_TYPES`; when all columns are partition columns.
     """
     for field in rows.fields:
-        if any(sign in field.name for sign in _FORBIDDEN):
+        if any(character in field.name for character in _FORBIDDEN_NAME_CHARACTERS):
             raise WorldError(
                 f"Column {field.name!r} cannot be created in a Delta table: its name has a space or one of ,;{{}}()=; "
                 "rename the column"
             )
-        if not _is_plain(field.dataType):
+        if not _is_creatable(field.dataType):
             raise WorldError(
                 f"Column {field.name} has type {field.dataType.simpleString()}, with which the sink can create no "
                 "column of a Delta table; cast the column or drop it"
             )
     for name in partition_columns:
         if name not in rows.names:
-            raise WorldError(f"The rows have no column {name}, which is in partition.field.name; {_has(rows)}")
+            raise WorldError(f"The rows have no column {name}, which is in partition.field.name; {_columns_text(rows)}")
         if not isinstance(rows[name].dataType, PARTITION_TYPES):
             raise WorldError(
                 f"Column {name} has type {rows[name].dataType.simpleString()}, and partition.field.name takes text, "
@@ -152,70 +157,75 @@ def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
             )
     if set(rows.names) == set(partition_columns):
         raise WorldError("partition.field.name contains all columns of the rows; leave one out")
-    return json.dumps(_nullable(json.loads(rows.json())))
+    return json.dumps(_with_nulls_allowed(json.loads(rows.json())))
 
 
-def _is_plain(type_: DataType) -> bool:
-    """Whether the sink can create a column of this type: one of :data:`_PLAIN`, or a struct, an array or a map of such
-    types, at any depth."""
+def _is_creatable(type_: DataType) -> bool:
+    """Whether the sink can create a column of this type: one of :data:`_CREATABLE_TYPES`, or a struct, an array or a
+    map of such types, at any depth."""
     match type_:
         case StructType():
-            return all(_is_plain(field.dataType) for field in type_.fields)
+            return all(_is_creatable(field.dataType) for field in type_.fields)
         case ArrayType():
-            return _is_plain(type_.elementType)
+            return _is_creatable(type_.elementType)
         case MapType():
-            return _is_plain(type_.keyType) and _is_plain(type_.valueType)
+            return _is_creatable(type_.keyType) and _is_creatable(type_.valueType)
         case _:
-            return isinstance(type_, _PLAIN)
+            return isinstance(type_, _CREATABLE_TYPES)
 
 
-def check_fit(where: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]) -> None:
-    """Check that rows of the schema ``rows`` fit into the table. ``where`` names the table in messages. If the layout
-    has no columns, only the keys are checked.
+def check_rows_fit(table_name: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]) -> None:
+    """Check that rows of the schema ``rows`` fit into the table with this ``layout``. Messages begin with or contain
+    ``table_name``. If the layout has no columns, only the key columns are checked.
 
     :raises WorldError: when the rows have a column that the table does not have, or with another type; when the rows
         have no column for a key or partition column; when ``key_columns`` is not empty and the table is append-only.
     """
     for name in key_columns:
         if name not in rows.names:
-            raise WorldError(f"The rows have no column {name}, which is in pk.fields; {_has(rows)}")
+            raise WorldError(f"The rows have no column {name}, which is in pk.fields; {_columns_text(rows)}")
     if layout.is_append_only and key_columns:
-        raise WorldError(f"{where} has delta.appendOnly=true; set insert.mode=insert, or unset the property")
+        raise WorldError(f"{table_name} has delta.appendOnly=true; set insert.mode=insert, or unset the property")
     if layout.columns is None:
         return
     types = {field.name: field.dataType for field in layout.columns.fields}
     for field in rows.fields:
         if (type_ := types.get(field.name)) is None:
             raise WorldError(
-                f"{where} has no column {field.name} ({field.dataType.simpleString()}); add the column to the table, "
-                f"or drop it from the rows. The table has: {', '.join(sorted(types))}"
+                f"{table_name} has no column {field.name} ({field.dataType.simpleString()}); add the column to the "
+                f"table, or drop it from the rows. The table has: {', '.join(sorted(types))}"
             )
-        if _shape(type_) != _shape(field.dataType):
+        if _comparable_type(type_) != _comparable_type(field.dataType):
             raise WorldError(
-                f"Column {field.name} of {where} has type {type_.simpleString()}, and the rows have "
+                f"Column {field.name} of {table_name} has type {type_.simpleString()}, and the rows have "
                 f"{field.dataType.simpleString()}; cast the column, or change the table"
             )
     for name in layout.partition_columns:
         if name not in rows.names:
-            raise WorldError(f"{where} is partitioned by {name}, and the rows have no such column; {_has(rows)}")
+            raise WorldError(
+                f"{table_name} is partitioned by {name}, and the rows have no such column; {_columns_text(rows)}"
+            )
 
 
-def _has(rows: StructType) -> str:
+def _columns_text(rows: StructType) -> str:
     """The columns of the rows, for messages."""
     return f"they have: {', '.join(rows.names)}"
 
 
-def _shape(type_: DataType) -> Any:
-    """The JSON of a type without what a writer need not know: whether values may be null, and metadata such as
-    comments."""
-    return _nullable(json.loads(type_.json()))
+def _comparable_type(type_: DataType) -> Any:
+    """The JSON of a type without the parts that do not matter to a writer: whether values may be null, and metadata
+    such as comments."""
+    return _with_nulls_allowed(json.loads(type_.json()))
 
 
-def _nullable(node: Any) -> Any:
+def _with_nulls_allowed(node: Any) -> Any:
     """The JSON ``node`` of a schema, with nulls allowed everywhere and without the columns' metadata."""
     if isinstance(node, list):
-        return [_nullable(item) for item in node]
+        return [_with_nulls_allowed(item) for item in node]
     if not isinstance(node, dict):
         return node
-    free: dict[str, Any] = dict.fromkeys(_NULLABLE, True) | {"metadata": {}}
-    return {key: free[key] if key in free else _nullable(value) for key, value in node.items()}
+    replaced_values: dict[str, Any] = dict.fromkeys(_NULLABILITY_KEYS, True) | {"metadata": {}}
+    return {
+        key: replaced_values[key] if key in replaced_values else _with_nulls_allowed(value)
+        for key, value in node.items()
+    }

@@ -35,8 +35,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.sinks.delta_columns import DeltaTableLayout, schema_for
-from coterie.spark.sinks.delta_target import LOG
+from coterie.spark.sinks.delta_columns import DeltaTableLayout, new_table_schema
+from coterie.spark.sinks.delta_target import LOG_FOLDER
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,12 @@ class SharedDeltaTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        """Held from :meth:`refresh` to the commit on top of its snapshot, and not between two attempts of a commit."""
-        self._opened: DeltaTable | None = None
+        """Held from :meth:`read_newest_layout` to the commit on top of its snapshot, and not between two attempts of a
+        commit."""
+        self._table: DeltaTable | None = None
         self._log_inode = 0
 
-    def refresh(self) -> DeltaTableLayout | None:
+    def read_newest_layout(self) -> DeltaTableLayout | None:
         """Read the table's log, and return the layout of the newest version; None when there is no table. If deltalake
         cannot read the table, the layout has no columns, and ``spark_only_reason`` is deltalake's message.
 
@@ -75,22 +76,25 @@ class SharedDeltaTable:
             hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
         :raises OSError: when a file of the log cannot be read for another reason.
         """
-        with self._locked():
+        with self._hold_lock():
             try:
-                table = self._up_to_date()
+                table = self._update_snapshot()
             except TableNotFoundError:
-                self._opened = None
+                self._table = None
                 return None
             except DeltaError as error:
-                if self._opened is not None:
+                if self._table is not None:
                     # A cleanup of the log may have deleted files that the snapshot needs: read the whole log again.
-                    self._opened = None
-                    return self.refresh()
+                    self._table = None
+                    return self.read_newest_layout()
                 return DeltaTableLayout(
-                    columns=None, partition_columns=(), is_append_only=False, spark_only_reason=message_of(error)
+                    columns=None,
+                    partition_columns=(),
+                    is_append_only=False,
+                    spark_only_reason=delta_error_message(error),
                 )
             except OSError as error:
-                self._opened = None
+                self._table = None
                 raise task_error_for(f"The log of Delta table {self.path} cannot be read", error) from error
             metadata, protocol = table.metadata(), table.protocol()
             return DeltaTableLayout.of(
@@ -101,22 +105,22 @@ class SharedDeltaTable:
                 writer_features=protocol.writer_features or (),
             )
 
-    def _up_to_date(self) -> DeltaTable:
+    def _update_snapshot(self) -> DeltaTable:
         """The table with the snapshot of its newest version.
 
         :raises TableNotFoundError: when there is no table.
         :raises DeltaError, OSError: when deltalake cannot read the table.
         """
-        folder = self.path / LOG
+        folder = self.path / LOG_FOLDER
         try:
             inode = folder.stat().st_ino
         except FileNotFoundError:
             raise TableNotFoundError from None
-        table = self._opened
+        table = self._table
         # A table that was removed and created again has another log; it must not be taken for a later version.
         if table is None or inode != self._log_inode or not (folder / f"{table.version():020}.json").exists():
             table = DeltaTable(str(self.path))
-            self._opened, self._log_inode = table, inode
+            self._table, self._log_inode = table, inode
         else:
             table.update_incremental()
         return table
@@ -125,13 +129,14 @@ class SharedDeltaTable:
         """Create the table for ``rows``, partitioned by ``partition_columns``, unless the table exists: another task
         may create it at the same time.
 
-        :raises WorldError: when no Delta table can have such columns (:func:`schema_for`).
-        :raises UnreachableError: when the server of the file system cannot be reached; see also :meth:`refresh`.
+        :raises WorldError: when no Delta table can have such columns (:func:`new_table_schema`).
+        :raises UnreachableError: when the server of the file system cannot be reached; see also
+            :meth:`read_newest_layout`.
         :raises OSError: when the table cannot be created for another reason.
         """
-        schema = Schema.from_json(schema_for(rows, partition_columns))
+        schema = Schema.from_json(new_table_schema(rows, partition_columns))
         # If deltalake retried a creation that came second, this would change the table's schema in its version 1.
-        once = CommitProperties(max_commit_retries=0)
+        commit_properties = CommitProperties(max_commit_retries=0)
         try:
             DeltaTable.create(
                 str(self.path),
@@ -139,50 +144,51 @@ class SharedDeltaTable:
                 mode="ignore",
                 partition_by=list(partition_columns),
                 configuration={"delta.checkpointInterval": CHECKPOINT_INTERVAL},
-                commit_properties=once,
+                commit_properties=commit_properties,
             )
         except (DeltaError, OSError) as error:
-            if self.refresh() is None:
+            if self.read_newest_layout() is None:
                 raise task_error_for(f"Delta table {self.path} cannot be created", error) from error
 
-    def has_batch(self, application: str, batch_id: int) -> bool:
-        """Whether the table had the batch, or a later one of ``application``, at the last :meth:`refresh`.
-        ``application`` stands for one lineage of one task.
+    def has_batch(self, application_id: str, batch_id: int) -> bool:
+        """Whether the table had the batch, or a later one of ``application_id``, at the last
+        :meth:`read_newest_layout`. ``application_id`` identifies one lineage of one task.
 
         :raises UnreachableError: when other tasks of this process hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
         """
-        with self._locked():
-            return self._opened is not None and _is_there(self._opened, application, batch_id)
+        with self._hold_lock():
+            return self._table is not None and _snapshot_has_batch(self._table, application_id, batch_id)
 
-    def commit(self, application: str, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
+    def commit(self, application_id: str, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
         """Call ``action``, which commits the batch, unless the table has the batch. After a conflict with another
         commit, call ``action`` again. ``layout`` is the table's layout for which the batch was written.
 
         :raises UnreachableError: when the table now has another layout or was removed, other commits come first for
-            :data:`COMMIT_TIMEOUT_S`, or the server of the file system cannot be reached; see also :meth:`refresh`.
+            :data:`COMMIT_TIMEOUT_S`, or the server of the file system cannot be reached; see also
+                :meth:`read_newest_layout`.
         :raises OSError: when the commit fails for another reason.
         """
-        give_up = time.monotonic() + COMMIT_TIMEOUT_S
+        deadline = time.monotonic() + COMMIT_TIMEOUT_S
         failure: Exception | None = None
         pause_s = FIRST_RETRY_DELAY_MAX_S
         while True:
-            with self._locked():
-                found = self.refresh()
-                table = self._opened
+            with self._hold_lock():
+                newest_layout = self.read_newest_layout()
+                table = self._table
                 # A commit that raised an error may be in the table, for example if only the log's checkpoint after it
                 # failed.
-                if table is not None and _is_there(table, application, batch_id):
+                if table is not None and _snapshot_has_batch(table, application_id, batch_id):
                     return
-                if table is None or found != layout:
+                if table is None or newest_layout != layout:
                     raise UnreachableError(
                         f"Delta table {self.path} was changed or removed while batch {batch_id} was written"
                     )
-                if failure is not None and (not _is_conflict(failure) or time.monotonic() > give_up):
-                    sentence = f"Delta table {self.path}: the commit of batch {batch_id} failed"
-                    raise task_error_for(sentence, failure) from failure
-                batch = Transaction(application, batch_id, time.time_ns() // 1_000_000)
+                if failure is not None and (not _is_conflict(failure) or time.monotonic() > deadline):
+                    message = f"Delta table {self.path}: the commit of batch {batch_id} failed"
+                    raise task_error_for(message, failure) from failure
+                transaction = Transaction(application_id, batch_id, time.time_ns() // 1_000_000)
                 try:
-                    action(table, CommitProperties(max_commit_retries=0, app_transactions=[batch]))
+                    action(table, CommitProperties(max_commit_retries=0, app_transactions=[transaction]))
                     return
                 except (DeltaError, OSError) as error:
                     failure = error
@@ -191,7 +197,7 @@ class SharedDeltaTable:
                 pause_s = min(2 * pause_s, RETRY_DELAY_MAX_S)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """In the block, hold the table's lock.
 
         :raises UnreachableError: when other tasks of this process hold the lock for :data:`COMMIT_TIMEOUT_S`.
@@ -205,47 +211,50 @@ class SharedDeltaTable:
         finally:
             self._lock.release()
 
-    def size_bytes(self) -> int:
-        """The total size of the table's files at the last :meth:`refresh`; 0 when there was no table.
+    def table_size_bytes(self) -> int:
+        """The total size of the table's files at the last :meth:`read_newest_layout`; 0 when there was no table.
 
         :raises UnreachableError: when other tasks of this process hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
         """
-        with self._locked():
-            if self._opened is None:
+        with self._hold_lock():
+            if self._table is None:
                 return 0
-            files = pa.table(self._opened.get_add_actions())
+            files = pa.table(self._table.get_add_actions())
             return pyarrow.compute.sum(files.column("size_bytes")).as_py() or 0
 
-    def compact(self) -> None:
+    def merge_small_files(self) -> None:
         """Merge the table's small files into large ones. Readers see the same rows, and batches can be committed while
         this runs.
 
         :raises DeltaError, OSError: when deltalake reports an error.
         """
         # Not under the lock, since it takes long. deltalake itself puts its commit after commits made while it ran.
-        found = DeltaTable(str(self.path)).optimize.compact(max_concurrent_tasks=1)
+        metrics = DeltaTable(str(self.path)).optimize.compact(max_concurrent_tasks=1)
         log.info(
-            "Delta table %s: merged %s small files into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"]
+            "Delta table %s: merged %s small files into %s",
+            self.path,
+            metrics["numFilesRemoved"],
+            metrics["numFilesAdded"],
         )
 
 
-def _is_there(table: DeltaTable, application: str, batch_id: int) -> bool:
-    """Whether the snapshot of ``table`` has the batch, or a later one of ``application``."""
-    last = table.transaction_version(application)
-    return last is not None and last >= batch_id
+def _snapshot_has_batch(table: DeltaTable, application_id: str, batch_id: int) -> bool:
+    """Whether the snapshot of ``table`` has the batch, or a later one of ``application_id``."""
+    last_batch_id = table.transaction_version(application_id)
+    return last_batch_id is not None and last_batch_id >= batch_id
 
 
-_tables: WeakValueDictionary[Path, SharedDeltaTable] = WeakValueDictionary()
-"""The tables in use by tasks of this process, by path."""
-_tables_lock = threading.Lock()
+_shared_tables: WeakValueDictionary[Path, SharedDeltaTable] = WeakValueDictionary()
+"""By path, the tables that tasks of this process use."""
+_shared_tables_lock = threading.Lock()
 
 
 def shared_table_at(path: Path) -> SharedDeltaTable:
     """The object for the table at ``path`` that all tasks of this process share."""
-    with _tables_lock:
-        table = _tables.get(path)
+    with _shared_tables_lock:
+        table = _shared_tables.get(path)
         if table is None:
-            table = _tables[path] = SharedDeltaTable(path)
+            table = _shared_tables[path] = SharedDeltaTable(path)
         return table
 
 
@@ -267,33 +276,33 @@ _UNREACHABLE_ERRNOS = frozenset(
 )
 """Error numbers of a file system whose server cannot be reached. After another error a retry is useless until an
 operator removes the cause, for example a full disk or a missing right."""
-_NUMBER = re.compile(r"\(os error (\d+)\)")
-"""Finds the errno of a file system error in a message of deltalake."""
+_ERRNO_PATTERN = re.compile(r"\(os error (\d+)\)")
+"""Finds the number of a file system error (errno) in a message of deltalake."""
 
 
 def task_error_for(message: str, error: Exception) -> UnreachableError | OSError:
     """The task's error for ``error``, which deltalake raised. ``message`` says what has failed. UnreachableError, after
     which another start of the task may succeed, when other commits came first or the server of the file system cannot
     be reached. OSError in all other cases."""
-    whole = f"{message}: {message_of(error)}"
-    number = _number_of(error)
-    if _is_conflict(error) or number in _UNREACHABLE_ERRNOS:
-        return UnreachableError(whole)
-    return OSError(number or errno.EIO, whole)
+    full_message = f"{message}: {delta_error_message(error)}"
+    error_number = _errno_of(error)
+    if _is_conflict(error) or error_number in _UNREACHABLE_ERRNOS:
+        return UnreachableError(full_message)
+    return OSError(error_number or errno.EIO, full_message)
 
 
 def _is_conflict(error: Exception) -> bool:
     """Whether ``error`` of a commit means that another commit came first. An error of the file system does not."""
-    return isinstance(error, CommitFailedError) and _number_of(error) is None
+    return isinstance(error, CommitFailedError) and _errno_of(error) is None
 
 
-def _number_of(error: Exception) -> int | None:
+def _errno_of(error: Exception) -> int | None:
     """The errno of a file system error; None when ``error`` contains none."""
-    told = _NUMBER.search(str(error))
-    return int(told[1]) if told else error.errno if isinstance(error, OSError) else None
+    match_ = _ERRNO_PATTERN.search(str(error))
+    return int(match_[1]) if match_ else error.errno if isinstance(error, OSError) else None
 
 
-def message_of(error: Exception) -> str:
+def delta_error_message(error: Exception) -> str:
     """The first line of the message of ``error``; its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

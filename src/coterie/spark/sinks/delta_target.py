@@ -10,32 +10,38 @@ from coterie.config.definition import (
     Type,
     Validator,
     Width,
-    as_list,
     at_least,
     one_of,
+    split_list,
 )
 from coterie.nouns.errors import ConfigError
-from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
+from coterie.spark.paths import SINK_GROUP, check_local_path, to_path
 from coterie.spark.prefixed_config import PrefixedConfig
 
-LOG = "_delta_log"
+LOG_FOLDER = "_delta_log"
 """The folder of a table that contains its commits."""
 
 
-def _columns(value: str) -> str | None:
-    """Error message for a list of column names; None when the list is valid or empty."""
-    columns = as_list(value)
-    is_fine = all(columns) and len(set(columns)) == len(columns)
-    return None if is_fine else "Must be names of columns, separated by commas, each once"
+def _check_column_names(value: str) -> str | None:
+    """A validator: the error message for a list of column names; None when the list is valid or empty."""
+    columns = split_list(value)
+    is_valid = all(columns) and len(set(columns)) == len(columns)
+    return None if is_valid else "Must be names of columns, separated by commas, each once"
 
 
-def _only_false(refusal: str) -> Validator:
-    """A validator that accepts only false; ``refusal`` is the message for every other value."""
-    return lambda value: None if value.lower() == "false" else refusal
+def _false_validator(error_message: str) -> Validator:
+    """A validator that accepts only false; ``error_message`` is its message for every other value."""
+    return lambda value: None if value.lower() == "false" else error_message
 
 
-def _key(
-    name: str, type_: Type, documentation: str, label: str, *, default: str = "", validator: Validator | None = None
+def _sink_key(
+    name: str,
+    type_: Type,
+    documentation: str,
+    label: str,
+    *,
+    default: str = "",
+    validator: Validator | None = None,
 ) -> ConfigKey:
     """A config key of the sink."""
     return ConfigKey(
@@ -57,12 +63,12 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="The folder of the Delta table, on the file system that all workers share.",
             importance=Importance.HIGH,
-            validator=local_file_path,
+            validator=check_local_path,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Table folder",
         ),
-        _key(
+        _sink_key(
             "insert.mode",
             Type.STRING,
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
@@ -70,46 +76,46 @@ DEFINITION = ConfigDef(
             default="insert",
             validator=one_of(("insert", "upsert")),
         ),
-        _key(
+        _sink_key(
             "pk.fields",
             Type.LIST,
             "With insert.mode=upsert, the columns that identify a row.",
             "Key columns",
-            validator=_columns,
+            validator=_check_column_names,
         ),
-        _key(
+        _sink_key(
             "delete.enabled",
             Type.BOOLEAN,
             "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
-            validator=_only_false(
+            validator=_false_validator(
                 "DeltaSink deletes no rows; set false, and drop tombstones by Filter and RecordIsTombstone"
             ),
         ),
-        _key(
+        _sink_key(
             "auto.create",
             Type.BOOLEAN,
             "Whether a missing table is created from the columns of the first batch.",
             "Auto-create",
             default="false",
         ),
-        _key(
+        _sink_key(
             "auto.evolve",
             Type.BOOLEAN,
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            validator=_only_false("Columns are not added to a table; add them yourself and set false"),
+            validator=_false_validator("Columns are not added to a table; add them yourself and set false"),
         ),
-        _key(
+        _sink_key(
             "partition.field.name",
             Type.LIST,
             "The columns by which a table that the sink creates is partitioned.",
             "Partition columns",
-            validator=_columns,
+            validator=_check_column_names,
         ),
-        _key(
+        _sink_key(
             "optimize.interval.batches",
             Type.INT,
             "Number of batches after which task 0 merges small files into large ones; 0 means never.",
@@ -130,11 +136,11 @@ class DeltaTarget:
     """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
     """Empty unless ``is_upsert``."""
-    auto_create: bool
+    creates_missing_table: bool
     """Whether a missing table is created."""
     partition_columns: tuple[str, ...]
     """The columns by which the table is partitioned if the sink creates it."""
-    optimize_interval: int
+    optimize_interval_batches: int
     """Number of batches of task 0 after which small files are merged into large ones; 0 means never."""
 
     @classmethod
@@ -143,10 +149,10 @@ class DeltaTarget:
 
         :raises ConfigError: when a value is not valid, or values do not fit together; the error names the key.
         """
-        is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
-        key_columns = config.read(DEFINITION, "pk.fields", tuple)
-        partition_columns = config.read(DEFINITION, "partition.field.name", tuple)
-        auto_create = config.read(DEFINITION, "auto.create", bool)
+        is_upsert = config.required_value(DEFINITION, "insert.mode", str) == "upsert"
+        key_columns = config.required_value(DEFINITION, "pk.fields", tuple)
+        partition_columns = config.required_value(DEFINITION, "partition.field.name", tuple)
+        auto_create = config.required_value(DEFINITION, "auto.create", bool)
         if is_upsert and not key_columns:
             raise config.config_error("insert.mode", "upsert needs pk.fields: the columns that identify a row")
         if key_columns and not is_upsert:
@@ -158,17 +164,17 @@ class DeltaTarget:
                 "partition.field.name", "the key applies only to a table that the sink creates: set auto.create=true"
             )
         return cls(
-            path=as_path(config.read(DEFINITION, "path", str)),
+            path=to_path(config.required_value(DEFINITION, "path", str)),
             is_upsert=is_upsert,
             key_columns=key_columns,
-            auto_create=auto_create,
+            creates_missing_table=auto_create,
             partition_columns=partition_columns,
-            optimize_interval=config.read(DEFINITION, "optimize.interval.batches", int),
+            optimize_interval_batches=config.required_value(DEFINITION, "optimize.interval.batches", int),
         )
 
     @property
-    def where(self) -> str:
-        """The table's name in messages."""
+    def description(self) -> str:
+        """The table, for messages."""
         return f"Delta table {self.path}"
 
 

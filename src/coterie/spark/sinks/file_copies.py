@@ -46,34 +46,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import safe_name
+from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.fence import FencedError
 from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
-    create_if_absent,
-    remove,
+    create_file_if_absent,
+    remove_path,
     replace_folder_by_file,
     sync_folder,
 )
 from coterie.spark.seams import TaskLineage
 
-MARK = "mark"
+MARK_FILE = "mark"
 """File of a copy. While a staged copy contains it, no other owner has removed the copy. In ``committed`` it keeps the
 folder of the batch from being empty, so that no other copy can be renamed to this folder. Its text is the path of the
 folder for bad records, or empty."""
-OUT = "out"
+GOOD_FILES_FOLDER = "out"
 """Folder of a copy for the files of good records."""
-BAD = "bad"
+BAD_FILES_FOLDER = "bad"
 """Folder of a copy for the files of bad records."""
-STAGED = "staged"
-"""Folder, in the work folder, of the staged copies."""
-COMMITTED = "committed"
-"""Folder, in the work folder, of the committed copies."""
-LAYOUT = "layout.json"
-"""File, in the work folder, with the :class:`FolderLayout` as JSON."""
-SWEPT = "swept"
-"""Prefix of the name that a folder in ``staged`` gets before it is deleted."""
-FORMER_STAGED = "_staging"
+STAGED_FOLDER = "staged"
+"""Folder, in the work folder, that contains the staged copies."""
+COMMITTED_FOLDER = "committed"
+"""Folder, in the work folder, that contains the committed copies."""
+LAYOUT_FILE = "layout.json"
+"""File, in the work folder, that contains the :class:`FolderLayout` as JSON."""
+REMOVED_PREFIX = "swept"
+"""Prefix of the name to which a staged copy is renamed before it is deleted."""
+GENERATION_ZERO_STAGED_FOLDER = "_staging"
 """The folder, in the readers' folder, in which generation 0 staged copies."""
 
 _EXISTS_ERRNOS = (errno.ENOTEMPTY, errno.EEXIST)
@@ -99,9 +99,9 @@ class SinkFolder:
 
     path: Path
     layout: FolderLayout
-    key: str = field(default="sink.path", compare=False)
+    config_key: str = field(default="sink.path", compare=False)
     """The config key whose value is the folder; error messages contain this key."""
-    bad: "SinkFolder | None" = None
+    bad_folder: "SinkFolder | None" = None
     """The folder for the files of bad records; None when the copies of this folder contain no such files."""
 
     @property
@@ -110,49 +110,49 @@ class SinkFolder:
         return self.path.parent / f".{self.path.name}.coterie"
 
     @property
-    def staged(self) -> Path:
+    def staged_folder(self) -> Path:
         """The folder of all staged copies."""
-        return self.work_folder / STAGED
+        return self.work_folder / STAGED_FOLDER
 
-    def committed(self, lineage: TaskLineage) -> Path:
-        """The folder of the committed batches of a task's lineage; it may not exist."""
-        return self.work_folder / COMMITTED / _key(lineage)
+    def committed_folder(self, lineage: TaskLineage) -> Path:
+        """The folder of the committed batches of ``lineage``, a lineage of a task; it may not exist."""
+        return self.work_folder / COMMITTED_FOLDER / _lineage_prefix(lineage)
 
     def take_over(self, lineage: TaskLineage) -> None:
         """Remove the staged copies of earlier owners of the task, and publish the remaining files of their last
-        committed copy. Then check the folders: see :meth:`prepare`.
+        committed copy. Then check the folders: see :meth:`prepare_folders`.
 
         An earlier owner may still be writing. So its copy, with the mark in it, is renamed before it is deleted: the
         earlier owner can then no longer commit the copy.
 
         :raises OSError: when a folder cannot be written, or a file of the last committed copy cannot be moved.
-        :raises WorldError: see :meth:`prepare` and :meth:`publish_files`; also when files cannot be renamed into the
-            folder because it is on another mount.
+        :raises WorldError: see :meth:`prepare_folders` and :meth:`publish_files`; also when files cannot be renamed
+            into the folder because it is on another mount.
         """
-        staged = [self.staged]
-        if is_former := self.generation_zero_folder(lineage).is_dir():
-            staged.append(self.path / FORMER_STAGED)
-        self._make()
-        for folder in staged:
-            for left in folder.glob(f"{_key(lineage)}-*"):
+        staged_folders = [self.staged_folder]
+        if is_generation_zero := self.generation_zero_folder(lineage).is_dir():
+            staged_folders.append(self.path / GENERATION_ZERO_STAGED_FOLDER)
+        self._create_folders()
+        for folder in staged_folders:
+            for staged_copy in folder.glob(f"{_lineage_prefix(lineage)}-*"):
                 with suppress(FileNotFoundError):
-                    left.rename(left.with_name(f"{SWEPT}-{uuid.uuid4().hex}"))
-            for swept in folder.glob(f"{SWEPT}-*"):
-                shutil.rmtree(swept, ignore_errors=True)
-        if is_former:
+                    staged_copy.rename(staged_copy.with_name(f"{REMOVED_PREFIX}-{uuid.uuid4().hex}"))
+            for removed_copy in folder.glob(f"{REMOVED_PREFIX}-*"):
+                shutil.rmtree(removed_copy, ignore_errors=True)
+        if is_generation_zero:
             with suppress(OSError):
-                (self.path / FORMER_STAGED).rmdir()
+                (self.path / GENERATION_ZERO_STAGED_FOLDER).rmdir()
         # Only the last batch can have files left: a batch is staged after the batch before it is committed in the
-        # checkpoint, which happens after the last move. This comes before `prepare`: a committed batch is published
-        # even if the folder cannot take further batches.
-        if (last := _last(self.committed(lineage))) is not None:
-            self.publish_files(last)
-        self.prepare(is_generation_zero=is_former)
-        for readers in (self.bad,) if is_former else (self, self.bad):
-            if readers is not None:
-                self._try_a_rename(f".{_key(lineage)}-probe", readers)
+        # checkpoint, which happens after the last move. This comes before `prepare_folders`: a committed batch is
+        # published even if the folder cannot take further batches.
+        if (last_committed := _last_batch_folder(self.committed_folder(lineage))) is not None:
+            self.publish_files(last_committed)
+        self.prepare_folders(is_generation_zero=is_generation_zero)
+        for reader_folder in (self.bad_folder,) if is_generation_zero else (self, self.bad_folder):
+            if reader_folder is not None:
+                self._check_rename_into(f".{_lineage_prefix(lineage)}-probe", reader_folder)
 
-    def prepare(self, *, is_generation_zero: bool = False) -> None:
+    def prepare_folders(self, *, is_generation_zero: bool = False) -> None:
         """Create the readers' folder, the work folder and the folder of bad records, and check that they can be used
         together. The first call for a folder stores its layout.
 
@@ -163,99 +163,99 @@ class SinkFolder:
         :raises WorldError: when two of the folders are on different devices, or one contains files of another format or
             with other partition columns.
         """
-        self._make()
-        if self.bad is not None:
-            if sentence := self.bad_folder_incompatibility():
-                raise WorldError(f"{self.bad.key}={sentence}")
-            self.bad.prepare()
+        self._create_folders()
+        if self.bad_folder is not None:
+            if message := self.bad_folder_incompatibility_message():
+                raise WorldError(f"{self.bad_folder.config_key}={message}")
+            self.bad_folder.prepare_folders()
         if is_generation_zero:
             return
-        if sentence := self.incompatibility():
-            raise WorldError(f"{self.key}={sentence}")
-        if not (self.work_folder / LAYOUT).exists():
-            stated = {"format": self.layout.format, "partition_columns": self.layout.partition_columns}
-            if not create_if_absent(self.work_folder / LAYOUT, json.dumps(stated)) and (
-                sentence := self.incompatibility()
+        if message := self.incompatibility_message():
+            raise WorldError(f"{self.config_key}={message}")
+        if not (self.work_folder / LAYOUT_FILE).exists():
+            layout_json = {"format": self.layout.format, "partition_columns": self.layout.partition_columns}
+            if not create_file_if_absent(self.work_folder / LAYOUT_FILE, json.dumps(layout_json)) and (
+                message := self.incompatibility_message()
             ):
-                raise WorldError(f"{self.key}={sentence}")
+                raise WorldError(f"{self.config_key}={message}")
 
-    def _make(self) -> None:
+    def _create_folders(self) -> None:
         """Create the readers' folder and the work folder.
 
         :raises OSError: when a folder cannot be created; the message names the config key.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.staged.mkdir(parents=True, exist_ok=True)
-            (self.work_folder / COMMITTED).mkdir(exist_ok=True)
+            self.staged_folder.mkdir(parents=True, exist_ok=True)
+            (self.work_folder / COMMITTED_FOLDER).mkdir(exist_ok=True)
         except OSError as error:
             # An OSError, not a WorldError: the cause may be removed before the next start.
-            raise OSError(error.errno, f"Nothing can be written to {self.key}={self.path}: {error.strerror}") from None
+            raise OSError(
+                error.errno, f"Nothing can be written to {self.config_key}={self.path}: {error.strerror}"
+            ) from None
 
-    def _try_a_rename(self, name: str, folder: "SinkFolder") -> None:
-        """Check that files can be renamed from ``staged`` to ``folder``: rename an empty file with this ``name``, and
-        remove it.
+    def _check_rename_into(self, file_name: str, folder: "SinkFolder") -> None:
+        """Check that files can be renamed from ``staged_folder`` to ``folder``: rename an empty file with the name
+        ``file_name``, and remove it.
 
         :raises OSError: when no file can be written.
-        :raises WorldError: when the two are on different mounts.
+        :raises WorldError: when the two folders are on different mounts.
         """
-        probe = self.staged / name
+        test_file = self.staged_folder / file_name
         try:
-            probe.touch()
-            os.rename(probe, folder.path / name)
-            (folder.path / name).unlink()
+            test_file.touch()
+            os.rename(test_file, folder.path / file_name)
+            (folder.path / file_name).unlink()
         except FileNotFoundError:
             pass  # Another owner of the task has renamed or removed it.
         except OSError as error:
-            probe.unlink(missing_ok=True)
+            test_file.unlink(missing_ok=True)
             if error.errno != errno.EXDEV:
-                sentence = f"Nothing can be written to {folder.key}={folder.path}: {error.strerror}"
-                raise OSError(error.errno, sentence) from None
+                message = f"Nothing can be written to {folder.config_key}={folder.path}: {error.strerror}"
+                raise OSError(error.errno, message) from None
             raise WorldError(
-                f"{folder.key}={folder.path} cannot be used: no file can be renamed from {self.staged} to this "
-                f"folder, because the two are on different mounts. Set a folder on the mount of {self.work_folder}"
+                f"{folder.config_key}={folder.path} cannot be used: no file can be renamed from {self.staged_folder} "
+                "to this folder, because the two are on different mounts. Set a folder on the mount of "
+                f"{self.work_folder}"
             ) from None
 
-    def incompatibility(self) -> str | None:
+    def incompatibility_message(self) -> str | None:
         """The reason why the folder cannot be used with this config, as a message that begins with the path: it is on
         another device than the work folder, or contains files of another layout. None when the folder can be used."""
         if self.path.is_dir() and self.path.stat().st_dev != self.path.parent.stat().st_dev:
             return (
                 f"{self.path} is on another device than {self.path.parent}, in which {self.work_folder.name} is "
-                "created: "
-                "files cannot be renamed from one to the other. Set a folder inside this folder"
+                "created: files cannot be renamed from one to the other. Set a folder inside this folder"
             )
         try:
-            stated = json.loads((self.work_folder / LAYOUT).read_text())
+            layout_json = json.loads((self.work_folder / LAYOUT_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        layout = FolderLayout(format=stated["format"], partition_columns=tuple(stated["partition_columns"]))
+        layout = FolderLayout(format=layout_json["format"], partition_columns=tuple(layout_json["partition_columns"]))
         if layout == self.layout:
             return None
         return (
-            f"{self.path} contains {layout} (see {self.work_folder / LAYOUT}), and readers could not read "
-            f"{self.layout} "
-            "beside these files: set another folder"
+            f"{self.path} contains {layout} (see {self.work_folder / LAYOUT_FILE}), and readers could not read "
+            f"{self.layout} beside these files: set another folder"
         )
 
-    def bad_folder_incompatibility(self) -> str | None:
+    def bad_folder_incompatibility_message(self) -> str | None:
         """The reason why the folder of bad records cannot be used with this folder, as a message that begins with its
         path. None when it can be used, or there is no such folder."""
-        if self.bad is None:
+        if self.bad_folder is None:
             return None
-        if _device(self.bad.path) != _device(self.path.parent):
+        if _device_of(self.bad_folder.path) != _device_of(self.path.parent):
             return (
-                f"{self.bad.path} is on another device than {self.work_folder}, from which the files of bad records "
-                "are "
-                f"renamed. Set a folder on the device of {self.path}"
+                f"{self.bad_folder.path} is on another device than {self.work_folder}, from which the files of bad "
+                f"records are renamed. Set a folder on the device of {self.path}"
             )
-        return self.bad.incompatibility()
+        return self.bad_folder.incompatibility_message()
 
     def new_copy(self, lineage: TaskLineage, batch_id: int) -> "BatchCopy":
         """A copy of a batch, of which nothing is written yet. For a lineage of generation 0 it is a
         :class:`GenerationZeroCopy`."""
-        former = self.generation_zero_folder(lineage)
-        return (GenerationZeroCopy if former.is_dir() else BatchCopy)(self, lineage, batch_id)
+        generation_zero_folder = self.generation_zero_folder(lineage)
+        return (GenerationZeroCopy if generation_zero_folder.is_dir() else BatchCopy)(self, lineage, batch_id)
 
     def remove_commit_markers(self, lineages: Sequence[TaskLineage]) -> None:
         """Replace the folder of committed batches of each of ``lineages`` by a plain file: later commits of these
@@ -264,54 +264,59 @@ class SinkFolder:
         :raises OSError, WorldError: see :meth:`publish_files`; OSError also when the folder cannot be replaced.
         """
         for lineage in lineages:
-            folder = self.committed(lineage)
-            if (last := _last(folder)) is not None:
-                self.publish_files(last)
+            folder = self.committed_folder(lineage)
+            if (last_committed := _last_batch_folder(folder)) is not None:
+                self.publish_files(last_committed)
             if folder.is_dir():
                 replace_folder_by_file(folder)
         # Folders that a killed process has left. A plain file of that prefix may be about to be exchanged.
-        for left in (self.work_folder / COMMITTED).glob(f"{REPLACED_PREFIX}*"):
-            if left.is_dir():
-                remove(left)
+        for replaced_folder in (self.work_folder / COMMITTED_FOLDER).glob(f"{REPLACED_PREFIX}*"):
+            if replaced_folder.is_dir():
+                remove_path(replaced_folder)
 
     def generation_zero_folder(self, lineage: TaskLineage) -> Path:
         """Where a version of Coterie without checkpoint generations (generation 0) has put the batches of ``lineage``.
         The folder exists only if the lineage is of generation 0."""
         task = lineage.task
-        return self.path / safe_name(task.connector) / f"{task.task}-{lineage.lineage}"
+        return self.path / safe_file_name(task.connector) / f"{task.task}-{lineage.lineage_id}"
 
-    def publish_files(self, committed: Path) -> None:
-        """Move the files of the copy in ``committed``, the folder of one committed batch, to the readers' folder and to
-        the folder of bad records, until only the mark is left. Another owner may move the same files at the same time.
+    def publish_files(self, batch_folder: Path) -> None:
+        """Move the files of a committed copy, in the folder ``batch_folder``, to the readers' folder and to the folder
+        of bad records, until only the mark is left. Another owner may move the same files at the same time.
 
         :raises OSError: when a file cannot be moved; the message names the folder and its config key.
         :raises WorldError: when there are files of bad records, and the mark does not contain the path of their folder.
         """
         try:
-            _move(committed / OUT, self.path)
+            _move_files(batch_folder / GOOD_FILES_FOLDER, self.path)
         except OSError as error:
-            sentence = f"A batch could not be published in {self.key}={self.path}: {error.strerror or error}"
-            raise OSError(error.errno, sentence) from error
-        if not (committed / BAD).is_dir():
+            message = f"A batch could not be published in {self.config_key}={self.path}: {error.strerror or error}"
+            raise OSError(error.errno, message) from error
+        if not (batch_folder / BAD_FILES_FOLDER).is_dir():
             return
         try:
-            to = Path((committed / MARK).read_text())
+            bad_folder = Path((batch_folder / MARK_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return  # Another owner has moved all files, and the marks of the lineage were removed since.
-        if not to.is_absolute():
+        if not bad_folder.is_absolute():
             raise WorldError(
-                f"{committed} contains files of bad records, and its file {MARK} does not contain the folder they are "
-                f"for (a crash of the machine may be the reason): write the folder's absolute path into {MARK}"
+                f"{batch_folder} contains files of bad records, and its file {MARK_FILE} does not contain the folder "
+                "they are for (a crash of the machine may be the reason): write the folder's absolute path into "
+                f"{MARK_FILE}"
             )
         try:
-            _move(committed / BAD, to)
+            _move_files(batch_folder / BAD_FILES_FOLDER, bad_folder)
         except OSError as error:
-            key = "" if self.bad is None or self.bad.path != to else f"{self.bad.key}="
+            bad_folder_key = (
+                ""
+                if self.bad_folder is None or self.bad_folder.path != bad_folder
+                else f"{self.bad_folder.config_key}="
+            )
             raise OSError(
                 error.errno,
-                f"A batch is already committed to {self.key}={self.path}, and its bad records could not be moved to "
-                f"{key}{to}: {error.strerror or error}. Make that folder writable, or write the absolute path of "
-                f"another folder into {committed / MARK}",
+                f"A batch is already committed to {self.config_key}={self.path}, and its bad records could not be "
+                f"moved to {bad_folder_key}{bad_folder}: {error.strerror or error}. Make that folder writable, or "
+                f"write the absolute path of another folder into {batch_folder / MARK_FILE}",
             ) from error
 
 
@@ -321,45 +326,46 @@ class OutputFiles:
 
     folder: Path
     """The folder to which the files are written; its subfolders have the names of those in the readers' folder."""
-    prefix: str
-    """The beginning of the files' names."""
+    name_prefix: str
+    """The beginning of the name of each file."""
 
-    def name(self, number: int, suffix: str) -> str:
-        """The final name of the file with this number in the copy; ``suffix`` is the end of the name."""
-        return f"{self.prefix}-{number}{suffix}"
+    def file_name(self, number: int, suffix: str) -> str:
+        """The final name of file number ``number`` of the copy, which ends with ``suffix``."""
+        return f"{self.name_prefix}-{number}{suffix}"
 
 
 class BatchCopy:
     """A copy of one batch, from its staging until its files are in the readers' folder."""
 
-    def __init__(self, folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
-        self.folder = folder
-        self._committed = folder.committed(lineage) / str(batch_id)
-        self.staged = folder.staged / f"{_key(lineage)}-{uuid.uuid4().hex}"
-        name = f"{_key(lineage)}-{batch_id}"
-        self.good = OutputFiles(folder=self.staged / OUT, prefix=name)
-        self.bad = OutputFiles(folder=self.staged / BAD, prefix=f"{name}-bad")
-        """The files of bad records, if the folder has :attr:`SinkFolder.bad`. Their names differ from those of
-        ``good``, since both may be for one folder."""
+    def __init__(self, sink_folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
+        self.sink_folder = sink_folder
+        self._committed_batch_folder = sink_folder.committed_folder(lineage) / str(batch_id)
+        self.staging_folder = sink_folder.staged_folder / f"{_lineage_prefix(lineage)}-{uuid.uuid4().hex}"
+        name_prefix = f"{_lineage_prefix(lineage)}-{batch_id}"
+        self.good_files = OutputFiles(folder=self.staging_folder / GOOD_FILES_FOLDER, name_prefix=name_prefix)
+        self.bad_files = OutputFiles(folder=self.staging_folder / BAD_FILES_FOLDER, name_prefix=f"{name_prefix}-bad")
+        """The files of bad records, if the folder has :attr:`SinkFolder.bad_folder`. Their names differ from those of
+        ``good_files``, since both may be for one folder."""
 
     @property
     def is_committed(self) -> bool:
         """Whether a copy of the batch, this one or another, is committed: then no copy need be written."""
-        return self._committed.is_dir()
+        return self._committed_batch_folder.is_dir()
 
     def create_staging(self) -> None:
-        """Check the folders (:meth:`SinkFolder.prepare`), and create the staging folder of this copy with its mark.
+        """Check the folders (:meth:`SinkFolder.prepare_folders`), and create the staging folder of this copy with its
+        mark.
 
         :raises FencedError: when another owner has removed this copy.
         :raises OSError: when a folder cannot be created.
-        :raises WorldError: see :meth:`SinkFolder.prepare`.
+        :raises WorldError: see :meth:`SinkFolder.prepare_folders`.
         """
-        self._prepare()
-        self.staged.mkdir()
+        self._prepare_folders()
+        self.staging_folder.mkdir()
         try:
-            bad = self.folder.bad
-            (self.staged / MARK).write_text("" if bad is None else str(bad.path))
-            self.good.folder.mkdir()
+            bad_folder = self.sink_folder.bad_folder
+            (self.staging_folder / MARK_FILE).write_text("" if bad_folder is None else str(bad_folder.path))
+            self.good_files.folder.mkdir()
         except FileNotFoundError as error:
             raise FencedError from error
 
@@ -375,13 +381,16 @@ class BatchCopy:
         except OSError as error:
             if error.errno == errno.ENOTDIR or not self.is_intact:
                 raise FencedError from error
-            sentence = f"A batch could not be committed to {self.folder.key}={self.folder.path}: {error.strerror}"
-            raise OSError(error.errno, sentence) from error
+            message = (
+                f"A batch could not be committed to {self.sink_folder.config_key}={self.sink_folder.path}: "
+                f"{error.strerror}"
+            )
+            raise OSError(error.errno, message) from error
         self._publish_files()
 
     def clean_up(self) -> None:
         """Remove the staging folder of this copy, if it still exists. Raises nothing."""
-        shutil.rmtree(self.staged, ignore_errors=True)
+        shutil.rmtree(self.staging_folder, ignore_errors=True)
 
     def _commit_by_rename(self) -> None:
         """Rename the staging folder to the folder of the committed batch. Does nothing if a copy of the batch is
@@ -395,38 +404,38 @@ class BatchCopy:
         if not self.is_intact:
             raise FencedError
         with suppress(FileExistsError):
-            self._committed.parent.mkdir()
+            self._committed_batch_folder.parent.mkdir()
         try:
-            os.rename(self.staged, self._committed)
+            os.rename(self.staging_folder, self._committed_batch_folder)
         except OSError as error:
             if error.errno not in _EXISTS_ERRNOS:
                 raise
 
     def _publish_files(self) -> None:
         """See :meth:`SinkFolder.publish_files`."""
-        self.folder.publish_files(self._committed)
+        self.sink_folder.publish_files(self._committed_batch_folder)
 
-    def _prepare(self) -> None:
-        """See :meth:`SinkFolder.prepare`."""
-        self.folder.prepare()
+    def _prepare_folders(self) -> None:
+        """See :meth:`SinkFolder.prepare_folders`."""
+        self.sink_folder.prepare_folders()
 
     @property
     def is_intact(self) -> bool:
         """Whether the staged copy exists and no other owner has removed it: a removal first renames the folder with its
         mark."""
-        return (self.staged / MARK).exists()
+        return (self.staging_folder / MARK_FILE).exists()
 
 
 class GenerationZeroCopy(BatchCopy):
     """A copy of the last batch of a checkpoint of generation 0 (of a version of Coterie without checkpoint
     generations), written where that version wrote its batches."""
 
-    def __init__(self, folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
-        super().__init__(folder, lineage, batch_id)
-        self._committed = folder.generation_zero_folder(lineage) / str(batch_id)
+    def __init__(self, sink_folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
+        super().__init__(sink_folder, lineage, batch_id)
+        self._committed_batch_folder = sink_folder.generation_zero_folder(lineage) / str(batch_id)
 
-    def _prepare(self) -> None:
-        self.folder.prepare(is_generation_zero=True)
+    def _prepare_folders(self) -> None:
+        self.sink_folder.prepare_folders(is_generation_zero=True)
 
     def _commit_by_rename(self) -> None:
         """Rename the folder of good files to the batch's folder. A batch without files has no such folder.
@@ -435,14 +444,14 @@ class GenerationZeroCopy(BatchCopy):
         """
         if self.is_committed:
             return
-        has_files = any(_files(self.good.folder))
+        has_files = any(_iter_files(self.good_files.folder))
         # Checked after the listing: a copy that was removed must not be taken for a batch without rows.
         if not self.is_intact:
             raise FencedError
         if not has_files:
             return
         try:
-            os.rename(self.good.folder, self._committed)
+            os.rename(self.good_files.folder, self._committed_batch_folder)
         except OSError as error:
             if error.errno not in _EXISTS_ERRNOS:
                 raise
@@ -451,87 +460,87 @@ class GenerationZeroCopy(BatchCopy):
         """Does nothing: readers of these batches read the folder to which the copy was renamed."""
 
 
-def _key(lineage: TaskLineage) -> str:
-    """Connector, task and lineage: the beginning of the names of a lineage's folders and files."""
-    return f"{safe_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage}"
+def _lineage_prefix(lineage: TaskLineage) -> str:
+    """Connector, task and lineage as text: the beginning of the names of a lineage's folders and files."""
+    return f"{safe_file_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage_id}"
 
 
-def _last(committed: Path) -> Path | None:
-    """The folder of the newest batch in ``committed``, the folder of a lineage's committed batches; None when it has
-    none."""
+def _last_batch_folder(committed_folder: Path) -> Path | None:
+    """The folder of the newest committed batch in ``committed_folder``, a lineage's folder of committed batches; None
+    when it contains no batch or does not exist."""
     try:
-        batches = [int(name) for name in os.listdir(committed)]
+        batch_ids = [int(name) for name in os.listdir(committed_folder)]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return committed / str(max(batches)) if batches else None
+    return committed_folder / str(max(batch_ids)) if batch_ids else None
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _iter_files(folder: Path) -> Iterator[Path]:
     """The files in ``folder`` and its subfolders; none where a folder does not exist (any more).
 
-    :raises OSError: when a folder cannot be listed: without this error the caller would take its files for moved.
+    :raises OSError: when a folder cannot be listed. Without this error the caller would assume that its files were
+        moved.
     """
 
-    def failed(error: OSError) -> None:
+    def raise_unless_missing(error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    for parent, _, names in os.walk(folder, onerror=failed):
+    for parent, _, names in os.walk(folder, onerror=raise_unless_missing):
         yield from (Path(parent, name) for name in names)
 
 
-def _move(files_of: Path, to: Path) -> None:
-    """Move all files in ``files_of``, a folder of a committed copy, to the same subfolders of ``to``; then remove
-    ``files_of``. A file that another owner moves at the same time is skipped.
+def _move_files(source_folder: Path, target_folder: Path) -> None:
+    """Move all files in ``source_folder``, a folder of a committed copy, to the same subfolders of ``target_folder``;
+    then remove ``source_folder``. A file that another owner moves at the same time is skipped.
 
     :raises OSError: when a file cannot be moved.
     """
-    while files := list(_files(files_of)):
+    while files := list(_iter_files(source_folder)):
         for file in files:
-            there = to / file.relative_to(files_of)
-            there.parent.mkdir(parents=True, exist_ok=True)
+            target = target_folder / file.relative_to(source_folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
             # Another owner has moved the file, and the lineage's marks may have been removed since; or a target folder
             # was removed just now: the next iteration creates it again.
             with suppress(FileNotFoundError, NotADirectoryError):
                 try:
-                    os.rename(file, there)
+                    os.rename(file, target)
                 except OSError as error:
                     if error.errno != errno.EXDEV:
                         raise
-                    _copy(file, there)
-    for folder, _, _ in os.walk(files_of, topdown=False):
+                    _move_across_mounts(file, target)
+    for folder, _, _ in os.walk(source_folder, topdown=False):
         with suppress(OSError):  # Another owner removes it too.
             os.rmdir(folder)
 
 
-def _copy(file: Path, there: Path) -> None:
-    """Move ``file`` to ``there``, its final path on another mount. Repeatable: another owner may copy the same file at
-    the same time.
+def _move_across_mounts(file: Path, target: Path) -> None:
+    """Move ``file`` to ``target``, a path on another mount, by a hidden copy beside ``target`` that is renamed. Another
+    owner may move the same file at the same time.
 
     The hidden copy is created before the file is opened, and the owner that removes the file removes all hidden copies.
     So an owner that was suspended in between has no hidden copy left to rename.
     """
     # Without the file's suffix: readers that read hidden files too select files by suffix.
-    hidden = f".{there.name}."
-    aside = there.with_name(hidden + uuid.uuid4().hex)
+    hidden_prefix = f".{target.name}."
+    hidden_copy = target.with_name(hidden_prefix + uuid.uuid4().hex)
     try:
-        with aside.open("xb") as copy, file.open("rb") as source:
+        with hidden_copy.open("xb") as copy, file.open("rb") as source:
             shutil.copyfileobj(source, copy)
             copy.flush()
             os.fsync(copy.fileno())
-        os.rename(aside, there)
+        os.rename(hidden_copy, target)
     finally:
-        aside.unlink(missing_ok=True)
-    sync_folder(there.parent)
+        hidden_copy.unlink(missing_ok=True)
+    sync_folder(target.parent)
     file.unlink(missing_ok=True)
-    for left in there.parent.iterdir():
-        if left.name.startswith(hidden):
-            left.unlink(missing_ok=True)
+    for leftover in target.parent.iterdir():
+        if leftover.name.startswith(hidden_prefix):
+            leftover.unlink(missing_ok=True)
 
 
-def _device(path: Path) -> int:
-    """The number of the device of a folder; if the folder does not exist, of the device on which it would be
-    created."""
+def _device_of(path: Path) -> int:
+    """The number of the device on which the folder ``path`` is or, if it does not exist, would be created."""
     while not path.exists():
         path = path.parent
     return path.stat().st_dev

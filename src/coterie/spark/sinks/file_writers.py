@@ -38,29 +38,29 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.arrow import arrow_batches
+from coterie.spark.arrow import read_arrow_batches
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.file_copies import OutputFiles
 
 FORMATS = ("csv", "json", "orc", "parquet")
 
-_SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[-.]c\d+(.*)")
+_SPARK_FILE_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[-.]c\d+(.*)")
 """The name of a file that Spark has written. The group is the suffix: codec and format."""
-_READABLE_CODECS = {".bz2": "bz2", ".gz": "gzip"}
+_ARROW_CODEC_BY_SUFFIX = {".bz2": "bz2", ".gz": "gzip"}
 """By suffix of a text file that Spark has compressed, Arrow's name of the codec."""
-_CODECS = {
+_ARROW_CODEC_BY_SPARK_CODEC = {
     "snappy": ("snappy", ".snappy.parquet"),
     "gzip": ("gzip", ".gz.parquet"),
     "zstd": ("zstd", ".zstd.parquet"),
     "none": ("none", ".parquet"),
     "uncompressed": ("none", ".parquet"),
 }
-"""Codecs that Arrow supports too, by Spark's name: Arrow's name, and the suffix of a file's name."""
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""By Spark's name of a codec that Arrow supports too: Arrow's name, and the suffix of a file's name."""
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The text for null and for empty text in the name of a partition folder."""
-_UNSAFE = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_ESCAPED_CHARACTERS = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 """The characters that are escaped in the name of a partition folder."""
-_PLAIN: tuple[type[DataType], ...] = (
+_ARROW_WRITTEN_TYPES: tuple[type[DataType], ...] = (
     BinaryType,
     BooleanType,
     ByteType,
@@ -76,7 +76,7 @@ _PLAIN: tuple[type[DataType], ...] = (
     TimestampType,
 )
 """Types without nested types whose values Arrow and Spark write in the same form into files."""
-_NAMED_ALIKE: tuple[type[DataType], ...] = (
+_ARROW_PARTITION_TYPES: tuple[type[DataType], ...] = (
     BooleanType,
     ByteType,
     DateType,
@@ -88,46 +88,48 @@ _NAMED_ALIKE: tuple[type[DataType], ...] = (
 """Types of partition columns whose values Arrow writes into folder names in the same form as Spark."""
 
 
-def write(
-    batch: Batch, files: OutputFiles, *, format_: str, columns: Sequence[str], options: Mapping[str, str]
+def write_batch(
+    batch: Batch, files: OutputFiles, *, format_: str, partition_fields: Sequence[str], options: Mapping[str, str]
 ) -> None:
-    """Write the rows of ``batch`` as ``files``; without rows no file is written. ``columns``: the partition columns,
-    outermost first. ``options``: options of Spark's writer.
+    """Write the rows of ``batch`` as ``files``; without rows no file is written. ``partition_fields``: the configured
+    partition columns, outermost first. ``options``: options of Spark's writer.
 
     :raises WorldError: when the rows lack a partition column, or have no other column.
     :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
     """
-    partition_columns = _resolved(batch.rows, columns)
-    asked = {key.lower(): value.lower() for key, value in options.items()}
-    codec = asked.pop("compression", None) or batch.rows.sparkSession.conf.get("spark.sql.parquet.compression.codec")
+    partition_columns = _resolve_partition_columns(batch.rows, partition_fields)
+    lower_options = {key.lower(): value.lower() for key, value in options.items()}
+    codec = lower_options.pop("compression", None) or batch.rows.sparkSession.conf.get(
+        "spark.sql.parquet.compression.codec"
+    )
     if (
         format_ == "parquet"
         and batch.is_small
-        and not asked
-        and codec in _CODECS
+        and not lower_options
+        and codec in _ARROW_CODEC_BY_SPARK_CODEC
         and all(_is_written_by_arrow(field.dataType) for field in batch.rows.schema)
-        and all(type(batch.rows.schema[name].dataType) in _NAMED_ALIKE for name in partition_columns)
+        and all(type(batch.rows.schema[name].dataType) in _ARROW_PARTITION_TYPES for name in partition_columns)
     ):
         _write_by_arrow(batch.rows, files, partition_columns, codec)
     else:
         _write_by_spark(batch.rows, files, partition_columns, format_, options)
 
 
-def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
-    """The names of the partition columns ``columns``, written as in ``rows``: Spark compares names without regard to
-    case.
+def _resolve_partition_columns(rows: DataFrame, columns: Sequence[str]) -> list[str]:
+    """The names in ``columns``, each in the upper and lower case in which ``rows`` have it: Spark compares names of
+    columns without regard to case.
 
     :raises WorldError: when ``rows`` lack one of these columns, or have no other column.
     """
-    by_name = {name.lower(): name for name in rows.columns}
-    if missing := [name for name in columns if name.lower() not in by_name]:
+    name_by_lower_name = {name.lower(): name for name in rows.columns}
+    if missing_columns := [name for name in columns if name.lower() not in name_by_lower_name]:
         raise WorldError(
-            f"sink.partition.field.name contains {', '.join(missing)}, and the rows have the columns "
+            f"sink.partition.field.name contains {', '.join(missing_columns)}, and the rows have the columns "
             f"{', '.join(rows.columns)}: correct the key, or add the column by a transform"
         )
-    if len(by_name) == len(columns):
+    if len(name_by_lower_name) == len(columns):
         raise WorldError("sink.partition.field.name contains every column of the rows: leave out at least one")
-    return [by_name[name.lower()] for name in columns]
+    return [name_by_lower_name[name.lower()] for name in columns]
 
 
 # -- Spark ------------------------------------------------------------------------------------------------------------
@@ -140,38 +142,38 @@ def _write_by_spark(
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    aside = files.folder.parent / "spark"
-    rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(aside))
+    spark_folder = files.folder.parent / "spark"
+    rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(spark_folder))
     has_header = any(key.lower() == "header" and value.lower() == "true" for key, value in options.items())
     number = 0
-    for part, suffix in _parts(aside):
-        if _has_rows(part, format_, has_header=has_header):
-            folder = files.folder / part.parent.relative_to(aside)
+    for spark_file, suffix in _spark_files(spark_folder):
+        if _has_rows(spark_file, format_, has_header=has_header):
+            folder = files.folder / spark_file.parent.relative_to(spark_folder)
             folder.mkdir(parents=True, exist_ok=True)
-            part.rename(folder / files.name(number, suffix))
+            spark_file.rename(folder / files.file_name(number, suffix))
             number += 1
-    shutil.rmtree(aside)
+    shutil.rmtree(spark_folder)
 
 
-def _parts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files that Spark has written below ``folder``, each with the suffix of its name: codec and format."""
+def _spark_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files that Spark has written below ``folder``, each with the suffix (codec and format) of its name."""
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            if found := _SPARK_NAME.fullmatch(name):
-                yield Path(parent, name), found[1]
+            if match_ := _SPARK_FILE_NAME.fullmatch(name):
+                yield Path(parent, name), match_[1]
 
 
-def _has_rows(part: Path, format_: str, *, has_header: bool) -> bool:
-    """Whether the file ``part`` has rows; True if that cannot be read. With ``has_header`` the first line of a CSV file
+def _has_rows(file: Path, format_: str, *, has_header: bool) -> bool:
+    """Whether the file ``file`` has rows; True if that cannot be read. With ``has_header`` the first line of a CSV file
     is no row."""
     match format_:
         case "parquet":
-            return bool(pyarrow.parquet.read_metadata(part).num_rows)
+            return bool(pyarrow.parquet.read_metadata(file).num_rows)
         case "orc":
-            return bool(pyarrow.orc.ORCFile(part).nrows)
-        case _ if part.suffix in (*_READABLE_CODECS, f".{format_}"):
-            with pa.input_stream(str(part), compression=_READABLE_CODECS.get(part.suffix)) as stream:
+            return bool(pyarrow.orc.ORCFile(file).nrows)
+        case _ if file.suffix in (*_ARROW_CODEC_BY_SUFFIX, f".{format_}"):
+            with pa.input_stream(str(file), compression=_ARROW_CODEC_BY_SUFFIX.get(file.suffix)) as stream:
                 text = io.BufferedReader(stream)
                 return all(text.readline() for _ in range(2 if has_header and format_ == "csv" else 1))
         case _:  # Hadoop's own codecs, such as .snappy: the file may be without rows.
@@ -191,49 +193,49 @@ def _is_written_by_arrow(type_: DataType) -> bool:
         case StructType():
             return all(_is_written_by_arrow(field.dataType) for field in type_)
         case _:
-            return type(type_) in _PLAIN
+            return type(type_) in _ARROW_WRITTEN_TYPES
 
 
 def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], codec: str) -> None:
     """Write the rows on the driver by Arrow, one Parquet file for each partition folder."""
-    batches = list(arrow_batches(rows, is_small=True))
+    batches = list(read_arrow_batches(rows, is_small=True))
     if not any(batch.num_rows for batch in batches):
         return
     table = pa.Table.from_batches(batches)
-    in_files = StructType([field for field in rows.schema if field.name not in partition_columns])
+    file_schema = StructType([field for field in rows.schema if field.name not in partition_columns])
     metadata = {
         "org.apache.spark.version": pyspark.__version__,
-        "org.apache.spark.sql.parquet.row.metadata": in_files.json(),
+        "org.apache.spark.sql.parquet.row.metadata": file_schema.json(),
     }
-    compression, suffix = _CODECS[codec]
-    for number, (folder, part) in enumerate(_by_folder(table, partition_columns)):
+    compression, suffix = _ARROW_CODEC_BY_SPARK_CODEC[codec]
+    for number, (folder, partition_rows) in enumerate(_split_by_partition(table, partition_columns)):
         (files.folder / folder).mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(
-            part.replace_schema_metadata(metadata),
-            files.folder / folder / files.name(number, suffix),
+            partition_rows.replace_schema_metadata(metadata),
+            files.folder / folder / files.file_name(number, suffix),
             compression=compression,
         )
 
 
-def _by_folder(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+def _split_by_partition(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     """For each combination of values of the partition columns: the path of its folder, and its rows without these
     columns. Without partition columns: an empty path and all rows."""
     if not partition_columns:
         yield "", table
         return
-    texts = [pc.cast(table[name], pa.string()).to_pylist() for name in partition_columns]
-    rows_of: dict[tuple[str | None, ...], list[int]] = {}
-    for row, values in enumerate(zip(*texts, strict=True)):
-        rows_of.setdefault(tuple(value or None for value in values), []).append(row)
-    rest = table.drop_columns(list(partition_columns))
-    for values, numbers in rows_of.items():
+    partition_texts = [pc.cast(table[name], pa.string()).to_pylist() for name in partition_columns]
+    row_numbers_by_values: dict[tuple[str | None, ...], list[int]] = {}
+    for row, values in enumerate(zip(*partition_texts, strict=True)):
+        row_numbers_by_values.setdefault(tuple(value or None for value in values), []).append(row)
+    other_columns = table.drop_columns(list(partition_columns))
+    for values, row_numbers in row_numbers_by_values.items():
         folders = (
-            f"{_escaped(name)}={_NO_VALUE if value is None else _escaped(value)}"
+            f"{_escape_folder_name(name)}={_NULL_PARTITION if value is None else _escape_folder_name(value)}"
             for name, value in zip(partition_columns, values, strict=True)
         )
-        yield "/".join(folders), rest.take(numbers)
+        yield "/".join(folders), other_columns.take(row_numbers)
 
 
-def _escaped(text: str) -> str:
-    """``text`` in the name of a partition folder, as Hive and Spark write it."""
-    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+def _escape_folder_name(text: str) -> str:
+    """``text`` with the characters escaped that Hive and Spark escape in the name of a partition folder."""
+    return _ESCAPED_CHARACTERS.sub(lambda match_: f"%{ord(match_[0]):02X}", text)

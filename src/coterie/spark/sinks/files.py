@@ -14,33 +14,38 @@ from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, as_list, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of, split_list
 from coterie.nouns.errors import ConfigError
 from coterie.spark import rotation
 from coterie.spark.bad_records.dead_letters import dead_letter_rows
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
-from coterie.spark.bad_records.keys import PATH, DeadLetterDestination, DeadLetterFolder, error_tolerance_of
+from coterie.spark.bad_records.keys import (
+    DEAD_LETTER_PATH_KEY,
+    DeadLetterDestination,
+    DeadLetterFolder,
+    error_tolerance_of,
+)
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
-from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig
-from coterie.spark.record_columns import without_metadata
+from coterie.spark.paths import SINK_GROUP, check_local_path, to_path
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
+from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
-from coterie.spark.sinks.file_writers import FORMATS, write
+from coterie.spark.sinks.file_writers import FORMATS, write_batch
 
 
-def _path(value: str) -> str | None:
-    """Error message for the sink's folder; None when the value is valid. The root of the file system is not valid,
-    since the work folder is created beside the sink's folder."""
-    if error := local_file_path(value):
+def _check_sink_path(value: str) -> str | None:
+    """A validator: the error message for the sink's folder; None when the value is valid. The root of the file system
+    is not valid, since the work folder is created beside the sink's folder."""
+    if error := check_local_path(value):
         return error
-    return None if as_path(value).name else "The root of the file system cannot be a sink's folder; set a folder in it"
+    return None if to_path(value).name else "The root of the file system cannot be a sink's folder; set a folder in it"
 
 
-def _columns(value: str) -> str | None:
-    """Error message for a list of columns that contains a column twice, without regard to case; else None."""
-    names = [name.lower() for name in as_list(value)]
+def _check_column_names(value: str) -> str | None:
+    """A validator: the error message for a list that contains a column twice, without regard to case; else None."""
+    names = [name.lower() for name in split_list(value)]
     return "A column is in the list twice" if len(set(names)) < len(names) else None
 
 
@@ -61,7 +66,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="Folder that the files are written to; a folder for unfinished files is created beside it.",
             importance=Importance.HIGH,
-            validator=_path,
+            validator=_check_sink_path,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Sink folder",
@@ -71,7 +76,7 @@ DEFINITION = ConfigDef(
             type=Type.LIST,
             documentation="Columns by whose values the files are put into folders column=value, outermost first.",
             default="",
-            validator=_columns,
+            validator=_check_column_names,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Partition columns",
@@ -86,7 +91,7 @@ class FileSink:
 
     identity_keys: ClassVar[tuple[str, ...]] = ("path", "format", "partition.field.name")
     connection_keys: ClassVar[tuple[str, ...]] = ("format",)
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterFolder,)
 
     folder: SinkFolder
@@ -103,27 +108,27 @@ class FileSink:
         """Error messages by the user's key: about unknown options of the format, and about folders that cannot
         be used."""
         sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-        format_ = config.read(DEFINITION, "format", str)
-        known = {
+        format_ = config.required_value(DEFINITION, "format", str)
+        spark_options = {
             "csv": sql.catalyst.csv.CSVOptions,
             "json": sql.catalyst.json.JSONOptions,
             "orc": sql.execution.datasources.orc.OrcOptions,
             "parquet": sql.execution.datasources.parquet.ParquetOptions,
         }[format_]
-        found = {
-            config.key(OPTIONS + option): [f"Spark's {format_} files have no option {option}"]
-            for option in config.values_under(OPTIONS)
-            if not (known.isValidOption(option) or option.startswith(f"{format_}."))
+        errors = {
+            config.full_key(OPTION_PREFIX + option): [f"Spark's {format_} files have no option {option}"]
+            for option in config.values_under(OPTION_PREFIX)
+            if not (spark_options.isValidOption(option) or option.startswith(f"{format_}."))
         }
         try:
-            folder = _folder(config)
+            folder = _sink_folder(config)
         except ConfigError as error:
-            return found | error.listed
-        if sentence := folder.incompatibility():
-            found |= config.error_by_key("path", sentence)
-        if folder.bad is not None and (sentence := folder.bad_folder_incompatibility()):
-            found[folder.bad.key] = [f"{folder.bad.key}={sentence}"]
-        return found
+            return errors | error.listed
+        if message := folder.incompatibility_message():
+            errors |= config.error_by_key("path", message)
+        if folder.bad_folder is not None and (message := folder.bad_folder_incompatibility_message()):
+            errors[folder.bad_folder.config_key] = [f"{folder.bad_folder.config_key}={message}"]
+        return errors
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -131,10 +136,12 @@ class FileSink:
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
-        return cls(folder=_folder(config), rotation=Rotation.of(config), options=config.values_under(OPTIONS))
+        return cls(
+            folder=_sink_folder(config), rotation=Rotation.of(config), options=config.values_under(OPTION_PREFIX)
+        )
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return without_metadata(rows)
+        return without_metadata_columns(rows)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Remove the staged copies of earlier owners of this task, and publish the remaining files of their last
@@ -148,72 +155,84 @@ class FileSink:
     def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
         """Replace the folder of commit marks of each lineage by a plain file: see
         :meth:`SinkFolder.remove_commit_markers`."""
-        _folder(config).remove_commit_markers(lineages)
+        _sink_folder(config).remove_commit_markers(lineages)
 
     def stage(self, batch: Batch) -> BatchCopy:
         """Write a copy of the batch to the staging folder, unless a copy is already committed. With a separator, the
         copy also contains the bad rows.
 
         :raises FencedError: when another owner has removed the copy.
-        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging` and :func:`write`.
+        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging` and :func:`write_batch`.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """
-        copy = self.folder.new_copy(batch.lineage, batch.batch_id)
+        copy = self.folder.new_copy(batch.task_lineage, batch.batch_id)
         if not copy.is_committed:
             copy.create_staging()
             try:
-                self._write(batch, copy)
+                self._write_copy(batch, copy)
             except Exception as error:
-                was_swept = not copy.is_intact
+                was_removed = not copy.is_intact
                 copy.clean_up()
-                if was_swept:
+                if was_removed:
                     raise FencedError from error
                 raise
         return copy
 
-    def _write(self, batch: Batch, copy: BatchCopy) -> None:
+    def _write_copy(self, batch: Batch, copy: BatchCopy) -> None:
         """Write the good rows and, if there are any, the bad rows of ``batch`` as files of ``copy``."""
-        if batch.separator is None:
-            self._write_good(batch, copy)
+        if batch.bad_row_separator is None:
+            self._write_good_files(batch, copy)
             return
-        with batch.separator.materialized() as rows:
-            self._write_good(replace(batch, rows=good_rows(rows)), copy)
-            if batch.separator.bad_row_summary.count:
-                bad = replace(batch, rows=dead_letter_rows(bad_rows(rows), batch.lineage.task))
-                write(bad, copy.bad, format_=BAD_LAYOUT.format, columns=BAD_LAYOUT.partition_columns, options={})
+        with batch.bad_row_separator.rows_evaluated_once() as rows:
+            self._write_good_files(replace(batch, rows=good_rows(rows)), copy)
+            if batch.bad_row_separator.bad_row_summary.count:
+                bad_batch = replace(batch, rows=dead_letter_rows(bad_rows(rows), batch.task_lineage.task))
+                write_batch(
+                    bad_batch,
+                    copy.bad_files,
+                    format_=BAD_RECORDS_LAYOUT.format,
+                    partition_fields=BAD_RECORDS_LAYOUT.partition_columns,
+                    options={},
+                )
 
-    def _write_good(self, batch: Batch, copy: BatchCopy) -> None:
+    def _write_good_files(self, batch: Batch, copy: BatchCopy) -> None:
         """Write the rows of ``batch``, which are all good, as files of ``copy``."""
         layout = self.folder.layout
-        write(batch, copy.good, format_=layout.format, columns=layout.partition_columns, options=self.options)
+        write_batch(
+            batch,
+            copy.good_files,
+            format_=layout.format,
+            partition_fields=layout.partition_columns,
+            options=self.options,
+        )
 
     def close(self) -> None:
         """Does nothing: there is no connection."""
 
 
-BAD_LAYOUT = FolderLayout(format="parquet", partition_columns=())
+BAD_RECORDS_LAYOUT = FolderLayout(format="parquet", partition_columns=())
 """The layout of every folder of bad records."""
 
 
-def bad_folder(path: Path) -> SinkFolder:
+def bad_records_folder(path: Path) -> SinkFolder:
     """The :class:`SinkFolder` for bad records at ``path``."""
-    return SinkFolder(path=path, layout=BAD_LAYOUT, key=PATH)
+    return SinkFolder(path=path, layout=BAD_RECORDS_LAYOUT, config_key=DEAD_LETTER_PATH_KEY)
 
 
-def _folder(config: PrefixedConfig) -> SinkFolder:
+def _sink_folder(config: PrefixedConfig) -> SinkFolder:
     """The sink's folder according to ``config``, with the folder of bad records if the config names one.
 
     :raises ConfigError: when a value is not valid; the error names the key.
     """
     layout = FolderLayout(
-        format=config.read(DEFINITION, "format", str),
-        partition_columns=config.read(DEFINITION, "partition.field.name", tuple),
+        format=config.required_value(DEFINITION, "format", str),
+        partition_columns=config.required_value(DEFINITION, "partition.field.name", tuple),
     )
     tolerance = error_tolerance_of(config.config)
-    letters = None if tolerance is None else tolerance.dead_letter_destination
+    destination = None if tolerance is None else tolerance.dead_letter_destination
     return SinkFolder(
-        path=as_path(config.read(DEFINITION, "path", str)),
+        path=to_path(config.required_value(DEFINITION, "path", str)),
         layout=layout,
-        key=config.key("path"),
-        bad=bad_folder(letters.path) if isinstance(letters, DeadLetterFolder) else None,
+        config_key=config.full_key("path"),
+        bad_folder=bad_records_folder(destination.path) if isinstance(destination, DeadLetterFolder) else None,
     )

@@ -13,39 +13,39 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.keys import QUEUE, DeadLetterDestination, DeadLetterTopic
+from coterie.spark.bad_records.keys import DEAD_LETTER_KEY_PREFIX, DeadLetterDestination, DeadLetterTopic
 from coterie.spark.bad_records.separator import BadRowSeparator
-from coterie.spark.failures import message_of, raise_error_message, throwable_of
+from coterie.spark.failures import error_message, java_exception_of, message_of_raise_error
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_package_message
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, column, metadata_names
+from coterie.spark.record_columns import MetadataColumn, exact_column, metadata_column_names
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks.kafka_target import (
-    CREATION,
+    BOOTSTRAP_SERVERS,
     DEFINITION,
-    OVERRIDE,
-    SERVERS,
+    PRODUCER_OVERRIDE_PREFIX,
+    TOPIC_CREATION_PREFIX,
     Guarantee,
     KafkaTarget,
     config_errors,
     definition,
 )
 from coterie.spark.sinks.kafka_writer import (
-    BYTES,
-    DENIED,
-    HOW_LARGER,
-    TOO_LARGE,
+    AUTHORIZATION_EXCEPTIONS,
+    BYTES_SERIALIZER,
+    LARGER_RECORDS_ADVICE,
+    RECORD_TOO_LARGE_EXCEPTION,
     KafkaWriter,
     NewTopic,
-    Send,
-    absent_topics,
+    SendFunction,
+    creatable_topics,
+    create_missing_topics,
+    find_absent_topics,
     ledger_policy_error,
-    make_topics,
     missing_topic_message,
-    new_topics,
-    spark_pool,
+    spark_producer_pool,
 )
 from coterie.spark.sources.kafka_client import (
     is_retriable,
@@ -60,8 +60,8 @@ class KafkaSink:
     """Writes rows as records of Kafka topics."""
 
     identity_keys: ClassVar[tuple[str, ...]] = ("topic", "delivery.guarantee", "ledger.topic")
-    connection_keys: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
+    connection_keys: ClassVar[tuple[str, ...]] = (PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (PRODUCER_OVERRIDE_PREFIX, TOPIC_CREATION_PREFIX)
     rotation: ClassVar[Rotation | None] = None
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterTopic,)
 
@@ -78,18 +78,21 @@ class KafkaSink:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks the jars first, then the keys; sends requests to the cluster only if
         both are valid."""
-        if (sentence := missing_package_message(spark, "kafka")) is not None:
-            return {next(key for key in ("sink.class", "connector.class") if key in config.config): [sentence]}
-        if found := config_errors(config):
-            return found
-        unknown = unknown_producer_properties(config.values_under(OVERRIDE))
+        if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+            return {next(key for key in ("sink.class", "connector.class") if key in config.config): [missing_jars]}
+        if errors := config_errors(config):
+            return errors
+        unknown = unknown_producer_properties(config.values_under(PRODUCER_OVERRIDE_PREFIX))
         if unknown:
-            return {config.key(OVERRIDE + name): [f"Kafka's producer has no property {name}"] for name in unknown}
-        return _errors_at_cluster(config)
+            return {
+                config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [f"Kafka's producer has no property {name}"]
+                for name in unknown
+            }
+        return _cluster_errors(config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
-        return config.read(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value
+        return config.required_value(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
@@ -103,11 +106,11 @@ class KafkaSink:
         """
         self.close()
         if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
-            with kafka_admin(self._target.producer) as admin:
-                make_topics(admin, self._target)
+            with kafka_admin(self._target.producer_properties) as admin:
+                create_missing_topics(admin, self._target)
             return
         java = kafka_jvm()
-        writer = KafkaWriter(self._target, lineage, java, spark_pool(java))
+        writer = KafkaWriter(self._target, lineage, java, spark_producer_pool(java))
         self._writer = writer
         writer.take_over()
 
@@ -117,16 +120,18 @@ class KafkaSink:
 
         :raises ConfigError: when ``key.converter`` cannot write the key of the records that were read.
         """
-        taken = self._target.metadata_columns_used(rows)
-        if MetadataColumn.KEY in taken:
-            self._check_key(rows)
-        names = [part.value for part in taken]
-        return rows.drop(*(name for name in metadata_names(rows) if name not in names))
+        used_columns = self._target.metadata_columns_used(rows)
+        if MetadataColumn.KEY in used_columns:
+            self._check_key_converter(rows)
+        names = [metadata_column.value for metadata_column in used_columns]
+        return rows.drop(*(name for name in metadata_column_names(rows) if name not in names))
 
-    def _check_key(self, rows: DataFrame) -> None:
+    def _check_key_converter(self, rows: DataFrame) -> None:
         """:raises ConfigError: when ``key.converter`` cannot write the metadata column of the key."""
         try:
-            self._target.key.of_column(rows.select(column(MetadataColumn.KEY.value).alias("key")), "key")
+            self._target.key_serializer.serialize_column(
+                rows.select(exact_column(MetadataColumn.KEY.value).alias("key")), "key"
+            )
         except WorldError as error:
             raise self._config.config_error("key.converter", f"it cannot write the records' key: {error}") from error
 
@@ -142,23 +147,23 @@ class KafkaSink:
         :raises FencedError: when :meth:`take_over` was not called before.
         :raises WorldError: when the columns cannot form a record.
         """
-        target, sifter, topic = self._target, batch.separator, self._target.topic
-        if sifter is None or target.dead_letter_topic is None:
-            records = target.records(batch.rows)
+        target, separator, topic = self._target, batch.bad_row_separator, self._target.topic
+        if separator is None or target.dead_letter_topic is None:
+            records = target.to_records(batch.rows)
         else:
             records, topic = (
-                target.records_and_dead_letters(
-                    sifter.with_bad_row_metrics(), target.dead_letter_topic, batch.lineage.task
+                target.to_records_and_dead_letters(
+                    separator.with_bad_row_metrics(), target.dead_letter_topic, batch.task_lineage.task
                 ),
                 None,
             )
         if target.guarantee is Guarantee.AT_LEAST_ONCE:
-            return DirectKafkaWrite(target, records, topic, sifter)
+            return DirectKafkaWrite(target, records, topic, separator)
         if self._writer is None:
             raise FencedError
-        staged = self._writer.stage(batch.batch_id, lambda: sender(records, topic, is_small=batch.is_small))
-        if sifter is not None:
-            sifter.read_bad_row_metrics(records)
+        staged = self._writer.stage(batch.batch_id, lambda: make_send_function(records, topic, is_small=batch.is_small))
+        if separator is not None:
+            separator.read_bad_row_metrics(records)
         return staged
 
     def close(self) -> None:
@@ -167,29 +172,29 @@ class KafkaSink:
             self._writer.close()
 
 
-def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | None:
-    """A function that sends ``records`` by a producer; None when there are no records. ``topic``: the topic of all
-    records; None when the column ``topic`` contains it.
+def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool) -> SendFunction | None:
+    """Start the evaluation of ``records``, and return a function that sends them by a producer; None when there are no
+    records. ``topic``: the topic of all records; None when the column ``topic`` contains it.
 
-    The driver collects all records of a small batch at once, and those of a large batch one Spark partition at a time.
+    With ``is_small`` the driver collects all records at once, otherwise those of one Spark partition at a time.
 
     :raises Py4JJavaError: when Spark cannot compute the first rows.
     """
     java: Any = records.sparkSession._jvm
-    plan = records._jdf.queryExecution().executedPlan()
+    executed_plan = records._jdf.queryExecution().executedPlan()
     # As Spark's own collect and toLocalIterator: rows in Spark's internal form, which its record writer takes.
-    rows = getattr(plan.executeCollectIterator(), "_2")() if is_small else plan.executeToIterator()  # noqa: B009
+    rows = getattr(executed_plan.executeCollectIterator(), "_2")() if is_small else executed_plan.executeToIterator()  # noqa: B009
     if not rows.hasNext():
         return None
-    task = java.org.apache.spark.sql.kafka010.KafkaWriteTask
+    write_task_class = java.org.apache.spark.sql.kafka010.KafkaWriteTask
 
     def send(producer: Any, properties: Any) -> None:
-        writing = task(properties, plan.output(), java.scala.Option.apply(topic))
+        write_task = write_task_class(properties, executed_plan.output(), java.scala.Option.apply(topic))
         try:
-            writing.execute(rows)
+            write_task.execute(rows)
         finally:
             # Waits until all records are sent, and raises the error of the first failed record.
-            writing.close()
+            write_task.close()
 
     return send
 
@@ -217,22 +222,26 @@ class DirectKafkaWrite:
         """
         java: Any = self._records.sparkSession._jvm
         properties = java.java.util.HashMap()
-        for name, value in {**self._target.producer, "key.serializer": BYTES, "value.serializer": BYTES}.items():
+        for name, value in {
+            **self._target.producer_properties,
+            "key.serializer": BYTES_SERIALIZER,
+            "value.serializer": BYTES_SERIALIZER,
+        }.items():
             properties.put(name, value)
-        write = java.org.apache.spark.sql.kafka010.KafkaWriter.write
+        spark_write = java.org.apache.spark.sql.kafka010.KafkaWriter.write
         try:
             # DataFrame.write would create another plan, and the metrics of `observe` are reported for this plan only.
-            write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
+            spark_write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
-            if raise_error_message(error) is not None:
+            if message_of_raise_error(error) is not None:
                 raise
-            sentence = f"{self._target.where}: Spark's writer failed: {message_of(error)}"
-            if TOO_LARGE in str(error):
-                raise WorldError(f"{sentence}. {HOW_LARGER}") from error
-            if is_retriable(throwable_of(error)):
-                raise UnreachableError(sentence) from error
-            if any(name in message_with_causes(throwable_of(error)) for name in DENIED):
-                raise WorldError(f"{sentence}. The sink needs WRITE on the topics it writes to") from error
+            message = f"{self._target.cluster_description}: Spark's writer failed: {error_message(error)}"
+            if RECORD_TOO_LARGE_EXCEPTION in str(error):
+                raise WorldError(f"{message}. {LARGER_RECORDS_ADVICE}") from error
+            if is_retriable(java_exception_of(error)):
+                raise UnreachableError(message) from error
+            if any(name in message_with_causes(java_exception_of(error)) for name in AUTHORIZATION_EXCEPTIONS):
+                raise WorldError(f"{message}. The sink needs WRITE on the topics it writes to") from error
             raise
         if self._separator is not None:
             self._separator.read_bad_row_metrics(self._records)
@@ -241,34 +250,40 @@ class DirectKafkaWrite:
         """Does nothing: there is no staged copy."""
 
 
-def _errors_at_cluster(config: PrefixedConfig) -> dict[str, list[str]]:
+def _cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key that only the cluster can detect, for a config whose values are valid. No topic
     is created: the cluster only checks whether it could create the missing topics."""
     target = KafkaTarget.of(config)
     try:
-        with kafka_admin(target.producer) as admin:
-            absent = absent_topics(admin, target)
-            if target.topic in absent and target.creation is None:
+        with kafka_admin(target.producer_properties) as admin:
+            absent_names = find_absent_topics(admin, target)
+            if target.topic in absent_names and target.topic_creation is None:
                 return config.error_by_key("topic", missing_topic_message(target))
-            for new in new_topics(target, absent):
+            for new_topic in creatable_topics(target, absent_names):
                 try:
-                    admin.create_topic(new.name, new.partitions, new.replication, new.configs, validate_only=True)
+                    admin.create_topic(
+                        new_topic.name,
+                        new_topic.partitions,
+                        new_topic.replication_factor,
+                        new_topic.configs,
+                        validate_only=True,
+                    )
                 except UnreachableError:
                     raise
                 except WorldError as error:
-                    return _uncreatable(config, new, error)
-            has_ledger = target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent
-            if has_ledger and (invalid := ledger_policy_error(admin, target)) is not None:
-                return config.error_by_key("ledger.topic", invalid)
+                    return _topic_creation_error(config, new_topic, error)
+            has_ledger = target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger_topic not in absent_names
+            if has_ledger and (policy_error := ledger_policy_error(admin, target)) is not None:
+                return config.error_by_key("ledger.topic", policy_error)
     except WorldError as error:
-        return config.error_by_key(OVERRIDE + SERVERS, str(error))
+        return config.error_by_key(PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS, str(error))
     return {}
 
 
-def _uncreatable(config: PrefixedConfig, new: NewTopic, error: WorldError) -> dict[str, list[str]]:
-    """The error message for the topic ``new``, which the cluster would not create, by the key of the value that is the
-    cause: the replication factor or the name."""
-    name = new.replication_key if "ReplicationFactor" in str(error) else new.key
+def _topic_creation_error(config: PrefixedConfig, new_topic: NewTopic, error: WorldError) -> dict[str, list[str]]:
+    """The error message about ``new_topic``, which the cluster would not create because of ``error``, by the config key
+    whose value is the cause: the replication factor or the name."""
+    key_name = new_topic.replication_key if "ReplicationFactor" in str(error) else new_topic.name_key
     # The keys of bad records have no prefix.
-    key = name if name.startswith(QUEUE) else config.key(name)
-    return {key: [f"Topic {new.name} cannot be created with this {key}: {error}"]}
+    key = key_name if key_name.startswith(DEAD_LETTER_KEY_PREFIX) else config.full_key(key_name)
+    return {key: [f"Topic {new_topic.name} cannot be created with this {key}: {error}"]}

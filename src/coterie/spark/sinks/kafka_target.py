@@ -15,29 +15,29 @@ from coterie.config.definition import (
     Importance,
     Type,
     Width,
-    as_list,
     at_least,
     not_blank,
     one_of,
+    split_list,
 )
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import serializers
 from coterie.spark.bad_records.dead_letters import dead_letter_record_columns
-from coterie.spark.bad_records.error_columns import BAD
+from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN
 from coterie.spark.bad_records.keys import DeadLetterTopic, error_tolerance_of
 from coterie.spark.converters import Format
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, has_metadata, visible_names
-from coterie.spark.serializers import Serializer, column_of
+from coterie.spark.record_columns import MetadataColumn, has_metadata_column, visible_column_names
+from coterie.spark.serializers import Serializer, exact_column
 
-OVERRIDE = "producer.override."
+PRODUCER_OVERRIDE_PREFIX = "producer.override."
 """Prefix of the keys that set properties of Kafka's producer."""
-CREATION = "topic.creation.default."
+TOPIC_CREATION_PREFIX = "topic.creation.default."
 """Prefix of the keys with which a missing topic is created."""
-SERVERS = "bootstrap.servers"
-TIMEOUT = "transaction.timeout.ms"
+BOOTSTRAP_SERVERS = "bootstrap.servers"
+TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
 """Configs of a ledger topic that the sink creates. Small segments are compacted early, so that a start reads little."""
 LEDGER_PARTITIONS = 16
@@ -53,8 +53,8 @@ RESERVED_PRODUCER_PROPERTIES = {
 """Properties of a producer that the user cannot set, each with the reason."""
 TRANSACTION_PROPERTIES = {"enable.idempotence": "true", "acks": "all"}
 """The values that Kafka requires for transactions, by property of the producer."""
-_ALL = {"acks": ("all", "-1")}
-"""All values that mean the same as the required one, for those properties of :data:`TRANSACTION_PROPERTIES` that have
+_EQUIVALENT_VALUES = {"acks": ("all", "-1")}
+"""All values that mean the same as the required value, for those properties of :data:`TRANSACTION_PROPERTIES` that have
 several."""
 
 RECORD_FIELDS = ("topic", "key", "value", "headers", "partition")
@@ -68,9 +68,9 @@ class Guarantee(Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
-def _names(value: str) -> str | None:
-    """Error message for a list of column names; None when the list is valid or empty."""
-    names = as_list(value)
+def _check_column_names(value: str) -> str | None:
+    """A validator: the error message for a list of column names; None when the list is valid or empty."""
+    names = split_list(value)
     return (
         None
         if all(names) and len(set(names)) == len(names)
@@ -78,12 +78,13 @@ def _names(value: str) -> str | None:
     )
 
 
-def _replication(value: str) -> str | None:
-    """Error message for a replication factor or a number of partitions; None when the value is valid."""
+def _check_count_or_default(value: str) -> str | None:
+    """A validator: the error message for a replication factor or a number of partitions; None when the value is
+    valid."""
     return None if int(value) == -1 or int(value) >= 1 else "Value must be -1 (the broker's default) or at least 1"
 
 
-def _key(name: str, type_: Type, documentation: str, label: str, **others: object) -> ConfigKey:
+def _sink_key(name: str, type_: Type, documentation: str, label: str, **other_fields: object) -> ConfigKey:
     """A config key of the sink."""
     return ConfigKey(
         name=name,
@@ -92,30 +93,30 @@ def _key(name: str, type_: Type, documentation: str, label: str, **others: objec
         group=SINK_GROUP,
         width=Width.MEDIUM,
         display_name=label,
-        **others,  # type: ignore[arg-type]
+        **other_fields,  # type: ignore[arg-type]
     )
 
 
 DEFINITION = ConfigDef(
     (
-        _key(
+        _sink_key(
             "topic",
             Type.STRING,
             "The topic of all records; without it the column topic of a row, else the topic from which it was read.",
             "Topic",
-            optional=True,
+            is_optional=True,
             importance=Importance.HIGH,
             validator=not_blank,
         ),
-        _key(
+        _sink_key(
             "key.fields",
             Type.LIST,
             "Columns that form the key of a record; without it the column key, else the record's key as it was read.",
             "Fields of the key",
             default="",
-            validator=_names,
+            validator=_check_column_names,
         ),
-        _key(
+        _sink_key(
             "delivery.guarantee",
             Type.STRING,
             "exactly-once writes each batch in a transaction; at-least-once may write rows again after a failure.",
@@ -124,7 +125,7 @@ DEFINITION = ConfigDef(
             importance=Importance.HIGH,
             validator=one_of([one.value for one in Guarantee]),
         ),
-        _key(
+        _sink_key(
             "ledger.topic",
             Type.STRING,
             "The compacted topic that states the last batch of each task; created when it does not exist.",
@@ -132,36 +133,36 @@ DEFINITION = ConfigDef(
             default="coterie-ledger",
             validator=not_blank,
         ),
-        _key(
-            CREATION + "replication.factor",
+        _sink_key(
+            TOPIC_CREATION_PREFIX + "replication.factor",
             Type.SHORT,
             "Replication factor of the topic if it has to be created; -1 is the broker's default.",
             "Replication factor of a new topic",
-            optional=True,
-            validator=_replication,
+            is_optional=True,
+            validator=_check_count_or_default,
         ),
-        _key(
-            CREATION + "partitions",
+        _sink_key(
+            TOPIC_CREATION_PREFIX + "partitions",
             Type.INT,
             "Partitions of the topic if it has to be created; -1 is the broker's default.",
             "Partitions of a new topic",
-            optional=True,
-            validator=_replication,
+            is_optional=True,
+            validator=_check_count_or_default,
         ),
-        _key(
-            OVERRIDE + TIMEOUT,
+        _sink_key(
+            PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT,
             Type.INT,
             "How long the transaction of one batch may take, at most the broker's transaction.max.timeout.ms.",
             "Transaction timeout (ms)",
             default="300000",
             validator=at_least(1000),
         ),
-        _key(
-            OVERRIDE + SERVERS,
+        _sink_key(
+            PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,
             Type.LIST,
             "Kafka's addresses; by default those of the worker.",
             "Bootstrap servers",
-            optional=True,
+            is_optional=True,
         ),
     )
 )
@@ -169,10 +170,10 @@ DEFINITION = ConfigDef(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreation:
-    """With what a missing topic is created. -1 means the broker's default."""
+    """The settings with which a missing topic is created. The number -1 means the broker's default."""
 
     partitions: int
-    replication: int
+    replication_factor: int
     configs: Mapping[str, str]
 
 
@@ -180,19 +181,19 @@ class TopicCreation:
 class KafkaTarget:
     """The topics to which a task writes, and how rows become records."""
 
-    producer: Mapping[str, str] = field(repr=False)
+    producer_properties: Mapping[str, str] = field(repr=False)
     """Properties of Kafka's producer; may contain passwords."""
     topic: str | None
     """The topic of all records; None when the rows contain the topic of each record."""
-    creation: TopicCreation | None
+    topic_creation: TopicCreation | None
     """The settings with which ``topic`` is created if it is missing; None when it must not be created."""
-    key: Serializer
-    value: Serializer
+    key_serializer: Serializer
+    value_serializer: Serializer
     key_fields: tuple[str, ...]
-    """The columns that form the key; empty when the key comes from a column ``key`` or from the record that was
-    read."""
+    """The columns that form the key; empty when the key comes from a column ``key_serializer`` or from the record that
+    was read."""
     guarantee: Guarantee
-    ledger: str
+    ledger_topic: str
     """The name of the ledger topic, which contains the last batch of each task."""
     dead_letter_topic: DeadLetterTopic | None
     """The topic of bad records, which the sink writes in the transaction of the good records; None without such a
@@ -205,23 +206,23 @@ class KafkaTarget:
 
         :raises ConfigError: when a value is not valid, or values do not fit together; the error names the key.
         """
-        topic = config.find(DEFINITION, "topic", str)
+        topic = config.optional_value(DEFINITION, "topic", str)
         key = Serializer.of(config, "key")
-        key_fields = config.read(DEFINITION, "key.fields", tuple)
-        guarantee = Guarantee(config.read(DEFINITION, "delivery.guarantee", str))
-        timeout_ms = config.read(DEFINITION, OVERRIDE + TIMEOUT, int)
+        key_fields = config.required_value(DEFINITION, "key.fields", tuple)
+        guarantee = Guarantee(config.required_value(DEFINITION, "delivery.guarantee", str))
+        timeout_ms = config.required_value(DEFINITION, PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT, int)
         tolerance = error_tolerance_of(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
             raise config.config_error("key.fields", "only a JsonConverter can write several columns as one key")
         return cls(
-            producer=_producer(config, guarantee, timeout_ms),
+            producer_properties=_producer_properties(config, guarantee, timeout_ms),
             topic=topic,
-            creation=_creation(config, topic),
-            key=key,
-            value=Serializer.of(config, "value"),
+            topic_creation=_topic_creation(config, topic),
+            key_serializer=key,
+            value_serializer=Serializer.of(config, "value"),
             key_fields=key_fields,
             guarantee=guarantee,
-            ledger=config.read(DEFINITION, "ledger.topic", str),
+            ledger_topic=config.required_value(DEFINITION, "ledger.topic", str),
             dead_letter_topic=tolerance.dead_letter_destination
             if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterTopic)
             else None,
@@ -229,134 +230,140 @@ class KafkaTarget:
         )
 
     @property
-    def where(self) -> str:
-        """The addresses of the cluster, for messages."""
-        return f"Kafka at {self.producer.get(SERVERS, '')}"
+    def cluster_description(self) -> str:
+        """The cluster with its addresses, for messages."""
+        return f"Kafka at {self.producer_properties.get(BOOTSTRAP_SERVERS, '')}"
 
     @property
-    def topics(self) -> set[str]:
+    def required_topics(self) -> set[str]:
         """The topics that must exist: ``topic``, the topic of bad records and, with exactly-once, the ledger topic."""
-        ledger = {self.ledger} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
-        letters = set() if self.dead_letter_topic is None else {self.dead_letter_topic.topic}
-        return ledger | letters | ({self.topic} if self.topic else set())
+        ledger_topics = {self.ledger_topic} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
+        dead_letter_topics = set() if self.dead_letter_topic is None else {self.dead_letter_topic.topic}
+        return ledger_topics | dead_letter_topics | ({self.topic} if self.topic else set())
 
     def metadata_columns_used(self, rows: DataFrame) -> tuple[MetadataColumn, ...]:
         """The metadata columns of ``rows`` from which a record gets its key, headers or topic, or a null value. A
         metadata column is not used if a config key or a visible column determines the same field of the record."""
-        names = visible_names(rows)
-        is_taken = {
+        names = visible_column_names(rows)
+        is_used = {
             MetadataColumn.KEY: not self.key_fields and "key" not in names,
             MetadataColumn.HEADERS: not _has_headers(rows),
             MetadataColumn.TOPIC: self.topic is None and "topic" not in names,
             MetadataColumn.TOMBSTONE: True,
         }
-        return tuple(part for part in is_taken if is_taken[part] and has_metadata(rows, part))
+        return tuple(column_ for column_ in is_used if is_used[column_] and has_metadata_column(rows, column_))
 
-    def records(self, rows: DataFrame) -> DataFrame:
-        """``rows`` as records: always the column ``value``, and each other column of :data:`RECORD_FIELDS` that these
-        records have. ``key`` and ``value`` are bytes.
+    def to_records(self, rows: DataFrame) -> DataFrame:
+        """Convert ``rows`` to records: always the column ``value``, and each other column of :data:`RECORD_FIELDS` that
+        these records have. ``key`` and ``value`` are bytes.
 
         :raises WorldError: when the columns cannot form a record; the message names the column or the key.
         """
         return rows.select(*(column.alias(name) for name, column in self._record_columns(rows).items()))
 
-    def records_and_dead_letters(
+    def to_records_and_dead_letters(
         self, classified: DataFrame, dead_letter_topic: DeadLetterTopic, task: ConnectorTaskId
     ) -> DataFrame:
-        """The good rows of ``classified`` (rows with the column ``BAD``) as records and its bad rows as dead letters,
-        by one evaluation. The column ``topic`` contains the topic of each of them.
+        """Convert the good rows of ``classified`` (rows with the column ``BAD_ROW_COLUMN``) to records and its bad rows
+        to dead letters of ``task``, by one evaluation. The column ``topic`` contains the topic of each of them.
 
         :raises WorldError: when the columns cannot form a record; the message names the column or the key.
         """
-        good = {"topic": F.lit(self.topic), **self._record_columns(classified.drop(BAD))}
-        bad = {
+        good_fields = {"topic": F.lit(self.topic), **self._record_columns(classified.drop(BAD_ROW_COLUMN))}
+        bad_fields = {
             "topic": F.lit(dead_letter_topic.topic),
             **dead_letter_record_columns(
-                lambda name: F.col(BAD)[name], task, has_context=dead_letter_topic.has_context
+                lambda name: F.col(BAD_ROW_COLUMN)[name], task, has_context=dead_letter_topic.has_context_headers
             ),
         }
-        is_bad = F.col(BAD).isNotNull()
-        names = [name for name in RECORD_FIELDS if name in good or name in bad]
-        nothing = F.lit(None)
+        is_bad = F.col(BAD_ROW_COLUMN).isNotNull()
+        names = [name for name in RECORD_FIELDS if name in good_fields or name in bad_fields]
+        null = F.lit(None)
         return classified.select(
-            *(F.when(is_bad, bad.get(name, nothing)).otherwise(good.get(name, nothing)).alias(name) for name in names)
+            *(
+                F.when(is_bad, bad_fields.get(name, null)).otherwise(good_fields.get(name, null)).alias(name)
+                for name in names
+            )
         )
 
     def _record_columns(self, rows: DataFrame) -> dict[str, Column]:
         """The fields of the records, as columns of ``rows`` by name."""
-        hidden = self.metadata_columns_used(rows)
-        parts = self._visible_record_columns(rows, hidden)
-        value = self._value(rows, [name for name in visible_names(rows) if name not in parts])
+        used_metadata = self.metadata_columns_used(rows)
+        record_fields = self._visible_record_columns(rows, used_metadata)
+        value = self._value_column(rows, [name for name in visible_column_names(rows) if name not in record_fields])
         # The columns of a tombstone's value are nulls, and a JsonConverter would write an object with null fields.
-        parts["value"] = (
-            F.when(~column_of(MetadataColumn.TOMBSTONE.value), value) if MetadataColumn.TOMBSTONE in hidden else value
+        record_fields["value"] = (
+            F.when(~exact_column(MetadataColumn.TOMBSTONE.value), value)
+            if MetadataColumn.TOMBSTONE in used_metadata
+            else value
         )
         if self.key_fields:
-            parts["key"] = self._key_of_fields(rows)
-        elif MetadataColumn.KEY in hidden:
-            parts["key"] = self.key.of_column(rows, MetadataColumn.KEY.value)
-        return parts | {
-            part.field_name: column_of(part.value)
-            for part in (MetadataColumn.HEADERS, MetadataColumn.TOPIC)
-            if part in hidden
+            record_fields["key"] = self._key_column_of_fields(rows)
+        elif MetadataColumn.KEY in used_metadata:
+            record_fields["key"] = self.key_serializer.serialize_column(rows, MetadataColumn.KEY.value)
+        return record_fields | {
+            metadata_column.field_name: exact_column(metadata_column.value)
+            for metadata_column in (MetadataColumn.HEADERS, MetadataColumn.TOPIC)
+            if metadata_column in used_metadata
         }
 
-    def _visible_record_columns(self, rows: DataFrame, hidden: tuple[MetadataColumn, ...]) -> dict[str, Column]:
+    def _visible_record_columns(self, rows: DataFrame, used_metadata: tuple[MetadataColumn, ...]) -> dict[str, Column]:
         """The fields of a record that have a visible column of the same name, except the value; these columns are not
-        in the value. ``hidden``: the metadata columns that are used."""
-        names = visible_names(rows)
-        parts: dict[str, Column] = {}
+        in the value. ``used_metadata``: the metadata columns that are used."""
+        names = visible_column_names(rows)
+        record_fields: dict[str, Column] = {}
         if self.topic is None:
-            if MetadataColumn.TOPIC not in hidden:
-                parts["topic"] = _record_column(rows, "topic", StringType(), "; add it, or set the config key topic")
+            if MetadataColumn.TOPIC not in used_metadata:
+                record_fields["topic"] = _typed_record_column(
+                    rows, "topic", StringType(), "; add it, or set the config key topic"
+                )
             if "partition" in names:
-                parts["partition"] = _record_column(rows, "partition", IntegerType(), "")
+                record_fields["partition"] = _typed_record_column(rows, "partition", IntegerType(), "")
         if _has_headers(rows):
-            parts["headers"] = column_of("headers")
+            record_fields["headers"] = exact_column("headers")
         if "key" in names and not self.key_fields:
-            parts["key"] = self.key.of_column(rows, "key")
-        return parts
+            record_fields["key"] = self.key_serializer.serialize_column(rows, "key")
+        return record_fields
 
-    def _key_of_fields(self, rows: DataFrame) -> Column:
-        """The key, from the columns in ``key.fields``.
+    def _key_column_of_fields(self, rows: DataFrame) -> Column:
+        """The key, from the columns in ``key_serializer.fields``.
 
         :raises WorldError: when ``rows`` lack one of these columns.
         """
-        names = visible_names(rows)
+        names = visible_column_names(rows)
         if unknown := [name for name in self.key_fields if name not in names]:
             raise WorldError(f"key.fields: the rows have no column {', '.join(unknown)}; they have: {', '.join(names)}")
-        if self.key.format is Format.JSON:
-            return self.key.of_columns(rows, self.key_fields)
-        return self.key.of_column(rows, self.key_fields[0])
+        if self.key_serializer.format is Format.JSON:
+            return self.key_serializer.serialize_columns(rows, self.key_fields)
+        return self.key_serializer.serialize_column(rows, self.key_fields[0])
 
-    def _value(self, rows: DataFrame, rest: list[str]) -> Column:
-        """The value of a record, from the columns in ``rest``.
+    def _value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
+        """The value of a record, from the columns in ``value_columns``.
 
         :raises WorldError: when they cannot form a value.
         """
-        if self.value.format is not Format.JSON:
-            return self._raw_value(rows, rest)
-        if not rest:
+        if self.value_serializer.format is not Format.JSON:
+            return self._raw_value_column(rows, value_columns)
+        if not value_columns:
             raise WorldError("The rows have no column for the value of a record; add a column by a transform")
-        return self.value.of_columns(rows, rest)
+        return self.value_serializer.serialize_columns(rows, value_columns)
 
-    def _raw_value(self, rows: DataFrame, rest: list[str]) -> Column:
-        """The value of a record, for a converter that writes only the column ``value``.
+    def _raw_value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
+        """The value of a record, for a converter that writes only the column ``value_serializer``.
 
         :raises WorldError: when there is no such column, or when a column would be lost that is in neither the value
             nor the key.
         """
-        if unknown := [name for name in rest if name not in ("value", *self.key_fields)]:
+        if unknown := [name for name in value_columns if name not in ("value", *self.key_fields)]:
             raise WorldError(
-                f"Column {unknown[0]} is not a field of a record ({', '.join(RECORD_FIELDS)}). Drop the "
-                "column by a transform, or set "
-                "value.converter to a JsonConverter, which writes all columns"
+                f"Column {unknown[0]} is not a field of a record ({', '.join(RECORD_FIELDS)}). Drop the column by a "
+                "transform, or set value.converter to a JsonConverter, which writes all columns"
             )
-        if "value" not in rest:
+        if "value" not in value_columns:
             raise WorldError(
                 "The rows have no column value; set value.converter to a JsonConverter, which writes all columns"
             )
-        return self.value.of_column(rows, "value")
+        return self.value_serializer.serialize_column(rows, "value")
 
 
 def definition(config: PrefixedConfig) -> ConfigDef:
@@ -367,19 +374,22 @@ def definition(config: PrefixedConfig) -> ConfigDef:
 def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
     none."""
-    overrides = config.values_under(OVERRIDE)
-    found = {
-        config.key(OVERRIDE + name): [f"{OVERRIDE}{name} cannot be set: {RESERVED_PRODUCER_PROPERTIES[name]}"]
+    overrides = config.values_under(PRODUCER_OVERRIDE_PREFIX)
+    errors = {
+        config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [
+            f"{PRODUCER_OVERRIDE_PREFIX}{name} cannot be set: {RESERVED_PRODUCER_PROPERTIES[name]}"
+        ]
         for name in sorted(RESERVED_PRODUCER_PROPERTIES.keys() & overrides.keys())
     }
-    if config.read(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value:
+    if config.required_value(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value:
         for name, value in TRANSACTION_PROPERTIES.items():
-            if name in overrides and overrides[name].strip().lower() not in _ALL.get(name, (value,)):
-                found |= config.error_by_key(
-                    OVERRIDE + name, f"a transaction needs {name}={value}; or set delivery.guarantee=at-least-once"
+            if name in overrides and overrides[name].strip().lower() not in _EQUIVALENT_VALUES.get(name, (value,)):
+                errors |= config.error_by_key(
+                    PRODUCER_OVERRIDE_PREFIX + name,
+                    f"a transaction needs {name}={value}; or set delivery.guarantee=at-least-once",
                 )
-    if found:
-        return found
+    if errors:
+        return errors
     try:
         KafkaTarget.of(config)
     except ConfigError as error:
@@ -387,56 +397,63 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     return {}
 
 
-def _producer(config: PrefixedConfig, guarantee: Guarantee, timeout_ms: int) -> dict[str, str]:
+def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_ms: int) -> dict[str, str]:
     """The properties of the producer: those of the worker, overridden by those of the connector. ``timeout_ms``: the
     transaction timeout, which is only set for exactly-once.
 
     The worker's password is for the worker's cluster: a connector with its own bootstrap.servers uses none of the
     worker's properties.
     """
-    overrides = config.values_under(OVERRIDE)
-    overrides.pop(TIMEOUT, None)
-    properties = {**({} if SERVERS in overrides else config.worker_kafka_properties), **overrides}
+    overrides = config.values_under(PRODUCER_OVERRIDE_PREFIX)
+    overrides.pop(TRANSACTION_TIMEOUT, None)
+    properties = {**({} if BOOTSTRAP_SERVERS in overrides else config.worker_kafka_properties), **overrides}
     if guarantee is Guarantee.EXACTLY_ONCE:
-        properties[TIMEOUT] = str(timeout_ms)
+        properties[TRANSACTION_TIMEOUT] = str(timeout_ms)
     return properties
 
 
-def _creation(config: PrefixedConfig, topic: str | None) -> TopicCreation | None:
+def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
     :raises ConfigError: when they are set without ``topic``, or without both the partitions and the replication factor.
     """
-    given = config.values_under(CREATION)
-    if not given:
+    settings = config.values_under(TOPIC_CREATION_PREFIX)
+    if not settings:
         return None
     if topic is None:
-        first = CREATION + sorted(given)[0]
-        raise config.config_error(first, "only the topic in the key topic is created; topics from a column must exist")
-    numbers = {name: config.find(DEFINITION, CREATION + name, int) for name in ("partitions", "replication.factor")}
+        first_key = TOPIC_CREATION_PREFIX + sorted(settings)[0]
+        raise config.config_error(
+            first_key, "only the topic in the key topic is created; topics from a column must exist"
+        )
+    numbers = {
+        name: config.optional_value(DEFINITION, TOPIC_CREATION_PREFIX + name, int)
+        for name in ("partitions", "replication.factor")
+    }
     partitions, replication = numbers.values()
     if partitions is None or replication is None:
-        key = config.key(CREATION + next(name for name, number in numbers.items() if number is None))
-        raise ConfigError({key: [f"Missing required configuration {key}: with one {CREATION}* both must be set"]})
-    configs = {name: value for name, value in given.items() if name not in numbers}
-    return TopicCreation(partitions=partitions, replication=replication, configs=configs)
+        key = config.full_key(TOPIC_CREATION_PREFIX + next(name for name, number in numbers.items() if number is None))
+        raise ConfigError(
+            {key: [f"Missing required configuration {key}: with one {TOPIC_CREATION_PREFIX}* both must be set"]}
+        )
+    configs = {name: value for name, value in settings.items() if name not in numbers}
+    return TopicCreation(partitions=partitions, replication_factor=replication, configs=configs)
 
 
-def _record_column(rows: DataFrame, name: str, type_: DataType, otherwise: str) -> Column:
-    """The visible column ``name``, which becomes the field of a record with this name. ``otherwise``: what the user can
-    do when the column is missing, for the message.
+def _typed_record_column(rows: DataFrame, name: str, type_: DataType, advice: str) -> Column:
+    """The visible column ``name``, which becomes the field of a record with this name. ``advice``: the end of the
+    message when the column is missing, what the user can do.
 
     :raises WorldError: when the column is missing, or has another type than ``type_``.
     """
-    if name not in (names := visible_names(rows)):
-        raise WorldError(f"The rows have no column {name}{otherwise}; they have: {', '.join(names)}")
-    found = rows.schema[name].dataType
-    if found != type_:
+    if name not in (names := visible_column_names(rows)):
+        raise WorldError(f"The rows have no column {name}{advice}; they have: {', '.join(names)}")
+    column_type = rows.schema[name].dataType
+    if column_type != type_:
         raise WorldError(
-            f"Column {name} has type {found.simpleString()} and must be {type_.simpleString()}: without the config key "
-            "topic, the sink writes this column to the record's field of the same name"
+            f"Column {name} has type {column_type.simpleString()} and must be {type_.simpleString()}: without the "
+            "config key topic, the sink writes this column to the record's field of the same name"
         )
-    return column_of(name)
+    return exact_column(name)
 
 
 def _has_headers(rows: DataFrame) -> bool:

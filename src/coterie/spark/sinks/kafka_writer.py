@@ -32,13 +32,20 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from coterie.config.definition import as_list
+from coterie.config.definition import split_list
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.keys import REPLICATION as LETTERS_REPLICATION
-from coterie.spark.bad_records.keys import TOPIC as LETTERS_TOPIC
+from coterie.spark.bad_records.keys import DEAD_LETTER_REPLICATION_KEY as LETTERS_REPLICATION
+from coterie.spark.bad_records.keys import DEAD_LETTER_TOPIC_KEY as LETTERS_TOPIC
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.kafka_target import CREATION, LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
+from coterie.spark.sinks.kafka_target import (
+    LEDGER_CONFIGS,
+    LEDGER_PARTITIONS,
+    PRODUCER_OVERRIDE_PREFIX,
+    TOPIC_CREATION_PREFIX,
+    TRANSACTION_TIMEOUT,
+    KafkaTarget,
+)
 from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
@@ -46,35 +53,35 @@ from coterie.spark.sources.kafka_client import (
     is_retriable,
     kafka_admin,
     message_with_causes,
-    record_method,
+    record_method_as_function,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
-LEDGER_LIMIT_S = 60
+LEDGER_READ_TIMEOUT_S = 60
 """How long the read of the ledger at a start may take, in seconds. The time includes a wait for the end of another
 task's commit."""
-POLL_MS = 500
-"""How long one poll of the ledger waits for records."""
+POLL_TIMEOUT_MS = 500
+"""How long one poll of the ledger waits for records, in ms."""
 FIRST_READ_OFFSETS = 1000
 """How many offsets, back from the end of the ledger, are read first. While no record of the task is found, the next
 read covers ten times as many offsets before them."""
 
-BYTES = "org.apache.kafka.common.serialization.ByteArraySerializer"
+BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 """Serializer of a producer for the keys and values that Spark's record writer passes to it: they are bytes."""
-_FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
+_FENCING_EXCEPTIONS = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
 """Kafka's exceptions for a producer whose transactional id another producer has taken, or whose transaction has timed
 out."""
-TOO_LARGE = "RecordTooLargeException"
+RECORD_TOO_LARGE_EXCEPTION = "RecordTooLargeException"
 """Kafka's exception for a record that is larger than a limit."""
-HOW_LARGER = (
-    f"For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and the topic's "
-    "max.message.bytes"
+LARGER_RECORDS_ADVICE = (
+    f"For larger records raise {PRODUCER_OVERRIDE_PREFIX}max.request.size and {PRODUCER_OVERRIDE_PREFIX}buffer.memory, "
+    "and the topic's max.message.bytes"
 )
-"""Advice after :data:`TOO_LARGE`."""
-DENIED = ("AuthorizationException", "AuthenticationException")
-"""Ends of the names of Kafka's exceptions for a missing right and for a failed login."""
+"""Advice after :data:`RECORD_TOO_LARGE_EXCEPTION`."""
+AUTHORIZATION_EXCEPTIONS = ("AuthorizationException", "AuthenticationException")
+"""Ends of the class names of Kafka's exceptions for a missing right and for a failed login."""
 
-Send = Callable[[Any, Any], None]
+SendFunction = Callable[[Any, Any], None]
 """Sends the records of a batch. The arguments are a KafkaProducer, and this producer's properties (java.util.Map), by
 which Spark's pool of producers finds it."""
 
@@ -83,24 +90,24 @@ class KafkaWriter:
     """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
     thread."""
 
-    def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, pool: Any) -> None:
-        """``java``: the JVM, with the jars of the package kafka. ``pool``: Spark's pool of producers; see
-        :func:`spark_pool`."""
+    def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, producer_pool: Any) -> None:
+        """``java``: the JVM, with the jars of the package kafka. ``producer_pool``: Spark's pool of producers; see
+        :func:`spark_producer_pool`."""
         self._target = target
         self._lineage = lineage
         self._java = java
-        self._pool = pool
-        self._key = json.dumps([str(lineage.task.connector), lineage.task.task])
+        self._producer_pool = producer_pool
+        self._ledger_key = json.dumps([str(lineage.task.connector), lineage.task.task])
         """The key of the task's record in the ledger."""
-        self._id = transactional_id(target, lineage)
+        self._transactional_id = transactional_id(target, lineage)
         """The transactional id."""
         self._lock = threading.Lock()
-        self._closed = False
-        self._pooled: Any = None
+        self._is_closed = False
+        self._pooled_producer: Any = None
         """Spark's CachedKafkaProducer; None before the take-over, and after it was closed."""
-        self._properties: Any = None
-        self._ledger: TopicIdPartition | None = None
-        self._last = -1
+        self._producer_properties: Any = None
+        self._ledger_partition: TopicIdPartition | None = None
+        self._last_batch_id = -1
         """The last batch of the lineage in the ledger; -1 when there is none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
@@ -114,41 +121,43 @@ class KafkaWriter:
             it was not written by the Kafka sink.
         :raises Py4JJavaError: when Kafka's client reports another error.
         """
-        with kafka_admin(self._target.producer, self._java) as admin:
-            make_topics(admin, self._target)
-            ledger = find_ledger_partition(admin, self._target, self._key)
+        with kafka_admin(self._target.producer_properties, self._java) as admin:
+            create_missing_topics(admin, self._target)
+            ledger_partition = find_ledger_partition(admin, self._target, self._ledger_key)
             try:
-                self._open().initTransactions()
+                self._open_producer().initTransactions()
             except Py4JJavaError as error:
-                raise self._failure(error, "the start of transactions", None) from error
+                raise self._task_error_for(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
-            end = admin.list_offsets([ledger], OffsetBoundary.LATEST)[str(ledger)]
-            begin = admin.list_offsets([ledger], OffsetBoundary.EARLIEST)[str(ledger)]
+            end_offset = admin.list_offsets([ledger_partition], OffsetBoundary.LATEST)[str(ledger_partition)]
+            begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
         try:
-            found = LedgerReader(self._java, self._target, ledger).last_value_of(self._key, begin, end)
+            last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of(
+                self._ledger_key, begin_offset, end_offset
+            )
         except Py4JJavaError as error:
-            raise self._failure(error, f"reading ledger topic {self._target.ledger}", None) from error
-        self._ledger = ledger
-        self._last = -1 if found is None else self._batch_of(found)
+            raise self._task_error_for(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
+        self._ledger_partition = ledger_partition
+        self._last_batch_id = -1 if last_value is None else self._batch_id_in_ledger_record(last_value)
 
-    def _batch_of(self, value: str) -> int:
-        """The last batch of this lineage according to ``value``, the task's record in the ledger; -1 when the record is
-        of another lineage.
+    def _batch_id_in_ledger_record(self, value: str) -> int:
+        """The last batch of this lineage according to ``value``, the value of the task's record in the ledger; -1 when
+        the record is of another lineage.
 
         :raises WorldError: when the Kafka sink has not written the record.
         """
         try:
-            mark = json.loads(value)
-            lineage, batch_id = mark["lineage"], int(mark["batch"])
+            ledger_record = json.loads(value)
+            lineage, batch_id = ledger_record["lineage"], int(ledger_record["batch"])
         except (ValueError, KeyError, TypeError) as error:
             raise WorldError(
-                f"{self._target.where}: the record of task {self._lineage.task} in ledger topic {self._target.ledger} "
-                f"was not written by the Kafka sink: {value[:200]!r}. Set ledger.topic to a topic that is used for "
-                "nothing else"
+                f"{self._target.cluster_description}: the record of task {self._lineage.task} in ledger topic "
+                f"{self._target.ledger_topic} was not written by the Kafka sink: {value[:200]!r}. Set ledger.topic to "
+                "a topic that is used for nothing else"
             ) from error
-        return batch_id if lineage == self._lineage.lineage else -1
+        return batch_id if lineage == self._lineage.lineage_id else -1
 
-    def _open(self) -> Any:
+    def _open_producer(self) -> Any:
         """A new producer with the task's transactional id. It has a new client id, so that Spark's pool never returns a
         closed producer.
 
@@ -156,28 +165,29 @@ class KafkaWriter:
         """
         java = self._java
         properties = java.java.util.HashMap()
-        ours = {
-            "transactional.id": self._id,
+        own_properties = {
+            "transactional.id": self._transactional_id,
             # A new client id, so that Spark's pool never returns a producer that was closed.
-            "client.id": f"{self._id}-{uuid.uuid4().hex[:8]}",
-            "key.serializer": BYTES,
-            "value.serializer": BYTES,
+            "client.id": f"{self._transactional_id}-{uuid.uuid4().hex[:8]}",
+            "key.serializer": BYTES_SERIALIZER,
+            "value.serializer": BYTES_SERIALIZER,
         }
-        for name, value in {**self._target.producer, **ours}.items():
+        for name, value in {**self._target.producer_properties, **own_properties}.items():
             properties.put(name, value)
-        pooled = self._pool.acquire(properties)
+        pooled_producer = self._producer_pool.acquire(properties)
         with self._lock:
-            if not self._closed:
-                self._pooled, self._properties = pooled, properties
-                return pooled.producer()
-        self._give_up(pooled)
+            if not self._is_closed:
+                self._pooled_producer, self._producer_properties = pooled_producer, properties
+                return pooled_producer.producer()
+        self._release_producer(pooled_producer)
         raise FencedError
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
-    def stage(self, batch_id: int, prepare: Callable[[], Send | None]) -> "StagedTransaction":
-        """Send the batch in a transaction and leave the transaction open. ``prepare`` is called unless the ledger has
-        the batch; it returns None when the batch has no row, and then no transaction begins.
+    def stage(self, batch_id: int, make_send: Callable[[], SendFunction | None]) -> "StagedTransaction":
+        """Send the batch in a transaction and leave the transaction open. ``make_send`` is called unless the ledger has
+        the batch; it returns the function that sends the records, or None when the batch has no row: then no
+        transaction begins.
 
         :raises FencedError: when another start has taken over, this writer was closed, or its producer was closed after
             an error of an earlier batch.
@@ -187,18 +197,18 @@ class KafkaWriter:
             error.
         """
         with self._lock:
-            pooled = self._pooled
-        if pooled is None:
+            pooled_producer = self._pooled_producer
+        if pooled_producer is None:
             raise FencedError
-        if self._has(batch_id) or (send := prepare()) is None:
+        if self._has_batch(batch_id) or (send := make_send()) is None:
             return StagedTransaction(self, batch_id, None, 0.0)
-        began = time.monotonic()
-        producer = pooled.producer()
+        transaction_began_s = time.monotonic()
+        producer = pooled_producer.producer()
         try:
             producer.beginTransaction()
-            send(producer, self._properties)
+            send(producer, self._producer_properties)
         except Py4JJavaError as error:
-            failure = self._failure(error, f"batch {batch_id} of task {self._lineage.task}", began)
+            failure = self._task_error_for(error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_s)
             if not isinstance(failure, (FencedError, UnreachableError)):
                 # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
                 self.abort(producer)
@@ -209,12 +219,12 @@ class KafkaWriter:
         except BaseException:
             self.abort(producer)
             raise
-        return StagedTransaction(self, batch_id, producer, began)
+        return StagedTransaction(self, batch_id, producer, transaction_began_s)
 
-    def _has(self, batch_id: int) -> bool:
+    def _has_batch(self, batch_id: int) -> bool:
         """Whether the batch is in the ledger: according to the record that :meth:`take_over` read, or by a commit of
         this writer."""
-        return batch_id <= self._last
+        return batch_id <= self._last_batch_id
 
     def commit(self, producer: Any, batch_id: int, transaction_began_s: float) -> None:
         """Write the batch into the ledger and commit the transaction. After an error the producer is closed, and the
@@ -225,22 +235,24 @@ class KafkaWriter:
         :raises WorldError: when a right is missing.
         :raises Py4JJavaError: when Kafka's client reports another error.
         """
-        assert self._ledger is not None, "a batch is staged after the take-over"
-        value = json.dumps({"lineage": self._lineage.lineage, "batch": batch_id}).encode()
-        record_of = self._java.org.apache.kafka.clients.producer.ProducerRecord
-        number = self._java.java.lang.Integer(self._ledger.partition)
+        assert self._ledger_partition is not None, "a batch is staged after the take-over"
+        value = json.dumps({"lineage": self._lineage.lineage_id, "batch": batch_id}).encode()
+        producer_record = self._java.org.apache.kafka.clients.producer.ProducerRecord
+        partition_number = self._java.java.lang.Integer(self._ledger_partition.partition)
         try:
-            producer.send(record_of(self._ledger.topic, number, self._key.encode(), value))
+            producer.send(
+                producer_record(self._ledger_partition.topic, partition_number, self._ledger_key.encode(), value)
+            )
             producer.commitTransaction()
         except Py4JJavaError as error:
             self._close_producer()
-            raise self._failure(
+            raise self._task_error_for(
                 error, f"the commit of batch {batch_id} of task {self._lineage.task}", transaction_began_s
             ) from error
         except BaseException:
             self._close_producer()
             raise
-        self._last = batch_id
+        self._last_batch_id = batch_id
 
     def abort(self, producer: Any) -> None:
         """Abort the open transaction of ``producer``, so that readers need not wait until it times out. If this fails,
@@ -254,52 +266,56 @@ class KafkaWriter:
         """Close the producer. A call of this writer that waits on another thread fails with FencedError. Raises
         nothing."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
         self._close_producer()
 
     def _close_producer(self) -> None:
         """Close the producer, if it is open: further batches need a new start. Raises nothing."""
         with self._lock:
-            pooled, self._pooled = self._pooled, None
-        if pooled is not None:
-            self._give_up(pooled)
+            pooled_producer, self._pooled_producer = self._pooled_producer, None
+        if pooled_producer is not None:
+            self._release_producer(pooled_producer)
 
-    def _give_up(self, pooled: Any) -> None:
-        """Close the producer of ``pooled`` without waiting, and release it to Spark's pool, which removes its entry
-        some minutes later. Raises nothing."""
+    def _release_producer(self, pooled_producer: Any) -> None:
+        """Close the producer of ``pooled_producer``, one of Spark's pool, without waiting, and return it to the pool,
+        which removes its entry some minutes later. Raises nothing."""
         try:
-            pooled.producer().close(self._java.java.time.Duration.ZERO)
-            self._pool.release(pooled)
+            pooled_producer.producer().close(self._java.java.time.Duration.ZERO)
+            self._producer_pool.release(pooled_producer)
         except (Py4JError, OSError):
             pass  # The JVM has ended, and the producer with it.
 
-    def _failure(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
+    def _task_error_for(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
         """The task's error for ``error``, an exception in the JVM during ``operation``: FencedError when this writer is
         closed; an unknown exception unchanged. ``transaction_began_s``: the value of time.monotonic() when the
         transaction began; None when there is no transaction."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 return FencedError()
-        said = message_with_causes(error.java_exception)
-        sentence = f"{self._target.where}: {operation} failed: {said}"
-        if any(name in said for name in _FENCED):
+        java_message = message_with_causes(error.java_exception)
+        message = f"{self._target.cluster_description}: {operation} failed: {java_message}"
+        if any(name in java_message for name in _FENCING_EXCEPTIONS):
             timeout_ms = self._target.transaction_timeout_ms
             if transaction_began_s is not None and (time.monotonic() - transaction_began_s) * 1000 >= timeout_ms:
                 return UnreachableError(
-                    f"{sentence}. The transaction took longer than the {timeout_ms} ms of {OVERRIDE}{TIMEOUT}: raise "
+                    f"{message}. The transaction took longer than the {timeout_ms} ms of "
+                    f"{PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT}: raise "
                     "this limit, or have the source read less in one batch"
                 )
-            return FencedError(f"Another producer uses the transactional id {self._id}: {said}")
-        if "InvalidTxnTimeoutException" in said or "transaction timeout is larger" in said:
-            return WorldError(f"{sentence}. Set {OVERRIDE}{TIMEOUT} to at most the broker's transaction.max.timeout.ms")
-        if TOO_LARGE in said:
-            return WorldError(f"{sentence}. {HOW_LARGER}")
-        if any(name in said for name in DENIED):
+            return FencedError(f"Another producer uses the transactional id {self._transactional_id}: {java_message}")
+        if "InvalidTxnTimeoutException" in java_message or "transaction timeout is larger" in java_message:
             return WorldError(
-                f"{sentence}. The sink needs WRITE on transactional id {self._id}, WRITE on the topics it writes to, "
-                f"and READ and WRITE on ledger topic {self._target.ledger}"
+                f"{message}. Set {PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT} to at most the broker's "
+                "transaction.max.timeout.ms"
             )
-        return UnreachableError(sentence) if is_retriable(error.java_exception) else error
+        if RECORD_TOO_LARGE_EXCEPTION in java_message:
+            return WorldError(f"{message}. {LARGER_RECORDS_ADVICE}")
+        if any(name in java_message for name in AUTHORIZATION_EXCEPTIONS):
+            return WorldError(
+                f"{message}. The sink needs WRITE on transactional id {self._transactional_id}, WRITE on the topics it "
+                f"writes to, and READ and WRITE on ledger topic {self._target.ledger_topic}"
+            )
+        return UnreachableError(message) if is_retriable(error.java_exception) else error
 
 
 class StagedTransaction:
@@ -337,41 +353,42 @@ class LedgerReader:
         self._target = target
         self._partition = java.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)
 
-    def last_value_of(self, key: str, begin: int, end: int) -> str | None:
-        """The value of the last committed record with ``key`` from offset ``begin`` to before ``end``; None when there
-        is none. Waits while a transaction of another task is open that hides a record with ``key``.
+    def last_value_of(self, key: str, begin_offset: int, end_offset: int) -> str | None:
+        """The value of the last committed record with ``key`` from ``begin_offset`` to before ``end_offset``; None when
+        there is none. Waits while a transaction of another task is open that hides a record with ``key``.
 
-        :raises UnreachableError: when the partition cannot be read to ``end`` within :data:`LEDGER_LIMIT_S`.
+        :raises UnreachableError: when the partition cannot be read to ``end_offset`` within
+            :data:`LEDGER_READ_TIMEOUT_S`.
         """
-        deadline = time.monotonic() + LEDGER_LIMIT_S
-        with _Consumer(self._java, self._target, self._partition, "read_committed") as committed:
-            stable = committed.end()
-            if stable < end:
+        deadline_s = time.monotonic() + LEDGER_READ_TIMEOUT_S
+        with _LedgerConsumer(self._java, self._target, self._partition, "read_committed") as committed:
+            last_stable_offset = committed.end_offset()
+            if last_stable_offset < end_offset:
                 # Another task's transaction is open. Wait for its end only if it hides a record of this task.
-                with _Consumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
-                    if uncommitted.last_value_of(key, stable, end, deadline) is None:
-                        end = stable
-            upper, look = end, FIRST_READ_OFFSETS
-            while upper > begin:
-                lower = max(begin, upper - look)
-                if (found := committed.last_value_of(key, lower, upper, deadline)) is not None:
-                    return found
-                upper, look = lower, look * 10
+                with _LedgerConsumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
+                    if uncommitted.last_value_of(key, last_stable_offset, end_offset, deadline_s) is None:
+                        end_offset = last_stable_offset
+            upper, offset_count = end_offset, FIRST_READ_OFFSETS
+            while upper > begin_offset:
+                lower = max(begin_offset, upper - offset_count)
+                if (last_value := committed.last_value_of(key, lower, upper, deadline_s)) is not None:
+                    return last_value
+                upper, offset_count = lower, offset_count * 10
         return None
 
 
-class _Consumer:
-    """A consumer of one partition, without a group. ``isolation`` is its ``isolation.level``."""
+class _LedgerConsumer:
+    """A consumer of one partition of the ledger, without a group. ``isolation_level``: its ``isolation.level``."""
 
-    def __init__(self, java: Any, target: KafkaTarget, partition: Any, isolation: str) -> None:
+    def __init__(self, java: Any, target: KafkaTarget, partition: Any, isolation_level: str) -> None:
         self._java = java
         self._target = target
         self._partition = partition
-        known = java.org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+        known_properties = java.org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
         properties = java.java.util.Properties()
         deserializer = "org.apache.kafka.common.serialization.StringDeserializer"
-        ours = {
-            "isolation.level": isolation,
+        own_properties = {
+            "isolation.level": isolation_level,
             "allow.auto.create.topics": "false",
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
@@ -379,50 +396,51 @@ class _Consumer:
             "key.deserializer": deserializer,
             "value.deserializer": deserializer,
         }
-        for name, value in {**target.producer, **ours}.items():
-            if known.contains(name):
+        for name, value in {**target.producer_properties, **own_properties}.items():
+            if known_properties.contains(name):
                 properties.setProperty(name, value)
         self._client = java.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
-        self._key_of = record_method(
+        self._key_of = record_method_as_function(
             java, "key", java.java.lang.Object._java_lang_class, java.java.util.function.UnaryOperator
         )
         self._client.assign(java.java.util.Collections.singletonList(partition))
 
-    def __enter__(self) -> "_Consumer":
+    def __enter__(self) -> "_LedgerConsumer":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close(self._java.java.time.Duration.ZERO)
 
-    def end(self) -> int:
+    def end_offset(self) -> int:
         """The offset after the last record that this consumer can read: with ``read_committed`` the last stable
         offset."""
         ends = self._client.endOffsets(self._java.java.util.Collections.singletonList(self._partition))
         return int(ends.get(self._partition))
 
-    def last_value_of(self, key: str, lower: int, upper: int, deadline: float) -> str | None:
-        """The value of the last record with ``key`` from offset ``lower`` to ``upper``, or of a later one that was read
-        too; empty text for a null value; None when there is no such record.
+    def last_value_of(self, key: str, begin_offset: int, end_offset: int, deadline_s: float) -> str | None:
+        """The value of the last record with ``key`` from ``begin_offset`` to ``end_offset``, or of a later record if a
+        later one was read too; empty text for a null value; None when there is no such record.
 
-        :raises UnreachableError: when ``upper`` is not reached before ``deadline``, a value of time.monotonic().
+        :raises UnreachableError: when ``end_offset`` is not reached before ``deadline_s``, a value of time.monotonic().
         """
-        found: str | None = None
-        self._client.seek(self._partition, lower)
-        wait = self._java.java.time.Duration.ofMillis(POLL_MS)
+        last_value: str | None = None
+        self._client.seek(self._partition, begin_offset)
+        poll_timeout = self._java.java.time.Duration.ofMillis(POLL_TIMEOUT_MS)
         # The position also advances past transaction markers, which are no records.
-        while int(self._client.position(self._partition)) < upper:
-            if time.monotonic() > deadline:
+        while int(self._client.position(self._partition)) < end_offset:
+            if time.monotonic() > deadline_s:
                 raise UnreachableError(
-                    f"{self._target.where}: ledger partition {self._partition.toString()} could not be read from "
-                    f"offset {int(self._client.position(self._partition))} to {upper} within {LEDGER_LIMIT_S} s: the "
-                    "cluster does not respond, or the transaction of another task is open"
+                    f"{self._target.cluster_description}: ledger partition {self._partition.toString()} could not be "
+                    f"read from offset {int(self._client.position(self._partition))} to {end_offset} within "
+                    f"{LEDGER_READ_TIMEOUT_S} s: the cluster does not respond, or the transaction of another task is "
+                    "open"
                 )
-            records = self._client.poll(wait).records(self._partition)
+            records = self._client.poll(poll_timeout).records(self._partition)
             keys = self._java.java.util.ArrayList(records)
             keys.replaceAll(self._key_of)
-            if (at := int(keys.lastIndexOf(key))) >= 0:
-                found = records.get(at).value() or ""
-        return found
+            if (index := int(keys.lastIndexOf(key))) >= 0:
+                last_value = records.get(index).value() or ""
+        return last_value
 
 
 def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
@@ -430,72 +448,72 @@ def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
 
     The id is unique because a topic's name has no slash, and the last slash is before the task's number.
     """
-    return f"{target.ledger}/{lineage.task.connector}/{lineage.task.task}"
+    return f"{target.ledger_topic}/{lineage.task.connector}/{lineage.task.task}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """A missing topic that the sink may create, with its settings. -1 means the broker's default."""
 
-    key: str
+    name_key: str
     """The config key that contains the topic's name."""
     replication_key: str
     """The config key that contains the replication factor; for the ledger, which has none, the key of its name."""
     name: str
     partitions: int
-    replication: int
+    replication_factor: int
     configs: Mapping[str, str]
 
 
-def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
+def create_missing_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
     """Create the topics of ``target`` that are missing and may be created.
 
     :raises WorldError: when the cluster does not respond or rejects a topic, or a topic is missing that may not be
         created.
     """
-    absent = absent_topics(admin, target)
-    if target.topic in absent and target.creation is None:
+    absent = find_absent_topics(admin, target)
+    if target.topic in absent and target.topic_creation is None:
         raise WorldError(missing_topic_message(target))
-    for new in new_topics(target, absent):
-        admin.create_topic(new.name, new.partitions, new.replication, new.configs)
+    for new_topic in creatable_topics(target, absent):
+        admin.create_topic(new_topic.name, new_topic.partitions, new_topic.replication_factor, new_topic.configs)
 
 
-def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
+def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
     """The settings of each topic in ``absent`` that may be created."""
-    creation, letters = target.creation, target.dead_letter_topic
+    creation, dead_letter_topic = target.topic_creation, target.dead_letter_topic
     if target.topic is not None and target.topic in absent and creation is not None:
         yield NewTopic(
-            key="topic",
-            replication_key=CREATION + "replication.factor",
+            name_key="topic",
+            replication_key=TOPIC_CREATION_PREFIX + "replication.factor",
             name=target.topic,
             partitions=creation.partitions,
-            replication=creation.replication,
+            replication_factor=creation.replication_factor,
             configs=creation.configs,
         )
-    if letters is not None and letters.topic in absent:
+    if dead_letter_topic is not None and dead_letter_topic.topic in absent:
         yield NewTopic(
-            key=LETTERS_TOPIC,
+            name_key=LETTERS_TOPIC,
             replication_key=LETTERS_REPLICATION,
-            name=letters.topic,
+            name=dead_letter_topic.topic,
             partitions=1,
-            replication=letters.replication_factor,
+            replication_factor=dead_letter_topic.replication_factor,
             configs={},
         )
-    if target.ledger in absent:
+    if target.ledger_topic in absent:
         yield NewTopic(
-            key="ledger.topic",
+            name_key="ledger.topic",
             replication_key="ledger.topic",
-            name=target.ledger,
+            name=target.ledger_topic,
             partitions=LEDGER_PARTITIONS,
-            replication=-1,
+            replication_factor=-1,
             configs=LEDGER_CONFIGS,
         )
 
 
-def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
+def find_absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
     """The topics of ``target`` that do not exist, sorted."""
     try:
-        admin.partitions(sorted(target.topics))
+        admin.list_partitions(sorted(target.required_topics))
     except TopicAbsentError as error:
         return error.topics
     return ()
@@ -504,8 +522,8 @@ def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
 def missing_topic_message(target: KafkaTarget) -> str:
     """Error message: the topic of ``target`` does not exist, and what the user can do."""
     return (
-        f"{target.where} has no topic {target.topic}; create it, or set topic.creation.default.partitions and "
-        "topic.creation.default.replication.factor"
+        f"{target.cluster_description} has no topic {target.topic}; create it, or set "
+        "topic.creation.default.partitions and topic.creation.default.replication.factor"
     )
 
 
@@ -513,29 +531,29 @@ def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> T
     """The partition of the ledger that contains the records of the task with this ``key``.
 
     :raises WorldError: when the ledger topic is not compacted, or its records would be deleted by age.
-    :raises UnreachableError: when the topic was deleted since :func:`make_topics`.
+    :raises UnreachableError: when the topic was deleted since :func:`create_missing_topics`.
     """
     try:
-        parts = admin.partitions([target.ledger])
+        partitions = admin.list_partitions([target.ledger_topic])
     except TopicAbsentError as error:
-        raise UnreachableError(f"{target.where}: {error}; the topic was deleted just now") from error
-    if (invalid := ledger_policy_error(admin, target)) is not None:
-        raise WorldError(invalid)
-    return parts[zlib.crc32(key.encode()) % len(parts)]
+        raise UnreachableError(f"{target.cluster_description}: {error}; the topic was deleted just now") from error
+    if (policy_error := ledger_policy_error(admin, target)) is not None:
+        raise WorldError(policy_error)
+    return partitions[zlib.crc32(key.encode()) % len(partitions)]
 
 
 def ledger_policy_error(admin: KafkaAdmin, target: KafkaTarget) -> str | None:
     """None if the only item of the ledger topic's cleanup.policy is compact. Else the error message: with this policy
     the topic cannot be a ledger, and what the user can do."""
-    policy = admin.config(target.ledger, "cleanup.policy")
-    if {*as_list(policy)} == {"compact"}:
+    policy = admin.read_topic_config(target.ledger_topic, "cleanup.policy")
+    if {*split_list(policy)} == {"compact"}:
         return None
     return (
-        f"{target.where}: topic {target.ledger} has cleanup.policy={policy} and must have compact to be a ledger. "
-        "Change this policy, or set ledger.topic to another topic"
+        f"{target.cluster_description}: topic {target.ledger_topic} has cleanup.policy={policy} and must have compact "
+        "to be a ledger. Change this policy, or set ledger.topic to another topic"
     )
 
 
-def spark_pool(java: Any) -> Any:
+def spark_producer_pool(java: Any) -> Any:
     """Spark's pool of Kafka producers in the JVM, from which Spark's row writers take their producer."""
     return getattr(getattr(java.org.apache.spark.sql.kafka010.producer, "InternalKafkaProducerPool$"), "MODULE$")

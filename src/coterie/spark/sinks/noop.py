@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.spark.bad_records.keys import DeadLetterDestination
-from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig, option_errors
-from coterie.spark.record_columns import without_metadata
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
+from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 
@@ -21,7 +21,7 @@ class NoopSink:
     identity_keys: ClassVar[tuple[str, ...]] = ()
     connection_keys: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     @classmethod
@@ -30,7 +30,7 @@ class NoopSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        return option_errors(config, "The noop sink")
+        return unsupported_option_errors(config, "The noop sink")
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -42,7 +42,7 @@ class NoopSink:
         return cls()
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return without_metadata(rows)
+        return without_metadata_columns(rows)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Does nothing: earlier owners have written nothing."""

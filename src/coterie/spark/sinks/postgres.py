@@ -13,15 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import WorldError
-from coterie.spark.arrow import arrow_batches
+from coterie.spark.arrow import read_arrow_batches
 from coterie.spark.bad_records.keys import DeadLetterDestination, DeadLetterTable, NoDeadLetters
 from coterie.spark.bad_records.separator import SeparatedRows
-from coterie.spark.extras import missing_extra
+from coterie.spark.extras import missing_extra_message
 from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
-from coterie.spark.sinks.postgres_columns import table_columns
+from coterie.spark.sinks.postgres_columns import select_table_columns
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, config_errors
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class PostgresSink:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
         installed, then the server (:func:`server_errors`, with short timeouts), and stops after the first of these
         checks that finds errors."""
-        if found := config_errors(config):
-            return found
-        if missing := missing_extra("postgres"):
-            return config.error_by_key("connection.url", missing)
+        if errors := config_errors(config):
+            return errors
+        if missing_message := missing_extra_message("postgres"):
+            return config.error_by_key("connection.url", missing_message)
         from coterie.spark.sinks.postgres_check import server_errors
 
         return server_errors(config)
@@ -74,7 +74,7 @@ class PostgresSink:
         return cls(PostgresTarget.of(config), config)
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return table_columns(rows, self._target, self._config)
+        return select_table_columns(rows, self._target, self._config)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """End the sessions of earlier starts on the server, including those of this object, and store this start in the
@@ -84,8 +84,8 @@ class PostgresSink:
         :raises WorldError: when the extra ``coterie[postgres]`` is not installed; see also
             :meth:`PostgresWriter.take_over`.
         """
-        if missing := missing_extra("postgres"):
-            raise WorldError(missing)
+        if missing_message := missing_extra_message("postgres"):
+            raise WorldError(missing_message)
         from coterie.spark.sinks.postgres_writer import PostgresWriter
 
         self.close()
@@ -114,6 +114,6 @@ class PostgresSink:
 
 def _separated_rows(batch: Batch) -> SeparatedRows:
     """The rows of ``batch`` in Arrow, evaluated while they are read. Without a separator all rows are good."""
-    if batch.separator is not None:
-        return batch.separator.separate()
-    return SeparatedRows(arrow_batches(batch.rows, is_small=batch.is_small))
+    if batch.bad_row_separator is not None:
+        return batch.bad_row_separator.separate()
+    return SeparatedRows(read_arrow_batches(batch.rows, is_small=batch.is_small))

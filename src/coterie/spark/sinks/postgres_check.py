@@ -5,24 +5,24 @@ from dataclasses import replace
 import psycopg
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.bad_records.keys import TABLE, DeadLetterTable
+from coterie.spark.bad_records.keys import DEAD_LETTER_TABLE_KEY, DeadLetterTable
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.sinks.postgres_tables import quoted
+from coterie.spark.sinks.postgres_tables import quote_name
 from coterie.spark.sinks.postgres_target import PostgresTarget
 from coterie.spark.sinks.postgres_writer import (
-    LEDGER,
+    LEDGER_TABLE,
     POSTGRES_VERSION_MIN,
     PostgresSession,
-    columns_of,
     connect,
-    message_of,
-    schema_of,
+    find_schema,
+    postgres_error_message,
+    read_columns,
 )
 
 VALIDATION_TIMEOUT_MS = 5000
 """How long the server may take for the connection, and for each query."""
 
-_HAS_UNIQUE = """
+_HAS_UNIQUE_INDEX_QUERY = """
 SELECT EXISTS (
     SELECT FROM pg_index i
     WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -37,53 +37,68 @@ def server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key that only the server can detect, for a config whose values are valid. Changes
     nothing on the server."""
     target = PostgresTarget.of(config)
-    hasty = replace(
+    short_timeout_target = replace(
         target,
         connection_timeout_ms=min(VALIDATION_TIMEOUT_MS, target.connection_timeout_ms),
         statement_timeout_ms=min(VALIDATION_TIMEOUT_MS, target.statement_timeout_ms),
     )
     try:
-        with connect(hasty, "coterie validate") as session:
-            return _errors(session, target, config)
+        with connect(short_timeout_target, "coterie validate") as session:
+            return _first_error(session, target, config)
     except WorldError as error:
         return config.error_by_key("connection.url", str(error))
     except psycopg.Error as error:
-        return config.error_by_key("connection.url", f"{target.where} failed: {message_of(error)}")
+        return config.error_by_key(
+            "connection.url", f"{target.server_description} failed: {postgres_error_message(error)}"
+        )
 
 
-def _errors(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
-    """Error messages by the user's key; empty when the sink can write to its tables. The first error found is the only
-    one."""
+def _first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
+    """The first error found, as a message by the user's key; empty when the sink can write to its tables."""
     version = session.info.server_version // 10_000
     if version < POSTGRES_VERSION_MIN:
-        sentence = f"{target.where} has version {version}; the sink needs PostgreSQL {POSTGRES_VERSION_MIN} or newer"
-        return config.error_by_key("connection.url", sentence)
+        message = (
+            f"{target.server_description} has version {version}; the sink needs PostgreSQL {POSTGRES_VERSION_MIN} or "
+            "newer"
+        )
+        return config.error_by_key("connection.url", message)
     schema = target.schema
-    if schema is not None and not _is(session, "SELECT to_regnamespace(%s) IS NOT NULL", quoted(schema)):
-        return config.error_by_key("table.name.format", f"{target.where} has no schema {schema}; create it")
-    home = schema_of(session, target)
-    has_all = all(columns_of(session, name) for name in (f"{home}.{LEDGER}", f"{home}.{quoted(target.table)}"))
-    if not has_all and not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
+    if schema is not None and not _query_is_true(session, "SELECT to_regnamespace(%s) IS NOT NULL", quote_name(schema)):
+        return config.error_by_key(
+            "table.name.format", f"{target.server_description} has no schema {schema}; create it"
+        )
+    quoted_schema = find_schema(session, target)
+    has_all_tables = all(
+        read_columns(session, name)
+        for name in (f"{quoted_schema}.{LEDGER_TABLE}", f"{quoted_schema}.{quote_name(target.table)}")
+    )
+    if not has_all_tables and not _query_is_true(
+        session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema
+    ):
         return config.error_by_key(
             "table.name.format",
-            f"The user has no right to create tables in schema {home}, and the sink needs the table {LEDGER} there; "
-            f"run: GRANT CREATE ON SCHEMA {home} TO …",
+            f"The user has no right to create tables in schema {quoted_schema}, and the sink needs the table "
+            f"{LEDGER_TABLE} there; run: GRANT CREATE ON SCHEMA {quoted_schema} TO …",
         )
-    if target.bad_table is not None and (errors := _bad_table_errors(session, target, target.bad_table)):
+    if target.dead_letter_table is not None and (
+        errors := _dead_letter_table_errors(session, target, target.dead_letter_table)
+    ):
         return errors
-    table = quoted(schema, target.table)
-    columns = {column.name for column in columns_of(session, table)}
+    table = quote_name(schema, target.table)
+    columns = {column.name for column in read_columns(session, table)}
     if not columns:
-        if target.auto_create:
+        if target.creates_missing_table:
             return {}
         return config.error_by_key(
-            "table.name.format", f"{target.where} has no table {table}; create it, or set auto.create=true"
+            "table.name.format", f"{target.server_description} has no table {table}; create it, or set auto.create=true"
         )
-    if not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
+    if not _query_is_true(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
         return config.error_by_key(
             "table.name.format", f"The user has no right to insert; run: GRANT INSERT ON {table} TO …"
         )
-    if target.deletes and not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'DELETE')", table):
+    if target.has_deletes and not _query_is_true(
+        session, "SELECT has_table_privilege(to_regclass(%s), 'DELETE')", table
+    ):
         return config.error_by_key(
             "delete.enabled", f"The user has no right to delete; run: GRANT DELETE ON {table} TO …"
         )
@@ -92,31 +107,45 @@ def _errors(session: PostgresSession, target: PostgresTarget, config: PrefixedCo
             return config.error_by_key(
                 "pk.fields", f"Table {table} has no column {name}; there are: {', '.join(sorted(columns))}"
             )
-    if target.is_upsert and not _is(session, _HAS_UNIQUE, table, sorted(target.key_columns)):
+    if target.is_upsert and not _query_is_true(session, _HAS_UNIQUE_INDEX_QUERY, table, sorted(target.key_columns)):
         return config.error_by_key(
             "pk.fields", f"Table {table} has no primary key or unique constraint on these columns"
         )
     return {}
 
 
-def _bad_table_errors(session: PostgresSession, target: PostgresTarget, bad: DeadLetterTable) -> dict[str, list[str]]:
-    """Error messages about ``bad``, the table of bad rows, by the user's key; empty when the sink can write to it."""
-    schema = bad.schema or target.schema
-    if schema is not None and not _is(session, "SELECT to_regnamespace(%s) IS NOT NULL", quoted(schema)):
-        return {TABLE: [f"{TABLE}: {target.where} has no schema {schema}; create it"]}
-    table = quoted(schema, bad.table)
-    if columns_of(session, table):
-        if not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
-            return {TABLE: [f"{TABLE}: the user has no right to insert; run: GRANT INSERT ON {table} TO …"]}
+def _dead_letter_table_errors(
+    session: PostgresSession, target: PostgresTarget, dead_letter_table: DeadLetterTable
+) -> dict[str, list[str]]:
+    """Error messages about ``dead_letter_table``, the table of bad rows, by the user's key; empty when the sink can
+    write to it."""
+    schema = dead_letter_table.schema or target.schema
+    if schema is not None and not _query_is_true(session, "SELECT to_regnamespace(%s) IS NOT NULL", quote_name(schema)):
+        return {
+            DEAD_LETTER_TABLE_KEY: [
+                f"{DEAD_LETTER_TABLE_KEY}: {target.server_description} has no schema {schema}; create it"
+            ]
+        }
+    table = quote_name(schema, dead_letter_table.table)
+    if read_columns(session, table):
+        if not _query_is_true(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
+            return {
+                DEAD_LETTER_TABLE_KEY: [
+                    f"{DEAD_LETTER_TABLE_KEY}: the user has no right to insert; run: GRANT INSERT ON {table} TO …"
+                ]
+            }
         return {}
-    home = schema_of(session, target) if schema is None else quoted(schema)
-    if not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
-        sentence = f"the user has no right to create tables in schema {home}; run: GRANT CREATE ON SCHEMA {home} TO …"
-        return {TABLE: [f"{TABLE}: {sentence}"]}
+    quoted_schema = find_schema(session, target) if schema is None else quote_name(schema)
+    if not _query_is_true(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema):
+        message = (
+            f"the user has no right to create tables in schema {quoted_schema}; run: GRANT CREATE ON SCHEMA "
+            f"{quoted_schema} TO …"
+        )
+        return {DEAD_LETTER_TABLE_KEY: [f"{DEAD_LETTER_TABLE_KEY}: {message}"]}
     return {}
 
 
-def _is(session: PostgresSession, question: str, *arguments: object) -> bool:
-    """Whether the query ``question`` returns true."""
-    row = session.execute(question.encode(), arguments).fetchone()
+def _query_is_true(session: PostgresSession, query: str, *arguments: object) -> bool:
+    """Whether ``query``, with the parameters ``arguments``, returns a row whose first column is true."""
+    row = session.execute(query.encode(), arguments).fetchone()
     return row is not None and bool(row[0])

@@ -5,64 +5,67 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, column, has_metadata, visible_names
+from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, visible_column_names
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
-DELETED = MetadataColumn.TOMBSTONE.value
+DELETED_COLUMN = MetadataColumn.TOMBSTONE.value
 """The boolean column of a batch that is true for a row to delete by its key. Batches have it only with
 delete.enabled=true."""
-_TOMBSTONE = (
+_TOMBSTONE_ERROR = (
     "A record has no value (a tombstone), and delete.enabled is false: set delete.enabled=true, or drop such records "
     "by the transform Filter with the predicate RecordIsTombstone"
 )
 """Error message for a tombstone that the sink cannot write."""
 
 
-def table_columns(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
+def select_table_columns(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
     """``rows`` with the columns that the sink writes to the table, those of the record's key first.
 
     With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does. A
     tombstone then fails the batch if delete.enabled=false, since its columns would be nulls. With delete.enabled=true
-    the column :data:`DELETED` is added.
+    the column :data:`DELETED_COLUMN` is added.
 
     :raises ConfigError: when pk.mode=record_key, and the rows have no key, the key has no field of a name in pk.fields,
         or the key is not a struct and pk.fields names several columns.
     """
-    names = visible_names(rows)
-    chosen: list[Column] = []
+    names = visible_column_names(rows)
+    selected: list[Column] = []
     # Rows that do not come from Kafka records always have a value.
-    is_tombstone = column(DELETED) if has_metadata(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
-    if target.has_record_key:
-        keys = _key_columns(rows, target.key_columns, config)
-        if not target.deletes:
-            keys = {name: F.when(~is_tombstone, key).otherwise(F.raise_error(_TOMBSTONE)) for name, key in keys.items()}
-        chosen += [key.alias(name) for name, key in keys.items()]
+    is_tombstone = exact_column(DELETED_COLUMN) if has_metadata_column(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
+    if target.is_key_from_record:
+        keys = _record_key_columns(rows, target.key_columns, config)
+        if not target.has_deletes:
+            keys = {
+                name: F.when(~is_tombstone, key).otherwise(F.raise_error(_TOMBSTONE_ERROR))
+                for name, key in keys.items()
+            }
+        selected += [key.alias(name) for name, key in keys.items()]
         names = [name for name in names if name not in target.key_columns]
-    chosen += map(column, names)
-    if target.deletes:
-        chosen.append(is_tombstone.alias(DELETED))
-    return rows.select(*chosen)
+    selected += map(exact_column, names)
+    if target.has_deletes:
+        selected.append(is_tombstone.alias(DELETED_COLUMN))
+    return rows.select(*selected)
 
 
-def _key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
+def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
     """The fields of the record's key, by the names of the key columns.
 
-    :raises ConfigError: see :func:`table_columns`.
+    :raises ConfigError: see :func:`select_table_columns`.
     """
-    if not has_metadata(rows, MetadataColumn.KEY):
+    if not has_metadata_column(rows, MetadataColumn.KEY):
         raise config.config_error(
             "pk.mode",
             "the rows have no key: KafkaSource reads a key, the transform ValueToKey sets a key, and the transform "
             "Function removes it",
         )
-    key = column(MetadataColumn.KEY.value)
+    key = exact_column(MetadataColumn.KEY.value)
     type_ = next(field.dataType for field in rows.schema.fields if field.name == MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):
         if len(names) == 1:
             return {names[0]: key}
         raise config.config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
-    if missing := [name for name in names if name not in type_.names]:
+    if missing_fields := [name for name in names if name not in type_.names]:
         raise config.config_error(
-            "pk.fields", f"the key has no field {', '.join(missing)}; it has {', '.join(type_.names)}"
+            "pk.fields", f"the key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
         )
     return {name: key[name] for name in names}

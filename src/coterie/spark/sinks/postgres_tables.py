@@ -29,8 +29,8 @@ from pyspark.sql.types import (
 
 from coterie.nouns.errors import WorldError
 
-_TEXT = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "enum")
-_TYPES: Mapping[type[DataType], tuple[str, tuple[str, ...]]] = {
+_TEXT_TYPES = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "enum")
+_POSTGRES_TYPES: Mapping[type[DataType], tuple[str, tuple[str, ...]]] = {
     BooleanType: ("boolean", ("bool",)),
     ByteType: ("smallint", ("int2", "int4", "int8", "numeric", "float4", "float8")),
     ShortType: ("smallint", ("int2", "int4", "int8", "numeric", "float4", "float8")),
@@ -38,9 +38,9 @@ _TYPES: Mapping[type[DataType], tuple[str, tuple[str, ...]]] = {
     LongType: ("bigint", ("int8", "numeric")),
     FloatType: ("real", ("float4", "float8")),
     DoubleType: ("double precision", ("float8",)),
-    StringType: ("text", _TEXT),
-    VarcharType: ("text", _TEXT),
-    CharType: ("text", _TEXT),
+    StringType: ("text", _TEXT_TYPES),
+    VarcharType: ("text", _TEXT_TYPES),
+    CharType: ("text", _TEXT_TYPES),
     BinaryType: ("bytea", ("bytea",)),
     DateType: ("date", ("date",)),
     # A timestamp is written to a column without zone as its UTC clock time, as Connect's JDBC sink does.
@@ -58,31 +58,31 @@ class TableColumn:
     name: str
     type: str
     """PostgreSQL's internal name of the type; for a domain that of its base type; for an enumeration ``enum``."""
-    shown_type: str
-    """The type as PostgreSQL shows it to users."""
-    must_be_given: bool
-    """Whether the column is NOT NULL and has no default."""
+    display_type: str
+    """The type as PostgreSQL writes it for users, for example ``character varying(10)``."""
+    is_value_required: bool
+    """Whether every inserted row needs a value: the column is NOT NULL and has no default."""
 
 
-def quoted(*names: str | None) -> str:
+def quote_name(*names: str | None) -> str:
     """An identifier in SQL: ``names`` with quotes, separated by dots. None is left out."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
 
 
-def create_table(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
+def create_table_statement(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
     """The statement that creates ``table`` (a quoted name) with the columns of ``schema`` and, unless ``key_columns``
     is empty, a primary key.
 
     :raises WorldError: when PostgreSQL has no type for a column, or a key column is missing.
     """
-    check_keys(schema, key_columns)
-    columns = [f"{quoted(field.name)} {_type_for(field.name, field.dataType)}" for field in schema.fields]
+    check_key_columns_exist(schema, key_columns)
+    columns = [f"{quote_name(field.name)} {_created_type(field.name, field.dataType)}" for field in schema.fields]
     if key_columns:
-        columns.append(f"PRIMARY KEY ({', '.join(quoted(name) for name in key_columns)})")
+        columns.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in key_columns)})")
     return f"CREATE TABLE {table} ({', '.join(columns)})"
 
 
-def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
+def check_key_columns_exist(schema: StructType, key_columns: Sequence[str]) -> None:
     """Check that ``schema`` has all key columns.
 
     :raises WorldError: when a key column is missing; the message names the column.
@@ -94,56 +94,57 @@ def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
             )
 
 
-def check_fit(table: str, columns: Sequence[TableColumn], schema: StructType) -> None:
+def check_rows_fit(table: str, columns: Sequence[TableColumn], schema: StructType) -> None:
     """Check that rows of ``schema`` fit into ``table``, which has ``columns``.
 
     :raises WorldError: when the table has no column for one of the rows, or a column of another type; when PostgreSQL
-        has no type for a column; when the rows lack a column that must be given. The message names the column.
+        has no type for a column; when the rows lack a column that requires a value. The message names the column.
     """
-    by_name = {column.name: column for column in columns}
+    column_by_name = {column.name: column for column in columns}
     for field in schema.fields:
-        if (column := by_name.get(field.name)) is None:
+        if (column := column_by_name.get(field.name)) is None:
             raise WorldError(
-                f"Table {table} has no column {field.name} ({_shown(field.dataType)}); add the column to the table, or "
-                f"drop it from the rows. The table has: {', '.join(sorted(by_name))}"
+                f"Table {table} has no column {field.name} ({_type_text(field.dataType)}); add the column to the "
+                f"table, or drop it from the rows. The table has: {', '.join(sorted(column_by_name))}"
             )
-        if column.type not in _types_for(field.name, field.dataType)[1]:
+        if column.type not in _created_and_accepted_types(field.name, field.dataType)[1]:
             raise WorldError(
-                f"Column {field.name} of table {table} has type {column.shown_type}, and the rows have "
-                f"{_shown(field.dataType)}; cast the column, or change the table"
+                f"Column {field.name} of table {table} has type {column.display_type}, and the rows have "
+                f"{_type_text(field.dataType)}; cast the column, or change the table"
             )
     for column in columns:
-        if column.must_be_given and column.name not in schema.names:
+        if column.is_value_required and column.name not in schema.names:
             raise WorldError(
                 f"Column {column.name} of table {table} is NOT NULL without a default, and the rows have no "
                 "such column; add the column to the rows, or give it a default in the table"
             )
 
 
-def _types_for(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
-    """For a column ``name`` of this type: see :data:`_TYPES`.
+def _created_and_accepted_types(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
+    """For a column ``name`` of this type: the type with which it is created, and the accepted types of an existing
+    column (see :data:`_POSTGRES_TYPES`).
 
     :raises WorldError: when PostgreSQL has no type for the column.
     """
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})", ("numeric",)
-    if (found := _TYPES.get(type(type_))) is None:
+    if (types := _POSTGRES_TYPES.get(type(type_))) is None:
         raise WorldError(
-            f"Column {name} has type {_shown(type_)}, for which PostgreSQL has no column type; drop the column or "
+            f"Column {name} has type {_type_text(type_)}, for which PostgreSQL has no column type; drop the column or "
             "convert it (to_json converts a structure, an array or a map to text)"
         )
-    return found
+    return types
 
 
-def _type_for(name: str, type_: DataType) -> str:
+def _created_type(name: str, type_: DataType) -> str:
     """The type with which a column ``name`` is created.
 
     :raises WorldError: when PostgreSQL has no type for the column.
     """
-    return _types_for(name, type_)[0]
+    return _created_and_accepted_types(name, type_)[0]
 
 
-def _shown(type_: DataType) -> str:
+def _type_text(type_: DataType) -> str:
     """The type, for messages."""
     return type_.simpleString()
 
@@ -151,29 +152,30 @@ def _shown(type_: DataType) -> str:
 # -- rows as text -----------------------------------------------------------------------------------------------------
 
 
-def as_csv(arrow_batch: pa.RecordBatch, positions_from: int | None = None) -> bytes:
+def to_copy_csv(arrow_batch: pa.RecordBatch, first_position: int | None = None) -> bytes:
     """The rows as lines for ``COPY … (FORMAT csv)``. Text is always quoted and null never, so that empty text and null
     differ.
 
-    With ``positions_from`` an additional last column has the row numbers, which start with this number.
+    With ``first_position`` an additional last column has the rows' positions: consecutive numbers from
+    ``first_position``.
 
     :raises WorldError: when a text is not UTF-8.
     """
-    arrays = [_plain(array) for array in arrow_batch.columns]
-    if positions_from is not None:
-        arrays.append(pa.array(range(positions_from, positions_from + arrow_batch.num_rows), pa.int64()))
-    out = io.BytesIO()
+    arrays = [_to_csv_writable(array) for array in arrow_batch.columns]
+    if first_position is not None:
+        arrays.append(pa.array(range(first_position, first_position + arrow_batch.num_rows), pa.int64()))
+    output = io.BytesIO()
     table = pa.record_batch(arrays, names=[str(number) for number in range(len(arrays))])
     try:
-        pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
+        pyarrow.csv.write_csv(table, output, pyarrow.csv.WriteOptions(include_header=False))
     except pa.ArrowInvalid as error:
         raise WorldError(f"The rows cannot be written as text for COPY: {error}") from error
-    return out.getvalue()
+    return output.getvalue()
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """``array`` in a type whose CSV text PostgreSQL reads: timestamps with a zone in UTC, bytes as hexadecimal
-    digits."""
+def _to_csv_writable(array: pa.Array) -> pa.Array:
+    """``array`` converted to a type whose CSV text PostgreSQL reads: timestamps with a zone in UTC, bytes as
+    hexadecimal digits."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
         # The instants stay the same; without the cast the text would have the session's zone.
         return array.cast(pa.timestamp(array.type.unit, "UTC"))
@@ -182,24 +184,24 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def first_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
+def find_first_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
     """The first row with a null in ``columns``: its number in ``arrow_batch``, from 0, and the column. None when there
     is no null."""
-    found = [
+    null_positions = [
         (pyarrow.compute.index(arrow_batch.column(name).is_null(), True).as_py(), name)
         for name in columns
         if arrow_batch.column(name).null_count
     ]
-    return min(found, default=None)
+    return min(null_positions, default=None)
 
 
-def first_nul_character(arrow_batch: pa.RecordBatch) -> tuple[int, str] | None:
+def find_first_nul_character(arrow_batch: pa.RecordBatch) -> tuple[int, str] | None:
     """The first row with the character NUL in a text: its number in ``arrow_batch``, from 0, and the column. None when
     there is no such text."""
-    found = [
+    nul_positions = [
         (index, name)
         for name, array in zip(arrow_batch.schema.names, arrow_batch.columns, strict=True)
         if pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
         if (index := pyarrow.compute.index(pyarrow.compute.match_substring(array, "\0"), True).as_py()) >= 0
     ]
-    return min(found, default=None)
+    return min(nul_positions, default=None)

@@ -37,43 +37,45 @@ from coterie.spark.bad_records.dead_letters import DEAD_LETTER_SCHEMA, dead_lett
 from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.postgres_columns import DELETED
+from coterie.spark.sinks.postgres_columns import DELETED_COLUMN
 from coterie.spark.sinks.postgres_tables import (
     TableColumn,
-    as_csv,
-    check_fit,
-    check_keys,
-    create_table,
-    first_nul_character,
-    first_null,
-    quoted,
+    check_key_columns_exist,
+    check_rows_fit,
+    create_table_statement,
+    find_first_nul_character,
+    find_first_null,
+    quote_name,
+    to_copy_csv,
 )
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
 T = TypeVar("T")
 
-LEDGER = "coterie_ledger"
+LEDGER_TABLE = "coterie_ledger"
 """Name of the ledger table."""
 POSTGRES_VERSION_MIN = 14
 """``pg_terminate_backend`` waits for the end of a session from this version on."""
-SERVER_GRACE_S = 5
-"""How long the client waits for the server's error after the server's own time limit for a statement has passed, in
+SERVER_ERROR_GRACE_S = 5
+"""How long the client waits for the server's error message after the time limit of a statement on the server, in
 seconds."""
-SESSIONS_END_TIMEOUT_S = 60
+EARLIER_SESSIONS_END_TIMEOUT_S = 60
 """How long a take-over waits until the sessions of earlier starts have ended, in seconds."""
 TERMINATE_WAIT_S = 0.9
 """How long one statement of a take-over waits for the end of a session, in seconds; shorter than any
 ``statement.timeout.ms``."""
-POSITION = "coterie_position"
-"""Column of :data:`STAGED` with the number of the row in its batch: of the rows with one key, the last one counts."""
-STAGED = "pg_temp.coterie_upsert"
-"""A temporary table of the session for the rows of one upsert; the server empties it at each commit."""
+POSITION_COLUMN = "coterie_position"
+"""Column of :data:`UPSERT_TABLE` with the number of the row in its batch: of the rows with one key, the last one
+counts."""
+UPSERT_TABLE = "pg_temp.coterie_upsert"
+"""The temporary table of a session into which the rows of one upsert are copied; the server empties it at each
+commit."""
 
-_CREATE_LOCK = 0x636F7465726965
+_CREATE_TABLE_LOCK_KEY = 0x636F7465726965
 """Key of an advisory lock of PostgreSQL that a task holds while it creates a table: without the lock, one of two tasks
 that create the same table at once would fail."""
 
-_COLUMNS = """
+_COLUMNS_QUERY = """
 SELECT a.attname,
        CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END,
        format_type(a.atttypid, a.atttypmod),
@@ -85,7 +87,7 @@ WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 """A query: the columns of a table (the parameter: its quoted name), each with the fields of :class:`TableColumn`."""
-_SCHEMA_OF_TABLE = """
+_SCHEMA_OF_TABLE_QUERY = """
 SELECT coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class c WHERE c.oid = to_regclass(%s)),
                 quote_ident(current_schema()))
 """
@@ -94,37 +96,38 @@ the table."""
 
 
 class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no wait for the server is longer than :attr:`limit_s`. Another thread can end a wait by
+    """A connection on which no wait for the server is longer than :attr:`wait_limit_s`. Another thread can end a wait
+    by
     :attr:`is_abandoned`."""
 
-    limit_s: float = 0
-    """In seconds, from the start of each wait."""
+    wait_limit_s: float = 0
+    """The limit in seconds, from the start of each wait."""
     is_abandoned: bool = False
     """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """See psycopg, which calls this for each wait on a connected server.
 
-        :raises psycopg.OperationalError: when the server does not respond within :attr:`limit_s`, or the session is
-            abandoned. The connection is then closed.
+        :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
+            is abandoned. The connection is then closed.
         """
-        return super().wait(self._limited(gen), *args, **kwargs)
+        return super().wait(self._with_time_limit(gen), *args, **kwargs)
 
-    def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    def _with_time_limit(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """``gen``, a wait of psycopg, with the time limit of :meth:`wait`."""
-        until = time.monotonic() + self.limit_s
+        deadline_s = time.monotonic() + self.wait_limit_s
         try:
             state = next(gen)
             while True:
-                ready = yield state
+                is_ready = yield state
                 # Without a response, psycopg continues this generator ten times a second.
-                if not ready and (self.is_abandoned or time.monotonic() > until):
+                if not is_ready and (self.is_abandoned or time.monotonic() > deadline_s):
                     self.close()
-                    raise psycopg.OperationalError(f"no answer within {self.limit_s:.0f} s")
-                state = gen.send(ready)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
+                    raise psycopg.OperationalError(f"the server did not answer within {self.wait_limit_s:.0f} s")
+                state = gen.send(is_ready)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
 
 def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
@@ -133,16 +136,16 @@ def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
     :raises UnreachableError: when the server cannot be reached or rejects the connection; the message names host and
         database.
     """
-    limit_ms = target.statement_timeout_ms
+    statement_timeout_ms = target.statement_timeout_ms
     settings = {
-        "statement_timeout": limit_ms,
-        "lock_timeout": limit_ms,
+        "statement_timeout": statement_timeout_ms,
+        "lock_timeout": statement_timeout_ms,
         "timezone": "UTC",
         "datestyle": "ISO",
     }
     try:
         session = PostgresSession.connect(
-            make_conninfo("", **target.ssl),
+            make_conninfo("", **target.ssl_parameters),
             host=target.host,
             port=target.port,
             dbname=target.database,
@@ -155,9 +158,11 @@ def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
             options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
         )
     except psycopg.Error as error:
-        raise UnreachableError(f"{target.where} cannot be reached: {message_of(error)}") from error
+        raise UnreachableError(
+            f"{target.server_description} cannot be reached: {postgres_error_message(error)}"
+        ) from error
     session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    session.limit_s = limit_ms / 1000 + SERVER_GRACE_S
+    session.wait_limit_s = statement_timeout_ms / 1000 + SERVER_ERROR_GRACE_S
     return session
 
 
@@ -169,23 +174,27 @@ class PostgresWriter:
         self._target = target
         self._lineage = lineage
         self._start_number = start_number
-        self._row = (str(lineage.task), lineage.lineage)
+        self._ledger_row_key = (str(lineage.task), lineage.lineage_id)
         """Task and lineage: the key of the row in the ledger."""
-        key = hashlib.sha256(repr(self._row).encode()).hexdigest()[:24]
-        self._sessions_prefix = f"coterie {key} "
+        row_key_hash = hashlib.sha256(repr(self._ledger_row_key).encode()).hexdigest()[:24]
+        self._session_name_prefix = f"coterie {row_key_hash} "
         """The beginning of the names of all sessions of this task and lineage on the server."""
-        self._table = quoted(target.schema, target.table)
-        bad = target.bad_table
-        self._bad_table = None if bad is None else quoted(bad.schema or target.schema, bad.table)
+        self._table = quote_name(target.schema, target.table)
+        dead_letter_table = target.dead_letter_table
+        self._dead_letter_table = (
+            None
+            if dead_letter_table is None
+            else quote_name(dead_letter_table.schema or target.schema, dead_letter_table.table)
+        )
         self._ledger = ""
         """The ledger's quoted name with its schema; set by :meth:`take_over`."""
-        self._fits = False
-        """Whether the table exists and was checked to have the columns of the rows."""
+        self._tables_are_checked = False
+        """Whether the tables exist and were found to have the columns of the rows."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._idle: PostgresSession | None = None
+        self._idle_session: PostgresSession | None = None
         """The session for the next batch; None when it has to be connected."""
-        self._used: PostgresSession | None = None
+        self._used_session: PostgresSession | None = None
         """The session of the open transaction; None when there is none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
@@ -196,19 +205,19 @@ class PostgresWriter:
 
         :raises FencedError: when a later start has taken over, or this writer is closed.
         :raises UnreachableError: when the server cannot be reached or does not respond in time.
-        :raises WorldError: when sessions have not ended within :data:`SESSIONS_END_TIMEOUT_S`, or the server reports
-            another error.
+        :raises WorldError: when sessions have not ended within :data:`EARLIER_SESSIONS_END_TIMEOUT_S`, or the server
+            reports another error.
         """
-        session = self._borrow()
+        session = self._borrow_session()
         try:
-            self._ledger = make_ledger(session, self._target)
-            deadline = time.monotonic() + SESSIONS_END_TIMEOUT_S
+            self._ledger = create_missing_ledger(session, self._target)
+            deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
             while not self._record_start(session):
-                self._end_sessions_of_earlier_starts(session, deadline)
+                self._end_sessions_of_earlier_starts(session, deadline_s)
         except psycopg.Error as error:
-            raise self._world_error(error, "the take-over of task " + self._row[0]) from error
+            raise self._task_error_for(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
-            self._give_back(session)
+            self._return_session(session)
 
     def _record_start(self, session: PostgresSession) -> bool:
         """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left;
@@ -225,7 +234,7 @@ class PostgresWriter:
         try:
             # An earlier start that has connected just now may hold the row.
             session.execute("SET LOCAL lock_timeout = '1s'")
-            if session.execute(statement.encode(), (*self._row, self._start_number)).rowcount == 0:
+            if session.execute(statement.encode(), (*self._ledger_row_key, self._start_number)).rowcount == 0:
                 raise FencedError
             session.commit()
         except errors.LockNotAvailable:
@@ -240,28 +249,28 @@ class PostgresWriter:
             "SELECT pid, application_name FROM pg_stat_activity "
             "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()"
         )
-        found = session.execute(statement, (self._sessions_prefix,)).fetchall()
+        sessions = session.execute(statement, (self._session_name_prefix,)).fetchall()
         session.commit()
-        return [(pid, name) for pid, name in found if int(name.split()[2]) <= self._start_number]
+        return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
-    def _end_sessions_of_earlier_starts(self, session: PostgresSession, deadline: float) -> None:
+    def _end_sessions_of_earlier_starts(self, session: PostgresSession, deadline_s: float) -> None:
         """Order the server to end each session of an earlier start, and wait for at most :data:`TERMINATE_WAIT_S` for
         each.
 
-        :raises WorldError: when ``deadline``, a value of time.monotonic(), has passed.
+        :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed.
         """
-        earlier = self._sessions_of_earlier_starts(session)
-        if (left := deadline - time.monotonic()) <= 0:
-            pids = ", ".join(str(pid) for pid, _ in earlier)
+        sessions = self._sessions_of_earlier_starts(session)
+        if (remaining_s := deadline_s - time.monotonic()) <= 0:
+            pids = ", ".join(str(pid) for pid, _ in sessions)
             raise WorldError(
-                f"{self._target.where}: sessions of earlier starts of task {self._row[0]} have not ended within "
-                f"{SESSIONS_END_TIMEOUT_S} s (their processes on the server: {pids or 'unknown'}); end them by "
-                "pg_terminate_backend"
+                f"{self._target.server_description}: sessions of earlier starts of task {self._ledger_row_key[0]} have "
+                f"not ended within {EARLIER_SESSIONS_END_TIMEOUT_S} s (their processes on the server: "
+                f"{pids or 'unknown'}); end them by pg_terminate_backend"
             )
-        for pid, name in earlier:
+        for pid, name in sessions:
             session.execute(
                 "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND application_name = %s",
-                (round(min(left, TERMINATE_WAIT_S) * 1000), pid, name),
+                (round(min(remaining_s, TERMINATE_WAIT_S) * 1000), pid, name),
             )
             session.commit()
 
@@ -283,7 +292,7 @@ class PostgresWriter:
         for attempt in range(self._target.max_retries + 1):
             is_last = attempt == self._target.max_retries
             try:
-                return self._stage(batch_id, schema, separate)
+                return self._stage_once(batch_id, schema, separate)
             except UnreachableError:
                 if is_last:
                     raise
@@ -295,24 +304,28 @@ class PostgresWriter:
                     raise WorldError(f"{error}. The batch was tried {attempt + 1} times.") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _stage(self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]) -> "StagedTransaction":
+    def _stage_once(
+        self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]
+    ) -> "StagedTransaction":
         """One attempt of :meth:`stage`.
 
         :raises _RolledBackError: when the server rolled the transaction back because of another transaction.
         """
-        session = self._borrow()
+        session = self._borrow_session()
         try:
-            if not self._fits:
-                self._ensure_tables(session, StructType([field for field in schema.fields if field.name != DELETED]))
-                self._fits = True
+            if not self._tables_are_checked:
+                self._ensure_tables(
+                    session, StructType([field for field in schema.fields if field.name != DELETED_COLUMN])
+                )
+                self._tables_are_checked = True
             if is_new := self._claim_batch(session, batch_id):
-                columns = [name for name in schema.names if name != DELETED]
-                with closing(separate()) as divided:
-                    self._copy_rows(session, batch_id, columns, divided)
+                columns = [name for name in schema.names if name != DELETED_COLUMN]
+                with closing(separate()) as separated_rows:
+                    self._copy_rows(session, batch_id, columns, separated_rows)
         except BaseException as error:
-            self._give_back(session)
+            self._return_session(session)
             if isinstance(error, psycopg.Error):
-                raise self._world_error(error, f"batch {batch_id} of task {self._row[0]}") from error
+                raise self._task_error_for(error, f"batch {batch_id} of task {self._ledger_row_key[0]}") from error
             raise
         return StagedTransaction(self, session, batch_id, is_new=is_new)
 
@@ -327,96 +340,114 @@ class PostgresWriter:
             f"UPDATE {self._ledger} SET batch = %s, written = now() "
             "WHERE task = %s AND lineage = %s AND start = %s AND batch < %s"
         )
-        if session.execute(statement.encode(), (batch_id, *self._row, self._start_number, batch_id)).rowcount == 1:
+        parameters = (batch_id, *self._ledger_row_key, self._start_number, batch_id)
+        if session.execute(statement.encode(), parameters).rowcount == 1:
             return True
         statement = f"SELECT start, batch FROM {self._ledger} WHERE task = %s AND lineage = %s"
-        found = session.execute(statement.encode(), self._row).fetchone()
-        if found is None:
+        ledger_row = session.execute(statement.encode(), self._ledger_row_key).fetchone()
+        if ledger_row is None:
             raise WorldError(
-                f"{self._target.where}: the row of task {self._row[0]} and lineage {self._row[1]} was removed from "
-                f"{self._ledger}: it is unknown which batches are in the table. Before you restart the task, check the "
-                "newest rows: the restart writes the batch again"
+                f"{self._target.server_description}: the row of task {self._ledger_row_key[0]} and lineage "
+                f"{self._ledger_row_key[1]} was removed from {self._ledger}: it is unknown which batches are in the "
+                "table. Before you restart the task, check the newest rows: the restart writes the batch again"
             )
-        if found[0] != self._start_number:
+        if ledger_row[0] != self._start_number:
             raise FencedError
         return False
 
     def _copy_rows(
-        self, session: PostgresSession, batch_id: int, names: Sequence[str], separated: SeparatedRows
+        self, session: PostgresSession, batch_id: int, column_names: Sequence[str], separated_rows: SeparatedRows
     ) -> None:
-        """Write the good rows and then, if the config names a table for them, the bad rows. ``names``: the columns of
-        the table."""
+        """Write the good rows and then, if the config names a table for them, the bad rows. ``column_names``: the
+        columns of the table."""
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
-        self._copy_good_rows(session, batch_id, names, separated.good())
-        if self._bad_table is not None and separated.bad_row_summary.count:
-            columns = ", ".join(quoted(name) for name in DEAD_LETTER_SCHEMA.names)
+        self._copy_good_rows(session, batch_id, column_names, separated_rows.read_good_rows())
+        if self._dead_letter_table is not None and separated_rows.bad_row_summary.count:
+            columns = ", ".join(quote_name(name) for name in DEAD_LETTER_SCHEMA.names)
             with session.cursor() as cursor:
-                statement = f"COPY {self._bad_table} ({columns}) FROM STDIN (FORMAT csv)"
+                statement = f"COPY {self._dead_letter_table} ({columns}) FROM STDIN (FORMAT csv)"
                 with cursor.copy(statement.encode()) as copy:
-                    for piece in separated.bad():
-                        copy.write(as_csv(dead_letter_arrow_batch(piece, self._lineage.task)))
+                    for arrow_batch in separated_rows.read_bad_rows():
+                        copy.write(to_copy_csv(dead_letter_arrow_batch(arrow_batch, self._lineage.task)))
 
     def _copy_good_rows(
-        self, session: PostgresSession, batch_id: int, names: Sequence[str], arrow_batches: Iterable[pa.RecordBatch]
+        self,
+        session: PostgresSession,
+        batch_id: int,
+        column_names: Sequence[str],
+        arrow_batches: Iterable[pa.RecordBatch],
     ) -> None:
-        """Append the rows to the table. For an upsert, copy them to :data:`STAGED`, and then write or delete the last
-        row of each key."""
-        columns = ", ".join(quoted(name) for name in names)
+        """Append the rows to the table. For an upsert, copy them to :data:`UPSERT_TABLE`, and then write or delete the
+        last row of each key."""
+        columns = ", ".join(quote_name(name) for name in column_names)
         if not self._target.is_upsert:
-            self._copy(session, batch_id, f"{self._table} ({columns})", arrow_batches)
+            self._copy_into(session, batch_id, f"{self._table} ({columns})", arrow_batches)
             return
-        deletes = self._target.deletes
+        has_deletes = self._target.has_deletes
         session.execute(
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS {STAGED.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS AS "
-            f"SELECT {columns}, false AS {DELETED}, 0::bigint AS {POSITION} FROM {self._table} WITH NO DATA".encode()
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS {UPSERT_TABLE.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS AS "
+            f"SELECT {columns}, false AS {DELETED_COLUMN}, 0::bigint AS {POSITION_COLUMN} FROM {self._table} WITH "
+            "NO DATA".encode()
         )
-        self._copy(
-            session, batch_id, f"{STAGED} ({columns}, {f'{DELETED}, ' if deletes else ''}{POSITION})", arrow_batches
+        self._copy_into(
+            session,
+            batch_id,
+            f"{UPSERT_TABLE} ({columns}, {f'{DELETED_COLUMN}, ' if has_deletes else ''}{POSITION_COLUMN})",
+            arrow_batches,
         )
-        keys = ", ".join(quoted(name) for name in self._target.key_columns)
-        changes = ", ".join(
-            f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in self._target.key_columns
+        keys = ", ".join(quote_name(name) for name in self._target.key_columns)
+        assignments = ", ".join(
+            f"{quote_name(name)} = excluded.{quote_name(name)}"
+            for name in column_names
+            if name not in self._target.key_columns
         )
         session.execute(f"SET LOCAL statement_timeout = {self._target.statement_timeout_ms}".encode())
-        last = f"SELECT DISTINCT ON ({keys}) * FROM {STAGED} ORDER BY {keys}, {POSITION} DESC"
-        if deletes:
-            same = " AND ".join(f"t.{quoted(name)} = l.{quoted(name)}" for name in self._target.key_columns)
-            session.execute(f"DELETE FROM {self._table} t USING ({last}) l WHERE l.{DELETED} AND {same}".encode())
+        last_rows_query = f"SELECT DISTINCT ON ({keys}) * FROM {UPSERT_TABLE} ORDER BY {keys}, {POSITION_COLUMN} DESC"
+        if has_deletes:
+            keys_are_equal = " AND ".join(
+                f"t.{quote_name(name)} = l.{quote_name(name)}" for name in self._target.key_columns
+            )
+            session.execute(
+                f"DELETE FROM {self._table} t USING ({last_rows_query}) l WHERE l.{DELETED_COLUMN} AND "
+                f"{keys_are_equal}".encode()
+            )
         # Sorted by key, so that two tasks lock the rows that both change in one order.
         session.execute(
-            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM ({last}) l "
-            f"{f'WHERE NOT {DELETED} ' if deletes else ''}ORDER BY {keys} "
-            f"ON CONFLICT ({keys}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}".encode()
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM ({last_rows_query}) l "
+            f"{f'WHERE NOT {DELETED_COLUMN} ' if has_deletes else ''}ORDER BY {keys} "
+            f"ON CONFLICT ({keys}) DO {f'UPDATE SET {assignments}' if assignments else 'NOTHING'}".encode()
         )
 
-    def _copy(
-        self, session: PostgresSession, batch_id: int, into: str, arrow_batches: Iterable[pa.RecordBatch]
+    def _copy_into(
+        self, session: PostgresSession, batch_id: int, target_sql: str, arrow_batches: Iterable[pa.RecordBatch]
     ) -> None:
-        """Write the rows by COPY to ``into``: a table with its columns, as SQL. For an upsert the last column is the
-        row's position in the batch.
+        """Write the rows by COPY to ``target_sql``: a table with its columns, as SQL. For an upsert the last column is
+        the row's position in the batch.
 
         :raises WorldError: when a key is null, or a text contains the character NUL.
         """
-        rows = 0
-        with session.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)".encode()) as copy:
-            for piece in arrow_batches:
-                if found := first_null(piece, self._target.key_columns):
-                    raise self._refused(batch_id, rows, found, "is null, and the column is in pk.fields")
-                lines = as_csv(piece, rows if self._target.is_upsert else None)
+        rows_written = 0
+        with session.cursor() as cursor, cursor.copy(f"COPY {target_sql} FROM STDIN (FORMAT csv)".encode()) as copy:
+            for arrow_batch in arrow_batches:
+                if position := find_first_null(arrow_batch, self._target.key_columns):
+                    raise self._row_error(batch_id, rows_written, position, "is null, and the column is in pk.fields")
+                csv_lines = to_copy_csv(arrow_batch, rows_written if self._target.is_upsert else None)
                 # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
-                if b"\0" in lines and (found := first_nul_character(piece)):
-                    raise self._refused(batch_id, rows, found, "has the character NUL, which PostgreSQL cannot store")
-                copy.write(lines)
-                rows += piece.num_rows
+                if b"\0" in csv_lines and (position := find_first_nul_character(arrow_batch)):
+                    raise self._row_error(
+                        batch_id, rows_written, position, "has the character NUL, which PostgreSQL cannot store"
+                    )
+                copy.write(csv_lines)
+                rows_written += arrow_batch.num_rows
 
-    def _refused(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
+    def _row_error(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
         """The error for a row of the batch. ``position``: the row's number in its Arrow record batch, and the column.
         ``rows_before``: the number of rows in the record batches before."""
         row, column = position
         return WorldError(
-            f"{self._target.where}: batch {batch_id} of task {self._row[0]}, row {rows_before + row} (counted from 0): "
-            f"column {column} {reason}"
+            f"{self._target.server_description}: batch {batch_id} of task {self._ledger_row_key[0]}, row "
+            f"{rows_before + row} (counted from 0): column {column} {reason}"
         )
 
     # -- the table ----------------------------------------------------------------------------------------------------
@@ -427,12 +458,12 @@ class PostgresWriter:
         :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
         """
         target = self._target
-        check_keys(schema, target.key_columns)
-        self._make_table(session, self._table, schema, target.key_columns, may_create=target.auto_create)
-        if self._bad_table is not None:
-            self._make_table(session, self._bad_table, DEAD_LETTER_SCHEMA, (), may_create=True)
+        check_key_columns_exist(schema, target.key_columns)
+        self._ensure_table(session, self._table, schema, target.key_columns, may_create=target.creates_missing_table)
+        if self._dead_letter_table is not None:
+            self._ensure_table(session, self._dead_letter_table, DEAD_LETTER_SCHEMA, (), may_create=True)
 
-    def _make_table(
+    def _ensure_table(
         self, session: PostgresSession, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
     ) -> None:
         """Check that rows of ``schema`` fit into ``table`` (a quoted name). If the table is missing and ``may_create``,
@@ -440,32 +471,34 @@ class PostgresWriter:
 
         :raises WorldError: when the table is missing and must not be created, or the rows do not fit.
         """
-        if not (columns := columns_of(session, table)):
+        if not (columns := read_columns(session, table)):
             if not may_create:
-                raise WorldError(f"{self._target.where} has no table {table}; create it, or set auto.create=true")
-            session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
-            if not columns_of(session, table):
-                session.execute(create_table(table, schema, key_columns).encode())
+                raise WorldError(
+                    f"{self._target.server_description} has no table {table}; create it, or set auto.create=true"
+                )
+            session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
+            if not read_columns(session, table):
+                session.execute(create_table_statement(table, schema, key_columns).encode())
             session.commit()
-            columns = columns_of(session, table)
-        check_fit(table, columns, schema)
+            columns = read_columns(session, table)
+        check_rows_fit(table, columns, schema)
         session.commit()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _borrow(self) -> PostgresSession:
-        """The idle session, or a new one. The caller must return it by :meth:`_give_back`.
+    def _borrow_session(self) -> PostgresSession:
+        """The idle session, or a new one. The caller must return it by :meth:`_return_session`.
 
         :raises FencedError: when this writer is closed.
         :raises UnreachableError: when the server cannot be reached.
         """
         with self._lock:
-            session, self._idle = self._idle, None
+            session, self._idle_session = self._idle_session, None
         if session is None or session.closed:
             session = connect(self._target, self._application_name)
         with self._lock:
             if not self._closed.is_set():
-                self._used = session
+                self._used_session = session
                 return session
         session.close()
         raise FencedError
@@ -475,9 +508,9 @@ class PostgresWriter:
         """The name of this start's sessions on the server: it identifies task and lineage, and contains the start
         number."""
         readable = str(self._lineage.task).encode("ascii", "replace").decode()
-        return f"{self._sessions_prefix}{self._start_number} {readable}"[:63]
+        return f"{self._session_name_prefix}{self._start_number} {readable}"[:63]
 
-    def _give_back(self, session: PostgresSession) -> None:
+    def _return_session(self, session: PostgresSession) -> None:
         """Roll back an open transaction. Keep the session for the next batch, unless its connection is broken or this
         writer is closed."""
         try:
@@ -485,9 +518,9 @@ class PostgresWriter:
         except psycopg.Error:
             session.close()
         with self._lock:
-            self._used = None
+            self._used_session = None
             if not self._closed.is_set() and not session.closed:
-                self._idle = session
+                self._idle_session = session
                 return
         session.close()
 
@@ -496,9 +529,9 @@ class PostgresWriter:
         ends when the transaction is given back. Every later call that needs a session raises FencedError."""
         with self._lock:
             self._closed.set()
-            session, self._idle = self._idle, None
-            if self._used is not None:
-                self._used.is_abandoned = True
+            session, self._idle_session = self._idle_session, None
+            if self._used_session is not None:
+                self._used_session.is_abandoned = True
         if session is not None:
             session.close()
 
@@ -513,34 +546,36 @@ class PostgresWriter:
             if commit:
                 session.commit()
         except psycopg.Error as error:
-            raise self._world_error(error, f"the commit of batch {batch_id} of task {self._row[0]}") from error
+            raise self._task_error_for(
+                error, f"the commit of batch {batch_id} of task {self._ledger_row_key[0]}"
+            ) from error
         finally:
-            self._give_back(session)
+            self._return_session(session)
 
-    def _world_error(self, error: psycopg.Error, operation: str) -> Exception:
+    def _task_error_for(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
         closed."""
         if self._closed.is_set():
             return FencedError()
-        sentence = f"{self._target.where}: {operation} failed: {message_of(error)}"
+        message = f"{self._target.server_description}: {operation} failed: {postgres_error_message(error)}"
         match error:
             case errors.DeadlockDetected() | errors.SerializationFailure():
-                return _RolledBackError(sentence)
+                return _RolledBackError(message)
             case errors.InvalidColumnReference() if self._target.is_upsert:
                 keys = ", ".join(self._target.key_columns)
                 return WorldError(
-                    f"{self._target.where}: table {self._table} has no primary key or unique constraint on ({keys}), "
-                    "the columns in pk.fields; insert.mode=upsert needs one"
+                    f"{self._target.server_description}: table {self._table} has no primary key or unique constraint "
+                    f"on ({keys}), the columns in pk.fields; insert.mode=upsert needs one"
                 )
             case errors.UndefinedTable() | errors.UndefinedColumn() | errors.DatatypeMismatch():
-                self._fits = False
-                return WorldError(f"{sentence}. The table was changed or dropped while the task ran")
+                self._tables_are_checked = False
+                return WorldError(f"{message}. The table was changed or dropped while the task ran")
             case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
-                return UnreachableError(sentence)
+                return UnreachableError(message)
             case psycopg.OperationalError() if error.sqlstate is None:
-                return UnreachableError(sentence)
+                return UnreachableError(message)
             case _:
-                return WorldError(sentence)
+                return WorldError(message)
 
 
 class _RolledBackError(WorldError):
@@ -575,36 +610,38 @@ class StagedTransaction:
             self._writer.end_transaction(session, self._batch_id, commit=commit)
 
 
-def columns_of(session: PostgresSession, table: str) -> list[TableColumn]:
+def read_columns(session: PostgresSession, table: str) -> list[TableColumn]:
     """The columns of ``table`` (a quoted name) in their order; empty when there is no such table."""
     return [
-        TableColumn(name=name, type=type_, shown_type=shown, must_be_given=must_be_given)
-        for name, type_, shown, must_be_given in session.execute(_COLUMNS, (table,)).fetchall()
+        TableColumn(name=name, type=type_, display_type=display_type, is_value_required=is_value_required)
+        for name, type_, display_type, is_value_required in session.execute(_COLUMNS_QUERY, (table,)).fetchall()
     ]
 
 
-def schema_of(session: PostgresSession, target: PostgresTarget) -> str:
-    """The quoted name of the schema in which the target's table is, or would be created.
+def find_schema(session: PostgresSession, target: PostgresTarget) -> str:
+    """The quoted name of the schema in which the target's table is or, if there is no such table, would be created.
 
     :raises WorldError: when the user's search path has no schema.
     """
-    schema: str | None = None if target.schema is None else quoted(target.schema)
+    schema: str | None = None if target.schema is None else quote_name(target.schema)
     if schema is None:
-        found = session.execute(_SCHEMA_OF_TABLE, (quoted(target.table),)).fetchone()
-        schema = found[0] if found else None
+        row = session.execute(_SCHEMA_OF_TABLE_QUERY, (quote_name(target.table),)).fetchone()
+        schema = row[0] if row else None
     if schema is None:
-        raise WorldError(f"{target.where}: the user's search path has no schema; set table.name.format to schema.table")
+        raise WorldError(
+            f"{target.server_description}: the user's search path has no schema; set table.name.format to schema.table"
+        )
     return schema
 
 
-def make_ledger(session: PostgresSession, target: PostgresTarget) -> str:
+def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> str:
     """Create the ledger in the schema of the target's table, if it is missing. Returns its quoted name.
 
-    :raises WorldError: see :func:`schema_of`.
+    :raises WorldError: see :func:`find_schema`.
     """
-    ledger = f"{schema_of(session, target)}.{LEDGER}"
-    if not columns_of(session, ledger):
-        session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+    ledger = f"{find_schema(session, target)}.{LEDGER_TABLE}"
+    if not read_columns(session, ledger):
+        session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
         session.execute(
             f"CREATE TABLE IF NOT EXISTS {ledger} (task text, lineage text, start bigint NOT NULL, "
             "batch bigint NOT NULL, written timestamptz NOT NULL DEFAULT now(), "
@@ -614,12 +651,12 @@ def make_ledger(session: PostgresSession, target: PostgresTarget) -> str:
     return ledger
 
 
-def message_of(error: psycopg.Error) -> str:
+def postgres_error_message(error: psycopg.Error) -> str:
     """The server's primary message; after an error in COPY also its context, with the line and the column. If the error
     has no message of the server, the first line of the error's text."""
-    sentence = error.diag.message_primary
-    if sentence is None:
+    message = error.diag.message_primary
+    if message is None:
         lines = str(error).strip().splitlines()
-        sentence = lines[0] if lines else type(error).__name__
-    place = (error.diag.context or "").split(":")[0]
-    return f"{sentence} ({place})" if place.startswith("COPY") else sentence
+        message = lines[0] if lines else type(error).__name__
+    context = (error.diag.context or "").split(":")[0]
+    return f"{message} ({context})" if context.startswith("COPY") else message

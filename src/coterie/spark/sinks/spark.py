@@ -17,11 +17,11 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.bad_records.keys import DeadLetterDestination
 from coterie.spark.jars import missing_package_message
 from coterie.spark.paths import SINK_GROUP
-from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig
-from coterie.spark.record_columns import without_metadata
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
+from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
-from coterie.spark.transforms import first_line
+from coterie.spark.transforms import first_message_line
 
 DEFINITION = ConfigDef(
     (
@@ -46,7 +46,7 @@ class SparkSink:
     identity_keys: ClassVar[tuple[str, ...]] = ("format",)
     connection_keys: ClassVar[tuple[str, ...]] = ("format",)
     rotation: ClassVar[Rotation | None] = None
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     format: str
@@ -59,13 +59,13 @@ class SparkSink:
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key: Spark does not have the format, or the jars of its package are missing."""
-        format_ = config.read(DEFINITION, "format", str)
-        package = _package(format_, config.values_under(OPTIONS))
-        if package is not None and (sentence := missing_package_message(spark, package)) is not None:
-            return config.error_by_key("format", sentence)
-        source = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+        format_ = config.required_value(DEFINITION, "format", str)
+        package = _needed_jar_package(format_, config.values_under(OPTION_PREFIX))
+        if package is not None and (message := missing_package_message(spark, package)) is not None:
+            return config.error_by_key("format", message)
+        data_source_class = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
         try:
-            source.lookupDataSource(format_, spark._jsparkSession.sessionState().conf())
+            data_source_class.lookupDataSource(format_, spark._jsparkSession.sessionState().conf())
         except Py4JJavaError:
             return config.error_by_key("format", "Spark has no such format; is its jar in the worker's jars.dir?")
         return {}
@@ -76,10 +76,10 @@ class SparkSink:
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
-        return cls(format=config.read(DEFINITION, "format", str), options=config.values_under(OPTIONS))
+        return cls(format=config.required_value(DEFINITION, "format", str), options=config.values_under(OPTION_PREFIX))
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return without_metadata(rows)
+        return without_metadata_columns(rows)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Does nothing: Spark's writers do not report which rows an earlier owner has written."""
@@ -111,14 +111,15 @@ class DirectSparkWrite:
         try:
             self._rows.write.format(self._sink.format).options(**self._sink.options).mode("append").save()
         except PySparkException as error:
-            raise WorldError(f"Spark's {self._sink.format} writer failed: {first_line(error)}") from error
+            raise WorldError(f"Spark's {self._sink.format} writer failed: {first_message_line(error)}") from error
 
     def clean_up(self) -> None:
         """Does nothing: there is no staged copy."""
 
 
-def _package(format_: str, options: Mapping[str, str]) -> str | None:
-    """The package of jars that Spark's writer of ``format_`` needs with these options; None when it needs none."""
+def _needed_jar_package(format_: str, options: Mapping[str, str]) -> str | None:
+    """The package of jars (:func:`coterie.spark.jars.jar_packages`) that Spark's writer of ``format_`` needs with these
+    options; None when it needs none."""
     match format_.lower():
         case "kafka" | "delta" | "avro" as package:
             return package

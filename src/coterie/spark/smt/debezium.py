@@ -12,19 +12,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from coterie.config.definition import Type, as_list, one_of
+from coterie.config.definition import Type, one_of, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, column, has_metadata, metadata_column
-from coterie.spark.smt.records import header, with_headers
+from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, metadata_column
+from coterie.spark.smt.records import append_headers, header_struct
 from coterie.spark.smt.transform_type import (
-    Errors,
-    Side,
+    ErrorsByKey,
+    RecordSide,
     TransformType,
     check_columns_exist,
+    field_types,
     filter_rows,
-    key,
-    types,
-    with_fields,
+    replace_fields,
+    transform_key,
 )
 
 
@@ -56,152 +56,181 @@ _MODE_BY_OLD_KEYS = {
     ("none", True): TombstoneHandling.DELETE_TO_TOMBSTONE,
 }
 """The mode by the values of the two old keys."""
-DELETED = "__deleted"
-"""The column that the modes ``rewrite`` and ``rewrite-with-tombstone`` add: ``true`` for a deletion, else ``false``."""
+DELETED_COLUMN = "__deleted"
+"""The name of the column that the modes ``rewrite`` and ``rewrite-with-tombstone`` add: ``true`` for a deletion, else
+``false``."""
 
 
 def _tombstone_handling(settings: PrefixedConfig) -> TombstoneHandling:
     """The mode that the new or the old keys set; without any of them :attr:`TombstoneHandling.TOMBSTONE`."""
-    own = EXTRACT_NEW_RECORD_STATE.definition
-    if (chosen := settings.find(own, TOMBSTONE_HANDLING_MODE, str)) is not None:
-        return TombstoneHandling(chosen)
-    mode, drops = settings.find(own, DELETE_HANDLING_MODE, str), settings.find(own, DROP_TOMBSTONES, bool)
-    if mode is None and drops is None:
+    definition = EXTRACT_NEW_RECORD_STATE.definition
+    if (mode_text := settings.optional_value(definition, TOMBSTONE_HANDLING_MODE, str)) is not None:
+        return TombstoneHandling(mode_text)
+    old_mode, drops_tombstones = (
+        settings.optional_value(definition, DELETE_HANDLING_MODE, str),
+        settings.optional_value(definition, DROP_TOMBSTONES, bool),
+    )
+    if old_mode is None and drops_tombstones is None:
         return TombstoneHandling.TOMBSTONE
-    return _MODE_BY_OLD_KEYS[mode or "drop", True if drops is None else drops]
+    return _MODE_BY_OLD_KEYS[old_mode or "drop", True if drops_tombstones is None else drops_tombstones]
 
 
-def _key_conflict_errors(settings: PrefixedConfig) -> Errors:
+def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """An error, by key, if a config sets both the new key and an old key, or sets the old keys such that each deletion
     would give two tombstones."""
-    given = [name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.key(name) in settings.config]
-    if given and settings.key(TOMBSTONE_HANDLING_MODE) in settings.config:
+    set_old_keys = [
+        name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.full_key(name) in settings.config
+    ]
+    if set_old_keys and settings.full_key(TOMBSTONE_HANDLING_MODE) in settings.config:
         return settings.error_by_key(
-            given[0], f"{settings.key(TOMBSTONE_HANDLING_MODE)} replaces it; set that key only"
+            set_old_keys[0], f"{settings.full_key(TOMBSTONE_HANDLING_MODE)} replaces it; set that key only"
         )
-    own = EXTRACT_NEW_RECORD_STATE.definition
-    if settings.find(own, DELETE_HANDLING_MODE, str) == "none" and settings.find(own, DROP_TOMBSTONES, bool) is False:
+    definition = EXTRACT_NEW_RECORD_STATE.definition
+    if (
+        settings.optional_value(definition, DELETE_HANDLING_MODE, str) == "none"
+        and settings.optional_value(definition, DROP_TOMBSTONES, bool) is False
+    ):
         return settings.error_by_key(
             DELETE_HANDLING_MODE, f"With none each deletion becomes a tombstone: leave {DROP_TOMBSTONES} at true"
         )
     return {}
 
 
-def _items(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
-    """The fields in the value of the key ``name`` (``add.fields`` or ``add.headers``): for each field its path in the
-    event, and the name that it gets, with the configured prefix."""
-    prefix = settings.read(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
-    found = []
-    for item in settings.read(EXTRACT_NEW_RECORD_STATE.definition, name, tuple):
-        path, _, new = (part.strip() for part in item.partition(":"))
-        found.append((path.split("."), prefix + (new or path.replace(".", "_"))))
-    return found
+def _added_fields(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
+    """The fields in the value of the key ``name`` (``add.fields`` or ``add.headers``): of each field its path in the
+    event, and the name with the configured prefix that it gets."""
+    prefix = settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
+    paths_and_names = []
+    for item in settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, name, tuple):
+        path, _, new_name = (item_part.strip() for item_part in item.partition(":"))
+        paths_and_names.append((path.split("."), prefix + (new_name or path.replace(".", "_"))))
+    return paths_and_names
 
 
-def _event_field(event_fields: dict[str, DataType], path: list[str]) -> Column:
+def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Column:
     """The field of the event at ``path``. If ``path`` is one name that only the event's struct ``source`` has, it is
     that field of ``source``. ``event_fields``: the types of the event's fields, by name.
 
     :raises ValueError: when there is no such field.
     """
     source = event_fields.get("source")
-    inner = {field.name: field.dataType for field in source.fields} if isinstance(source, StructType) else {}
-    if len(path) == 1 and path[0] not in event_fields and path[0] in inner:
+    source_fields = {field.name: field.dataType for field in source.fields} if isinstance(source, StructType) else {}
+    if len(path) == 1 and path[0] not in event_fields and path[0] in source_fields:
         path = ["source", path[0]]
-    found = column(check_columns_exist([path[0]], event_fields)[0])
+    field_column = exact_column(check_columns_exist([path[0]], event_fields)[0])
     type_ = event_fields[path[0]]
     for name in path[1:]:
-        fields = {field.name: field.dataType for field in type_.fields} if isinstance(type_, StructType) else {}
-        found, type_ = found[check_columns_exist([name], fields)[0]], fields[name]
-    return found
+        nested_types = {field.name: field.dataType for field in type_.fields} if isinstance(type_, StructType) else {}
+        field_column, type_ = field_column[check_columns_exist([name], nested_types)[0]], nested_types[name]
+    return field_column
 
 
-def _extract(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
-    """ExtractNewRecordState: replace each change event by the row after the change. Evaluating an event with an unknown
-    ``op`` is an error."""
-    there = types(rows, Side.VALUE)
-    after = there.get("after")
-    if "op" not in there or not isinstance(after, StructType) or there.get("before") != after:
+def _extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+    """ExtractNewRecordState: replace each change event by the row after the change. An event with an unknown ``op``
+    fails when the rows are evaluated."""
+    event_fields = field_types(rows, RecordSide.VALUE)
+    after_type = event_fields.get("after")
+    if "op" not in event_fields or not isinstance(after_type, StructType) or event_fields.get("before") != after_type:
         raise ValueError(
             "the rows are not change events: they need the columns op STRING and before and after, two structs of the "
             "same columns; value.schema must contain them"
         )
-    deletes, op = _tombstone_handling(settings), column("op")
+    handling, op = _tombstone_handling(settings), exact_column("op")
     was_tombstone = (
-        column(MetadataColumn.TOMBSTONE.value) if has_metadata(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
+        exact_column(MetadataColumn.TOMBSTONE.value)
+        if has_metadata_column(rows, MetadataColumn.TOMBSTONE)
+        else F.lit(False)
     )
-    keeps_tombstones = deletes in (TombstoneHandling.TOMBSTONE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
-    keeps_deletes = deletes not in (TombstoneHandling.DROP, TombstoneHandling.TOMBSTONE)
+    keeps_tombstones = handling in (TombstoneHandling.TOMBSTONE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
+    keeps_deletes = handling not in (TombstoneHandling.DROP, TombstoneHandling.TOMBSTONE)
     is_delete = F.coalesce(op == "d", F.lit(False)) & ~was_tombstone
-    strange = F.raise_error(
+    unknown_op_error = F.raise_error(
         F.concat(F.lit("A record is not a change event of Debezium: its op is "), F.coalesce(op, F.lit("null")))
     ).cast("boolean")
-    kept = (
+    is_kept = (
         F.when(was_tombstone, F.lit(keeps_tombstones))
         .when(op == "d", F.lit(keeps_deletes))
         .when(op.isin("c", "u", "r"), F.lit(True))
         .when(op.isin("t", "m"), F.lit(False))
-        .otherwise(strange)
+        .otherwise(unknown_op_error)
     )
-    rows = filter_rows(rows, kept)
-    is_rewritten = deletes in (TombstoneHandling.REWRITE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
-    row = F.when(is_delete, column("before")).otherwise(column("after")) if is_rewritten else column("after")
-    made = {field.name: row[field.name] for field in after.fields}
+    rows = filter_rows(rows, is_kept)
+    is_rewritten = handling in (TombstoneHandling.REWRITE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
+    row_value = (
+        F.when(is_delete, exact_column("before")).otherwise(exact_column("after"))
+        if is_rewritten
+        else exact_column("after")
+    )
+    new_fields = {field.name: row_value[field.name] for field in after_type.fields}
     if is_rewritten:
-        made[DELETED] = F.when(~was_tombstone, is_delete.cast("string"))
+        new_fields[DELETED_COLUMN] = F.when(~was_tombstone, is_delete.cast("string"))
     headers = []
     for name in ("add.fields", "add.headers"):
-        for path, new in _items(settings, name):
+        for path, new_name in _added_fields(settings, name):
             try:
-                found = _event_field(there, path)
+                field_column = _find_event_field(event_fields, path)
             except ValueError as error:
                 raise settings.config_error(name, str(error)) from error
             if name == "add.fields":
-                made[new] = found
+                new_fields[new_name] = field_column
             else:
-                headers.append(header(new, found))
-    if (routed := settings.read(EXTRACT_NEW_RECORD_STATE.definition, "route.by.field", str)) != "":
-        fields = {field.name: field.dataType for field in after.fields}
+                headers.append(header_struct(new_name, field_column))
+    if (topic_field := settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, "route.by.field", str)) != "":
+        after_types = {field.name: field.dataType for field in after_type.fields}
         try:
-            topic = F.coalesce(column("after"), column("before"))[check_columns_exist([routed], fields)[0]].cast(
-                "string"
-            )
+            topic = F.coalesce(exact_column("after"), exact_column("before"))[
+                check_columns_exist([topic_field], after_types)[0]
+            ].cast("string")
         except ValueError as error:
             raise settings.config_error("route.by.field", str(error)) from error
         rows = rows.withColumn(
             MetadataColumn.TOPIC.value, F.coalesce(topic, metadata_column(rows, MetadataColumn.TOPIC))
         )
-    rows = with_headers(rows, headers)
-    is_tombstone = was_tombstone | is_delete if deletes is TombstoneHandling.DELETE_TO_TOMBSTONE else was_tombstone
-    return with_fields(rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), Side.VALUE, made)
+    rows = append_headers(rows, headers)
+    is_tombstone = was_tombstone | is_delete if handling is TombstoneHandling.DELETE_TO_TOMBSTONE else was_tombstone
+    return replace_fields(rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), RecordSide.VALUE, new_fields)
 
 
 EXTRACT_NEW_RECORD_STATE = TransformType(
     name="ExtractNewRecordState",
     package="io.debezium.transforms",
     keys=(
-        key(
+        transform_key(
             TOMBSTONE_HANDLING_MODE,
             "How deletions and tombstones are handled; by default tombstone.",
             "Deletions and tombstones",
-            optional=True,
+            is_optional=True,
             validator=one_of(way.value for way in TombstoneHandling),
         ),
-        key(
+        transform_key(
             DELETE_HANDLING_MODE,
             "How deletions are handled.",
             "Deletions",
-            optional=True,
+            is_optional=True,
             validator=one_of(("drop", "none", "rewrite")),
         ),
-        key(DROP_TOMBSTONES, "Whether tombstones are dropped.", "Drop tombstones", type_=Type.BOOLEAN, optional=True),
-        key("add.fields", "Fields of the event that become columns.", "Added columns", type_=Type.LIST, default=""),
-        key("add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"),
-        key("add.headers", "Fields of the event that become headers.", "Added headers", type_=Type.LIST, default=""),
-        key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
-        key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
+        transform_key(
+            DROP_TOMBSTONES,
+            "Whether tombstones are dropped.",
+            "Drop tombstones",
+            type_=Type.BOOLEAN,
+            is_optional=True,
+        ),
+        transform_key(
+            "add.fields", "Fields of the event that become columns.", "Added columns", type_=Type.LIST, default=""
+        ),
+        transform_key("add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"),
+        transform_key(
+            "add.headers",
+            "Fields of the event that become headers.",
+            "Added headers",
+            type_=Type.LIST,
+            default="",
+        ),
+        transform_key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
+        transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
     ),
-    apply=_extract,
-    check_values=_key_conflict_errors,
-    uses_headers=lambda settings: bool(as_list(settings.config.get(settings.key("add.headers"), ""))),
+    apply=_extract_new_record_state,
+    value_errors=_key_conflict_errors,
+    uses_headers=lambda settings: bool(split_list(settings.config.get(settings.full_key("add.headers"), ""))),
 )

@@ -19,30 +19,30 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from coterie.config.definition import Type, as_list, not_blank, one_of
+from coterie.config.definition import Type, not_blank, one_of, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, column, metadata_column, visible_names
+from coterie.spark.record_columns import MetadataColumn, exact_column, metadata_column, visible_column_names
 from coterie.spark.smt.transform_type import (
-    DEFAULTS,
-    Errors,
-    Side,
+    REPLACE_NULL_WITH_DEFAULT,
+    ErrorsByKey,
+    RecordSide,
     TransformType,
     check_columns_exist,
-    fields,
-    key,
-    not_empty_list,
+    check_name_list,
+    column_type,
+    field_columns,
+    field_types,
     primitive_column,
-    type_of,
-    types,
-    with_fields,
+    replace_fields,
+    transform_key,
 )
 
-CONNECT = "org.apache.kafka.connect.transforms"
+CONNECT_TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms"
 """The Java package of Connect's transforms."""
 
 # -- Cast -------------------------------------------------------------------------------------------------------------
 
-CONNECT_TYPES: Mapping[str, str] = {
+SPARK_TYPE_BY_CONNECT_TYPE: Mapping[str, str] = {
     "int8": "tinyint",
     "int16": "smallint",
     "int32": "int",
@@ -53,7 +53,7 @@ CONNECT_TYPES: Mapping[str, str] = {
     "string": "string",
     "bytes": "binary",
 }
-"""Spark's names of types, by Connect's names."""
+"""Spark's name of each type of Connect, by Connect's name."""
 
 
 def parse_cast(spec: str) -> dict[str, str]:
@@ -72,19 +72,19 @@ def parse_cast(spec: str) -> dict[str, str]:
             items[-1] += character
     if len(items) == 1 and spec.strip() and ":" not in spec:
         return {"": spec.strip()}
-    found: dict[str, str] = {}
+    type_by_column: dict[str, str] = {}
     for item in items:
-        name, colon, type_ = (part.strip() for part in item.partition(":"))
+        name, colon, type_ = (item_part.strip() for item_part in item.partition(":"))
         if not (name and colon and type_):
             raise ValueError(f"{item.strip()!r} is not column:type")
-        if name in found:
+        if name in type_by_column:
             raise ValueError(f"column {name} is in the list twice")
-        found[name] = type_
-    return found
+        type_by_column[name] = type_
+    return type_by_column
 
 
-def _well_formed_cast(spec: str) -> str | None:
-    """A check of a config value: None if :func:`parse_cast` accepts it, else the error message."""
+def _check_cast(spec: str) -> str | None:
+    """A validator: None if :func:`parse_cast` accepts ``spec``, else the error message."""
     try:
         parse_cast(spec)
     except ValueError as error:
@@ -92,157 +92,175 @@ def _well_formed_cast(spec: str) -> str | None:
     return None
 
 
-def _cast_one(value: Column, before: DataType, name: str) -> Column:
-    """``value``, a column of the type ``before``, cast to the type ``name``, which is Connect's or Spark's name."""
-    if name == "int64" and isinstance(before, TimestampType):
+def _cast_column(value: Column, old_type: DataType, new_type_name: str) -> Column:
+    """``value``, a column of the type ``old_type``, cast to the type ``new_type_name``, a name of Connect or Spark."""
+    if new_type_name == "int64" and isinstance(old_type, TimestampType):
         return F.unix_millis(value)  # As Connect casts its logical type Timestamp.
-    return value.cast(CONNECT_TYPES.get(name, name))
+    return value.cast(SPARK_TYPE_BY_CONNECT_TYPE.get(new_type_name, new_type_name))
 
 
-def _cast(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Cast: change the types of fields, or of a key or value that is not a struct."""
-    spec = parse_cast(settings.read(CAST.definition, "spec", str))
+    spec = parse_cast(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
         name = primitive_column(rows, side)
         if name is None:
             raise ValueError(f"{spec['']!r} is not column:type")
-        return rows.withColumn(name, _cast_one(column(name), type_of(rows, name), spec[""]))
-    before, now = types(rows, side), fields(rows, side)
-    check_columns_exist(list(spec), before)
-    return with_fields(
-        rows, side, now | {name: _cast_one(now[name], before[name], type_) for name, type_ in spec.items()}
+        return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
+    old_types, columns = field_types(rows, side), field_columns(rows, side)
+    check_columns_exist(list(spec), old_types)
+    return replace_fields(
+        rows,
+        side,
+        columns | {name: _cast_column(columns[name], old_types[name], type_) for name, type_ in spec.items()},
     )
 
 
 CAST = TransformType(
     name="Cast",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key(
+        transform_key(
             "spec",
             "Columns and their new types: column:type,column:type.",
             "Types by column",
-            validator=_well_formed_cast,
+            validator=_check_cast,
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_cast,
 )
 
 # -- InsertField ------------------------------------------------------------------------------------------------------
 
-_INSERTED = {
+_METADATA_BY_INSERT_KEY = {
     "topic.field": (MetadataColumn.TOPIC, "the record's topic"),
     "partition.field": (MetadataColumn.PARTITION, "the record's partition"),
     "offset.field": (MetadataColumn.OFFSET, "the record's offset"),
     "timestamp.field": (MetadataColumn.TIMESTAMP, "the record's timestamp"),
 }
-"""By key of InsertField: the metadata column that is inserted, and its name in the documentation."""
+"""By key of InsertField: the metadata column that is inserted, and its description in the documentation of the key."""
 
 
-def _inserts(settings: PrefixedConfig) -> Errors:
-    """An error, by key, if InsertField inserts nothing, or a ``static.field`` without a ``static.value``."""
-    values = {one.name: settings.find(INSERT_FIELD.definition, one.name, str) for one in INSERT_FIELD.keys[:6]}
+def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
+    """An error, by key, if InsertField would insert nothing, or has a ``static.field`` without a ``static.value``."""
+    values = {
+        key.name: settings.optional_value(INSERT_FIELD.definition, key.name, str) for key in INSERT_FIELD.keys[:6]
+    }
     if values["static.field"] is not None and values["static.value"] is None:
-        return {settings.key("static.value"): [f"{settings.key('static.field')} needs a value: set static.value"]}
+        return {
+            settings.full_key("static.value"): [f"{settings.full_key('static.field')} needs a value: set static.value"]
+        }
     if not any(value for name, value in values.items() if name != "static.value"):
-        return {settings.key("topic.field"): [f"Set at least one of {', '.join([*_INSERTED, 'static.field'])}"]}
+        return {
+            settings.full_key("topic.field"): [
+                f"Set at least one of {', '.join([*_METADATA_BY_INSERT_KEY, 'static.field'])}"
+            ]
+        }
     return {}
 
 
-def _insert_field(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """InsertField: add fields with the record's topic, partition, offset or timestamp, or with a fixed text."""
-    own, made = INSERT_FIELD.definition, fields(rows, side)
-    for name, (part, _) in _INSERTED.items():
-        if (given := settings.find(own, name, str)) is not None:
+    definition, new_fields = INSERT_FIELD.definition, field_columns(rows, side)
+    for name, (metadata, _) in _METADATA_BY_INSERT_KEY.items():
+        if (field_name := settings.optional_value(definition, name, str)) is not None:
             try:
-                made[given.rstrip("?!")] = metadata_column(rows, part)
+                new_fields[field_name.rstrip("?!")] = metadata_column(rows, metadata)
             except ValueError as error:
                 raise settings.config_error(name, str(error)) from error
-    if (given := settings.find(own, "static.field", str)) is not None:
-        made[given.rstrip("?!")] = F.lit(settings.find(own, "static.value", str))
-    return with_fields(rows, side, made)
+    if (field_name := settings.optional_value(definition, "static.field", str)) is not None:
+        new_fields[field_name.rstrip("?!")] = F.lit(settings.optional_value(definition, "static.value", str))
+    return replace_fields(rows, side, new_fields)
 
 
 INSERT_FIELD = TransformType(
     name="InsertField",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
         *(
-            key(
-                name, f"The column to which {what} is written.", f"Column of {what}", optional=True, validator=not_blank
+            transform_key(
+                name,
+                f"The column to which {what} is written.",
+                f"Column of {what}",
+                is_optional=True,
+                validator=not_blank,
             )
-            for name, (_, what) in _INSERTED.items()
+            for name, (_, what) in _METADATA_BY_INSERT_KEY.items()
         ),
-        key("static.field", "The column for static.value.", "Column of the text", optional=True, validator=not_blank),
-        key("static.value", "The text of static.field.", "Text", optional=True),
-        DEFAULTS,
+        transform_key(
+            "static.field", "The column for static.value.", "Column of the text", is_optional=True, validator=not_blank
+        ),
+        transform_key("static.value", "The text of static.field.", "Text", is_optional=True),
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_insert_field,
-    check_values=_inserts,
+    value_errors=_insert_field_errors,
 )
 
 # -- ReplaceField -----------------------------------------------------------------------------------------------------
 
 
-def _pairs(value: str) -> dict[str, str]:
-    """The new name by the old name, from ``value``: ``old:new,old:new``.
+def _parse_renames(value: str) -> dict[str, str]:
+    """The new name by the old name, from ``value``: ``old_name:new,old:new``.
 
     :raises ValueError: when an item is not old:new.
     """
-    found: dict[str, str] = {}
-    for item in as_list(value):
-        old, colon, new = (part.strip() for part in item.partition(":"))
-        if not (old and colon and new) or ":" in new:
+    new_name_by_old_name: dict[str, str] = {}
+    for item in split_list(value):
+        old_name, colon, new_name = (item_part.strip() for item_part in item.partition(":"))
+        if not (old_name and colon and new_name) or ":" in new_name:
             raise ValueError(f"{item!r} is not old:new")
-        found[old] = new
-    return found
+        new_name_by_old_name[old_name] = new_name
+    return new_name_by_old_name
 
 
-def _well_formed_renames(value: str) -> str | None:
-    """A check of a config value: None if :func:`_pairs` accepts it, else the error message."""
+def _check_renames(value: str) -> str | None:
+    """A validator: None if :func:`_parse_renames` accepts ``value``, else the error message."""
     try:
-        _pairs(value)
+        _parse_renames(value)
     except ValueError as error:
         return str(error)
     return None
 
 
-def _replace_field(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ReplaceField: remove and rename fields."""
-    own, there = REPLACE_FIELD.definition, fields(rows, side)
-    include, exclude = (list(settings.read(own, name, tuple)) for name in ("include", "exclude"))
-    renames = _pairs(",".join(settings.read(own, "renames", tuple)))
-    for name, named in (("include", include), ("exclude", exclude), ("renames", list(renames))):
+    definition, columns = REPLACE_FIELD.definition, field_columns(rows, side)
+    include, exclude = (list(settings.required_value(definition, name, tuple)) for name in ("include", "exclude"))
+    renames = _parse_renames(",".join(settings.required_value(definition, "renames", tuple)))
+    for name, column_names in (("include", include), ("exclude", exclude), ("renames", list(renames))):
         try:
-            check_columns_exist(named, there)
+            check_columns_exist(column_names, columns)
         except ValueError as error:
             raise settings.config_error(name, str(error)) from error
-    left = [name for name in there if name not in exclude and (not include or name in include)]
-    new = [renames.get(name, name) for name in left]
-    if twice := sorted({name for name in new if new.count(name) > 1}):
-        raise settings.config_error("renames", f"two columns would have the name {', '.join(twice)}")
-    return with_fields(rows, side, {renames.get(name, name): there[name] for name in left})
+    kept_names = [name for name in columns if name not in exclude and (not include or name in include)]
+    new_names = [renames.get(name, name) for name in kept_names]
+    if repeated := sorted({name for name in new_names if new_names.count(name) > 1}):
+        raise settings.config_error("renames", f"two columns would have the name {', '.join(repeated)}")
+    return replace_fields(rows, side, {renames.get(name, name): columns[name] for name in kept_names})
 
 
 REPLACE_FIELD = TransformType(
     name="ReplaceField",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key("exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""),
-        key("include", "The only columns that stay; empty means all.", "Kept columns", type_=Type.LIST, default=""),
-        key(
+        transform_key("exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""),
+        transform_key(
+            "include", "The only columns that stay; empty means all.", "Kept columns", type_=Type.LIST, default=""
+        ),
+        transform_key(
             "renames",
             "New names: old:new,old:new.",
             "New names",
             type_=Type.LIST,
             default="",
-            validator=_well_formed_renames,
+            validator=_check_renames,
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_replace_field,
 )
@@ -250,7 +268,7 @@ REPLACE_FIELD = TransformType(
 # -- MaskField --------------------------------------------------------------------------------------------------------
 
 
-def _replaced(name: str, type_: DataType, replacement: str) -> Column:
+def _replacement_column(name: str, type_: DataType, replacement: str) -> Column:
     """The configured ``replacement`` as a column of the type ``type_``, that of the column ``name``.
 
     :raises ValueError: when ``type_`` is neither text nor a number, or ``replacement`` is not a value of it.
@@ -268,9 +286,9 @@ def _replaced(name: str, type_: DataType, replacement: str) -> Column:
     return F.lit(replacement).cast(type_)
 
 
-def _empty(name: str, type_: DataType) -> Column:
+def _empty_value_column(name: str, type_: DataType) -> Column:
     """The empty value (0, False, an empty text, ...) by which Connect's MaskField replaces values of the type
-    ``type_``, that of the column ``name``.
+    ``type_``. ``name``: the column with this type, for the message.
 
     :raises ValueError: when this type has no empty value; the message names the column.
     """
@@ -291,33 +309,39 @@ def _empty(name: str, type_: DataType) -> Column:
             raise ValueError(f"column {name} is a {type_.simpleString()}, which has no empty value")
 
 
-def _mask_field(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """MaskField: replace the values of fields by empty values or by a replacement; a null stays null."""
-    own, there, made = MASK_FIELD.definition, types(rows, side), fields(rows, side)
-    replacement = settings.find(own, "replacement", str)
-    for name in check_columns_exist(list(settings.read(own, "fields", tuple)), there):
+    definition, types_by_name, new_fields = MASK_FIELD.definition, field_types(rows, side), field_columns(rows, side)
+    replacement = settings.optional_value(definition, "replacement", str)
+    for name in check_columns_exist(list(settings.required_value(definition, "fields", tuple)), types_by_name):
         try:
-            mask = _empty(name, there[name]) if replacement is None else _replaced(name, there[name], replacement)
+            mask = (
+                _empty_value_column(name, types_by_name[name])
+                if replacement is None
+                else _replacement_column(name, types_by_name[name], replacement)
+            )
         except ValueError as error:
             raise settings.config_error("fields" if replacement is None else "replacement", str(error)) from error
-        made[name] = F.when(made[name].isNotNull(), mask)
-    return with_fields(rows, side, made)
+        new_fields[name] = F.when(new_fields[name].isNotNull(), mask)
+    return replace_fields(rows, side, new_fields)
 
 
 MASK_FIELD = TransformType(
     name="MaskField",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key("fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=not_empty_list),
-        key(
+        transform_key(
+            "fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=check_name_list
+        ),
+        transform_key(
             "replacement",
             "A text or number instead of the empty value.",
             "Replacement",
-            optional=True,
+            is_optional=True,
             validator=not_blank,
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_mask_field,
 )
@@ -325,151 +349,162 @@ MASK_FIELD = TransformType(
 # -- ValueToKey, HoistField, ExtractField, Flatten --------------------------------------------------------------------
 
 
-def _value_to_key(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
-    there = fields(rows, Side.VALUE)
-    names = check_columns_exist(list(settings.read(VALUE_TO_KEY.definition, "fields", tuple)), there)
-    return rows.withColumn(MetadataColumn.KEY.value, F.struct(*(there[name].alias(name) for name in names)))
+    columns = field_columns(rows, RecordSide.VALUE)
+    names = check_columns_exist(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
+    return rows.withColumn(MetadataColumn.KEY.value, F.struct(*(columns[name].alias(name) for name in names)))
 
 
 VALUE_TO_KEY = TransformType(
     name="ValueToKey",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        key(
+        transform_key(
             "fields",
             "Columns that form the record's key.",
             "Columns of the key",
             type_=Type.LIST,
-            validator=not_empty_list,
+            validator=check_name_list,
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_value_to_key,
 )
 
 
-def _hoist_field(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """HoistField: the key or value becomes a struct with one field, which contains the former key or value."""
-    name = settings.read(HOIST_FIELD.definition, "field", str)
-    if side is Side.KEY:
+    name = settings.required_value(HOIST_FIELD.definition, "field", str)
+    if side is RecordSide.KEY:
         return rows.withColumn(
             MetadataColumn.KEY.value, F.struct(metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
-    if (only := primitive_column(rows, side)) is not None:
-        return with_fields(rows, side, {name: column(only)})
-    return with_fields(rows, side, {name: F.struct(*map(column, visible_names(rows)))})
+    if (value_column := primitive_column(rows, side)) is not None:
+        return replace_fields(rows, side, {name: exact_column(value_column)})
+    return replace_fields(rows, side, {name: F.struct(*map(exact_column, visible_column_names(rows)))})
 
 
 HOIST_FIELD = TransformType(
     name="HoistField",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
+    keys=(transform_key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
     apply=_hoist_field,
 )
 
 
-def _path(text: str) -> list[str]:
+def _parse_field_path(text: str) -> list[str]:
     """The names in a path of nested fields, which are separated by dots; a name between backticks may contain dots
     (KIP-821)."""
-    names, rest = [], text
-    while rest:
-        if rest.startswith("`") and "`" in rest[1:]:
-            name, _, rest = rest[1:].partition("`")
-            rest = rest.removeprefix(".")
+    names, remaining_text = [], text
+    while remaining_text:
+        if remaining_text.startswith("`") and "`" in remaining_text[1:]:
+            name, _, remaining_text = remaining_text[1:].partition("`")
+            remaining_text = remaining_text.removeprefix(".")
         else:
-            name, _, rest = rest.partition(".")
+            name, _, remaining_text = remaining_text.partition(".")
         names.append(name)
     return names
 
 
-def _extract_field(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ExtractField: the key or value becomes the value of one of its fields."""
-    own = EXTRACT_FIELD.definition
-    text = settings.read(own, "field", str)
-    path = _path(text) if settings.read(own, "field.syntax.version", str) == "V2" else [text]
-    there = types(rows, side)
-    found, type_ = fields(rows, side)[check_columns_exist([path[0]], there)[0]], there[path[0]]
+    definition = EXTRACT_FIELD.definition
+    field_setting = settings.required_value(definition, "field", str)
+    path = (
+        _parse_field_path(field_setting)
+        if settings.required_value(definition, "field.syntax.version", str) == "V2"
+        else [field_setting]
+    )
+    types_by_name = field_types(rows, side)
+    extracted, type_ = (
+        field_columns(rows, side)[check_columns_exist([path[0]], types_by_name)[0]],
+        types_by_name[path[0]],
+    )
     for name in path[1:]:
         if not isinstance(type_, StructType):
             raise ValueError(f"there is no field {name}: column {path[0]} is not nested so deep")
-        inner = {field.name: field.dataType for field in type_.fields}
-        found, type_ = found[check_columns_exist([name], inner)[0]], inner[name]
-    if side is Side.KEY:
-        return rows.withColumn(MetadataColumn.KEY.value, found)
+        nested_types = {field.name: field.dataType for field in type_.fields}
+        extracted, type_ = extracted[check_columns_exist([name], nested_types)[0]], nested_types[name]
+    if side is RecordSide.KEY:
+        return rows.withColumn(MetadataColumn.KEY.value, extracted)
     if isinstance(type_, StructType):
-        return with_fields(rows, side, {field.name: found[field.name] for field in type_.fields})
-    return with_fields(rows, side, {"value": found})
+        return replace_fields(rows, side, {field.name: extracted[field.name] for field in type_.fields})
+    return replace_fields(rows, side, {"value": extracted})
 
 
 EXTRACT_FIELD = TransformType(
     name="ExtractField",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key("field", "The column that becomes the value.", "Column", validator=not_blank),
-        key(
+        transform_key("field", "The column that becomes the value.", "Column", validator=not_blank),
+        transform_key(
             "field.syntax.version",
             "With V2 the field is a path, with dots.",
             "Syntax of the field",
             default="V1",
             validator=one_of(("V1", "V2")),
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_extract_field,
 )
 
 
-def _flat(prefix: str, value: Column, type_: DataType, delimiter: str) -> dict[str, Column]:
+def _innermost_fields(prefix: str, value: Column, type_: DataType, delimiter: str) -> dict[str, Column]:
     """The innermost fields of ``value``, a column of the type ``type_``, by their flat names, which start with
     ``prefix``; ``value`` itself by ``prefix`` if it is not a struct."""
     if not isinstance(type_, StructType):
         return {prefix: value}
-    flat: dict[str, Column] = {}
+    fields_by_name: dict[str, Column] = {}
     for field in type_.fields:
-        flat |= _flat(f"{prefix}{delimiter}{field.name}", value[field.name], field.dataType, delimiter)
-    return flat
+        fields_by_name |= _innermost_fields(
+            f"{prefix}{delimiter}{field.name}", value[field.name], field.dataType, delimiter
+        )
+    return fields_by_name
 
 
-def _flatten(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _flatten(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Flatten: replace each field that is a struct by its innermost fields."""
-    delimiter = settings.read(FLATTEN.definition, "delimiter", str)
-    there, made = fields(rows, side), list[tuple[str, Column]]()
-    for name, type_ in types(rows, side).items():
-        made += _flat(name, there[name], type_, delimiter).items()
-    names = [name for name, _ in made]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two columns would have the name {', '.join(twice)}")
-    return with_fields(rows, side, dict(made))
+    delimiter = settings.required_value(FLATTEN.definition, "delimiter", str)
+    columns, flat_fields = field_columns(rows, side), list[tuple[str, Column]]()
+    for name, type_ in field_types(rows, side).items():
+        flat_fields += _innermost_fields(name, columns[name], type_, delimiter).items()
+    names = [name for name, _ in flat_fields]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two columns would have the name {', '.join(repeated)}")
+    return replace_fields(rows, side, dict(flat_fields))
 
 
 FLATTEN = TransformType(
     name="Flatten",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
+    keys=(transform_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_flatten,
 )
 
 # -- TimestampConverter -----------------------------------------------------------------------------------------------
 
-_PRECISIONS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
-"""The units of a time that is a whole number, counted from 1970-01-01 00:00 UTC."""
+_TIME_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+"""The values of ``unix.precision``: units of a time that is a whole number, counted from 1970-01-01 00:00 UTC."""
 
 
-def _needs_format(settings: PrefixedConfig) -> Errors:
+def _missing_format_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """An error, by key, if the target of TimestampConverter is text and ``format`` is not set."""
-    own = TIMESTAMP_CONVERTER.definition
-    if settings.read(own, "target.type", str) == "string" and not settings.read(own, "format", str):
-        return {settings.key("format"): [f"{settings.key('target.type')}=string needs a format"]}
+    definition = TIMESTAMP_CONVERTER.definition
+    if settings.required_value(definition, "target.type", str) == "string" and not settings.required_value(
+        definition, "format", str
+    ):
+        return {settings.full_key("format"): [f"{settings.full_key('target.type')}=string needs a format"]}
     return {}
 
 
-def _moment(value: Column, type_: DataType, format_: str, precision: str) -> Column:
-    """``value``, a column of the type ``type_``, as a timestamp. ``format_``: the pattern of times that are text.
-    ``precision``: the unit of times that are whole numbers.
+def _to_timestamp(value: Column, type_: DataType, format_: str, precision: str) -> Column:
+    """Convert ``value``, a column of the type ``type_``, to a timestamp. ``format_``: the pattern of times that are
+    text. ``precision``: the unit of times that are whole numbers.
 
     :raises ValueError: when a column of this type cannot contain a time, or is text and ``format_`` is empty.
     """
@@ -497,49 +532,51 @@ def _moment(value: Column, type_: DataType, format_: str, precision: str) -> Col
             raise ValueError(f"the column has type {type_.simpleString()}, and must be a time, text or a whole number")
 
 
-def _as_target(moment: Column, target: str, format_: str, precision: str) -> Column:
-    """The timestamp ``moment``, converted to the type that the value ``target`` of ``target.type`` names."""
+def _from_timestamp(timestamp: Column, target: str, format_: str, precision: str) -> Column:
+    """Convert ``timestamp`` to the type that ``target``, a value of ``target.type``, names. ``format_``: the pattern of
+    text. ``precision``: the unit of whole numbers."""
     match target:
         case "string":
-            return F.date_format(moment, format_)
+            return F.date_format(timestamp, format_)
         case "Date":
-            return F.to_date(moment)
+            return F.to_date(timestamp)
         case "unix":
             match precision:
                 case "seconds":
-                    return F.unix_seconds(moment)
+                    return F.unix_seconds(timestamp)
                 case "milliseconds":
-                    return F.unix_millis(moment)
+                    return F.unix_millis(timestamp)
                 case "microseconds":
-                    return F.unix_micros(moment)
+                    return F.unix_micros(timestamp)
                 case _:
-                    return F.unix_micros(moment) * F.lit(1000)
+                    return F.unix_micros(timestamp) * F.lit(1000)
         case _:
-            return moment
+            return timestamp
 
 
-def _timestamp_converter(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _timestamp_converter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """TimestampConverter: convert one field, or a key or value that is not a struct, to another type of time."""
-    own = TIMESTAMP_CONVERTER.definition
+    definition = TIMESTAMP_CONVERTER.definition
     name, target, format_, precision = (
-        settings.read(own, each, str) for each in ("field", "target.type", "format", "unix.precision")
+        settings.required_value(definition, name_, str)
+        for name_ in ("field", "target.type", "format", "unix.precision")
     )
 
-    def converted(value: Column, type_: DataType) -> Column:
-        return _as_target(_moment(value, type_, format_, precision), target, format_, precision)
+    def convert(value: Column, type_: DataType) -> Column:
+        return _from_timestamp(_to_timestamp(value, type_, format_, precision), target, format_, precision)
 
     if not name:
-        only = primitive_column(rows, side)
-        if only is None:
+        value_column = primitive_column(rows, side)
+        if value_column is None:
             raise ValueError("name a column: the rows have several")
-        return rows.withColumn(only, converted(column(only), type_of(rows, only)))
-    there, made = types(rows, side), fields(rows, side)
-    check_columns_exist([name], there)
-    return with_fields(rows, side, made | {name: converted(made[name], there[name])})
+        return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
+    types_by_name, columns = field_types(rows, side), field_columns(rows, side)
+    check_columns_exist([name], types_by_name)
+    return replace_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
 
 
-def _target(value: str) -> str | None:
-    """A check of a value of ``target.type``: None if it is supported, else the error message."""
+def _check_target_type(value: str) -> str | None:
+    """A validator of ``target.type``: None if ``value`` is supported, else the error message."""
     if value == "Time":
         return "Time is not supported: rows have no type for a time of day. Use string with a format like HH:mm:ss"
     return one_of(("string", "unix", "Date", "Timestamp"))(value)
@@ -547,35 +584,41 @@ def _target(value: str) -> str | None:
 
 TIMESTAMP_CONVERTER = TransformType(
     name="TimestampConverter",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
-        key("target.type", "The new type: string, unix, Date or Timestamp.", "Target type", validator=_target),
-        key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
-        key(
+        transform_key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
+        transform_key(
+            "target.type", "The new type: string, unix, Date or Timestamp.", "Target type", validator=_check_target_type
+        ),
+        transform_key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
+        transform_key(
             "unix.precision",
             "The unit of whole numbers.",
             "Unit",
             default="milliseconds",
-            validator=one_of(_PRECISIONS),
+            validator=one_of(_TIME_UNITS),
         ),
-        DEFAULTS,
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_timestamp_converter,
-    check_values=_needs_format,
+    value_errors=_missing_format_errors,
 )
 
 # -- SetSchemaMetadata ------------------------------------------------------------------------------------------------
 
 SET_SCHEMA_METADATA = TransformType(
     name="SetSchemaMetadata",
-    package=CONNECT,
+    package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        key("schema.name", "Without effect: the schema of rows has no name.", "Schema name", optional=True),
-        key("schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, optional=True),
-        DEFAULTS,
+        transform_key(
+            "schema.name", "Without effect: the schema of rows has no name.", "Schema name", is_optional=True
+        ),
+        transform_key(
+            "schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, is_optional=True
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=lambda rows, side, settings: rows,
 )

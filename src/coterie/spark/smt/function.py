@@ -10,62 +10,68 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import not_blank
-from coterie.spark.extras import missing_extra
+from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import without_metadata
-from coterie.spark.smt.transform_type import Side, TransformType, key
-from coterie.spark.user_code import load, well_formed
+from coterie.spark.record_columns import without_metadata_columns
+from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
+from coterie.spark.user_code import check_function_name, load_function
 
-Batches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A user's function over the Arrow batches of one Spark partition."""
 
 
-def _apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
-    """Function: the rows that the user's function returns, without metadata columns."""
-    if missing := missing_extra("python"):
-        raise ValueError(missing)
-    own = FUNCTION.definition
-    named = settings.read(own, "function", str)
-    function = load(rows.sparkSession, named)
+def _apply_function(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+    """Function: replace the rows by those that the user's function returns, without metadata columns."""
+    if missing_message := missing_extra_message("python"):
+        raise ValueError(missing_message)
+    definition = FUNCTION.definition
+    function_name = settings.required_value(definition, "function", str)
+    function = load_function(rows.sparkSession, function_name)
     try:
-        schema = cast(StructType, StructType.fromDDL(settings.read(own, "schema", str)))
+        schema = cast(StructType, StructType.fromDDL(settings.required_value(definition, "schema", str)))
     except PySparkException as error:
         raise settings.config_error("schema", str(error).strip().splitlines()[0]) from error
     expected = to_arrow_schema(schema, timezone="UTC")
-    return without_metadata(rows).mapInArrow(_checked(function, named, expected), schema)
+    return without_metadata_columns(rows).mapInArrow(_with_schema_check(function, function_name, expected), schema)
 
 
-def _checked(function: Batches, named: str, expected: pa.Schema) -> Batches:
+def _with_schema_check(function: BatchFunction, function_name: str, expected_schema: pa.Schema) -> BatchFunction:
     """A function that calls ``function`` and returns its batches with the columns in the order and of the types of
-    ``expected``: the columns are matched by name and cast, because the JVM checks neither. The returned function raises
-    TypeError when ``function`` returns other columns. ``named``: the name of ``function`` in that message.
+    ``expected_schema``: the columns are matched by name and cast, because the JVM checks neither. The returned function
+    raises TypeError when ``function`` returns other columns. ``function_name``: the name of ``function`` in that
+    message.
 
     The inner function is sent to Python processes by value, so Coterie need not be installed in their Python.
     """
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def call_and_check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in function(batches):
-            if sorted(batch.schema.names) != sorted(expected.names):
-                there, wanted = ", ".join(batch.schema.names), ", ".join(expected.names)
-                raise TypeError(f"{named} returned the columns {there}, and the schema in the config has {wanted}")
-            columns = [batch.column(field.name).cast(field.type) for field in expected]
-            yield type(batch).from_arrays(columns, schema=expected)
+            if sorted(batch.schema.names) != sorted(expected_schema.names):
+                returned_names, expected_names = ", ".join(batch.schema.names), ", ".join(expected_schema.names)
+                raise TypeError(
+                    f"{function_name} returned the columns {returned_names}, and the schema in the config has "
+                    f"{expected_names}"
+                )
+            columns = [batch.column(field.name).cast(field.type) for field in expected_schema]
+            yield type(batch).from_arrays(columns, schema=expected_schema)
 
-    return run
+    return call_and_check
 
 
 FUNCTION = TransformType(
     name="Function",
     package=None,
     keys=(
-        key(
+        transform_key(
             "function",
             "package.module:name of a function from an iterator of pyarrow.RecordBatch to another such iterator.",
             "Function",
-            validator=well_formed,
+            validator=check_function_name,
         ),
-        key("schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank),
+        transform_key(
+            "schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank
+        ),
     ),
-    apply=_apply,
-    takes_predicate=False,
+    apply=_apply_function,
+    accepts_predicate=False,
 )

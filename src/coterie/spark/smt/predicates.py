@@ -8,11 +8,11 @@ from pyspark.sql import functions as F
 
 from coterie.config.definition import ConfigDef, ConfigKey, not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, has_metadata, metadata_column
-from coterie.spark.smt.patterns import whole_match
-from coterie.spark.smt.transform_type import key
+from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
+from coterie.spark.smt.patterns import whole_match_pattern
+from coterie.spark.smt.transform_type import transform_key
 
-PACKAGE = "org.apache.kafka.connect.transforms.predicates"
+CONNECT_PREDICATES_PACKAGE = "org.apache.kafka.connect.transforms.predicates"
 """The Java package of Connect's predicates."""
 
 
@@ -24,10 +24,10 @@ class PredicateType:
     """The name of Connect's class, without the package."""
     keys: tuple[ConfigKey, ...]
     """The config keys, without the prefix ``predicates.<alias>.``."""
-    matches: Callable[[DataFrame, PrefixedConfig], Column]
-    """Returns whether a row matches the predicate with this config; null means no match. Raises PySparkException or
-    ValueError when the columns of the rows do not fit; the error is reported for the first of ``keys``, or for ``type``
-    if there are no keys."""
+    matches_column: Callable[[DataFrame, PrefixedConfig], Column]
+    """Returns, for the rows and the predicate's config, a boolean column: whether a row matches; null means no match.
+    Raises PySparkException or ValueError when the columns of the rows do not fit; the error is reported for the first
+    of ``keys``, or for ``type`` if there are no keys."""
     uses_headers: bool = False
     """Whether the predicate uses the headers of records."""
 
@@ -36,44 +36,44 @@ class PredicateType:
         return ConfigDef(self.keys)
 
 
-def _topic_matches(rows: DataFrame, settings: PrefixedConfig) -> Column:
-    pattern = settings.read(TOPIC_NAME_MATCHES.definition, "pattern", str)
-    return metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match(rows.sparkSession, pattern))
+def _topic_matches_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
+    pattern = settings.required_value(TOPIC_NAME_MATCHES.definition, "pattern", str)
+    return metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match_pattern(rows.sparkSession, pattern))
 
 
 TOPIC_NAME_MATCHES = PredicateType(
     name="TopicNameMatches",
-    keys=(key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
-    matches=_topic_matches,
+    keys=(transform_key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
+    matches_column=_topic_matches_column,
 )
 
 
-def _has_header(rows: DataFrame, settings: PrefixedConfig) -> Column:
-    name = settings.read(HAS_HEADER_KEY.definition, "name", str)
-    return F.exists(metadata_column(rows, MetadataColumn.HEADERS), lambda one: one["key"] == F.lit(name))
+def _has_header_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
+    name = settings.required_value(HAS_HEADER_KEY.definition, "name", str)
+    return F.exists(metadata_column(rows, MetadataColumn.HEADERS), lambda header: header["key"] == F.lit(name))
 
 
 HAS_HEADER_KEY = PredicateType(
     name="HasHeaderKey",
-    keys=(key("name", "The header's name.", "Header", validator=not_blank),),
-    matches=_has_header,
+    keys=(transform_key("name", "The header's name.", "Header", validator=not_blank),),
+    matches_column=_has_header_column,
     uses_headers=True,
 )
 
 
-def _is_tombstone(rows: DataFrame, settings: PrefixedConfig) -> Column:
+def _is_tombstone_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     return (
         metadata_column(rows, MetadataColumn.TOMBSTONE)
-        if has_metadata(rows, MetadataColumn.TOMBSTONE)
+        if has_metadata_column(rows, MetadataColumn.TOMBSTONE)
         else F.lit(False)
     )
 
 
-RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), matches=_is_tombstone)
+RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), matches_column=_is_tombstone_column)
 
-PREDICATES: Mapping[str, PredicateType] = {
+PREDICATE_TYPE_BY_NAME: Mapping[str, PredicateType] = {
     name: kind
     for kind in (TOPIC_NAME_MATCHES, HAS_HEADER_KEY, RECORD_IS_TOMBSTONE)
-    for name in (kind.name, f"{PACKAGE}.{kind.name}")
+    for name in (kind.name, f"{CONNECT_PREDICATES_PACKAGE}.{kind.name}")
 }
 """Every type of predicate, by Connect's class name with and without its package."""

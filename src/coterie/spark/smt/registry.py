@@ -5,16 +5,23 @@ from dataclasses import dataclass
 
 from coterie.config.definition import OneOf
 from coterie.spark.smt import debezium, fields, function, records, sql
-from coterie.spark.smt.transform_type import Side, TransformType
+from coterie.spark.smt.transform_type import RecordSide, TransformType
 
-ALL = (*fields.TRANSFORM_TYPES, *records.TRANSFORM_TYPES, debezium.EXTRACT_NEW_RECORD_STATE, sql.SQL, function.FUNCTION)
+ALL_TRANSFORM_TYPES = (
+    *fields.TRANSFORM_TYPES,
+    *records.TRANSFORM_TYPES,
+    debezium.EXTRACT_NEW_RECORD_STATE,
+    sql.SQL,
+    function.FUNCTION,
+)
 """All types of transforms that Coterie has."""
-TRANSFORM_TYPES: Mapping[str, tuple[TransformType, Side]] = {
-    name: (kind, side) for kind in ALL for name, side in kind.sides_by_name().items()
+TYPE_AND_SIDE_BY_NAME: Mapping[str, tuple[TransformType, RecordSide]] = {
+    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.sides_by_name().items()
 }
-"""Every type of transform, with the side that the name means, by each of its names in configs."""
+"""By each name that a config can give in ``transforms.<alias>.type``: the type of transform, and the side that the name
+means."""
 
-UNSUPPORTED_TYPES: Mapping[str, str] = {
+ADVICE_BY_UNSUPPORTED_CLASS: Mapping[str, str] = {
     "io.debezium.transforms.ByLogicalTableRouter": "use RegexRouter",
     "io.debezium.transforms.ContentBasedRouter": "use one connector with a Filter for each topic",
     "io.debezium.transforms.Filter": "use Filter with a SQL condition",
@@ -37,17 +44,19 @@ UNSUPPORTED_TYPES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TypeCheck(OneOf):
-    """A check of a config value: the name of a type of transform that Coterie has."""
+class TransformTypeValidator(OneOf):
+    """A validator that accepts every name of a type of transform that Coterie has."""
 
     def __call__(self, value: str) -> str | None:
         """None if Coterie has this type, else the error message, with a replacement if there is one."""
-        if value in TRANSFORM_TYPES:
+        if value in TYPE_AND_SIDE_BY_NAME:
             return None
-        plain = value.partition("$")[0]
-        if (instead := UNSUPPORTED_TYPES.get(plain)) is not None:
-            return f"Coterie does not run this transform; {instead} (docs/transforms.md)"
-        return f"{self.refusal}: {', '.join(self.values)}; Java classes are not loaded"
+        class_name = value.partition("$")[0]
+        if (advice := ADVICE_BY_UNSUPPORTED_CLASS.get(class_name)) is not None:
+            return f"Coterie does not run this transform; {advice} (docs/transforms.md)"
+        return f"{self.error_prefix}: {', '.join(self.values)}; Java classes are not loaded"
 
 
-TYPE_CHECK = TypeCheck(tuple(sorted(kind.name for kind in ALL)), "String must be one of")
+TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
+    tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)), "String must be one of"
+)

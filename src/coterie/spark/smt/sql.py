@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import metadata_names, without_metadata
-from coterie.spark.smt.transform_type import Side, TransformType, key
+from coterie.spark.record_columns import metadata_column_names, without_metadata_columns
+from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
 
-VIEW = "source"
+SOURCE_VIEW = "source"
 """The name in queries for the rows to which the transform is applied."""
 
-_REFUSED = {
+_UNSUPPORTED_NODES = {
     "Aggregate": "aggregates and GROUP BY",
     "Distinct": "DISTINCT",
     "Deduplicate": "DISTINCT",
@@ -41,22 +41,22 @@ _REFUSED = {
     "LocalRelation": "VALUES",
     "Range": "functions that make a table",
 }
-"""By Spark's name: the nodes of a plan that do not work row by row, each with its name in error messages for users."""
+"""By Spark's name of a plan node that does not work row by row: the name of the SQL feature in error messages."""
 
 
-def _apply(rows: DataFrame, side: Side, settings: PrefixedConfig) -> DataFrame:
+def _apply_query(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Sql: the result of the query, with the rows' metadata columns."""
-    query = settings.read(SQL.definition, "query", str)
+    query = settings.required_value(SQL.definition, "query", str)
     # The view is in the session of this task only, so it cannot replace the view of another task.
-    without_metadata(rows).createOrReplaceTempView(VIEW)
+    without_metadata_columns(rows).createOrReplaceTempView(SOURCE_VIEW)
     try:
-        analysed = _analysed(rows.sparkSession, query)
-        return _dataset(rows.sparkSession, _on_rows(rows, analysed))
+        resolved_plan = _resolve_query(rows.sparkSession, query)
+        return _to_dataframe(rows.sparkSession, _apply_plan_to_rows(rows, resolved_plan))
     finally:
-        rows.sparkSession.catalog.dropTempView(VIEW)
+        rows.sparkSession.catalog.dropTempView(SOURCE_VIEW)
 
 
-def _analysed(spark: SparkSession, query: str) -> Any:
+def _resolve_query(spark: SparkSession, query: str) -> Any:
     """Spark's resolved plan of the query, which is not executed."""
     session, jvm = spark._jsparkSession, spark._jvm
     assert jvm is not None
@@ -66,27 +66,27 @@ def _analysed(spark: SparkSession, query: str) -> Any:
     return state.executePlan(parsed, skip).analyzed()
 
 
-def _dataset(spark: SparkSession, plan: Any) -> DataFrame:
-    """The DataFrame of a plan."""
+def _to_dataframe(spark: SparkSession, plan: Any) -> DataFrame:
+    """The DataFrame with the logical plan ``plan``."""
     jvm = spark._jvm
     assert jvm is not None
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
-def _on_rows(rows: DataFrame, plan: Any) -> Any:
+def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
     """The plan that applies the nodes of ``plan``, the resolved plan of a query over the view, to ``rows``.
 
     :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over the view.
     """
-    hidden = metadata_names(rows)
-    own = rows._jdf.queryExecution().analyzed()
-    chain = list(_chain(plan))
-    for node in reversed(chain):
-        own = _with_child(rows.sparkSession, node, own, hidden)
-    return own
+    metadata_columns = metadata_column_names(rows)
+    built_plan = rows._jdf.queryExecution().analyzed()
+    nodes = list(_nodes_above_view(plan))
+    for node in reversed(nodes):
+        built_plan = _replace_child(rows.sparkSession, node, built_plan, metadata_columns)
+    return built_plan
 
 
-def _chain(plan: Any) -> Iterator[Any]:
+def _nodes_above_view(plan: Any) -> Iterator[Any]:
     """The nodes of ``plan`` above the view, from the top. Aliases of subqueries in FROM are left out: they have no
     effect, because the plan is already resolved.
 
@@ -97,37 +97,40 @@ def _chain(plan: Any) -> Iterator[Any]:
         if not plan.subqueries().isEmpty():
             raise ValueError("the query has a subquery in an expression; a query works row by row")
         if name == "SubqueryAlias":
-            if str(plan.identifier().name()) == VIEW and str(plan.child().nodeName()) == "View":
+            if str(plan.identifier().name()) == SOURCE_VIEW and str(plan.child().nodeName()) == "View":
                 return
             plan = plan.child()
             continue
         if name not in ("Project", "Filter", "Generate"):
-            what = _REFUSED.get(name)
-            if what is None:
+            sql_feature = _UNSUPPORTED_NODES.get(name)
+            if sql_feature is None:
                 raise ValueError(
-                    f"the query is not a SELECT … FROM {VIEW} that works row by row: its plan contains {name}"
+                    f"the query is not a SELECT … FROM {SOURCE_VIEW} that works row by row: its plan contains {name}"
                 )
-            raise ValueError(f"the query uses {what}; a query works row by row and reads only {VIEW}")
+            raise ValueError(f"the query uses {sql_feature}; a query works row by row and reads only {SOURCE_VIEW}")
         yield plan
         plan = plan.child()
 
 
-def _with_child(spark: SparkSession, node: Any, child: Any, hidden: list[str]) -> Any:
-    """The plan ``node`` with ``child`` as its only child. A projection also passes the columns ``hidden`` on."""
+def _replace_child(spark: SparkSession, node: Any, child: Any, metadata_columns: list[str]) -> Any:
+    """The plan ``node`` with ``child`` as its only child. A projection also keeps the columns with the names
+    ``metadata_columns``."""
     jvm = spark._jvm
     assert jvm is not None
-    seq = jvm.PythonUtils.toSeq
-    if str(node.nodeName()) != "Project" or not hidden:
-        return node.withNewChildren(seq([child]))
+    to_scala_seq = jvm.PythonUtils.toSeq
+    if str(node.nodeName()) != "Project" or not metadata_columns:
+        return node.withNewChildren(to_scala_seq([child]))
     output = child.output()
-    passed = [one for one in map(output.apply, range(output.size())) if str(one.name()) in hidden]
-    return node.copy(node.projectList().appendedAll(seq(passed)), child)
+    passed_attributes = [
+        attribute for attribute in map(output.apply, range(output.size())) if str(attribute.name()) in metadata_columns
+    ]
+    return node.copy(node.projectList().appendedAll(to_scala_seq(passed_attributes)), child)
 
 
 SQL = TransformType(
     name="Sql",
     package=None,
-    keys=(key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
-    apply=_apply,
-    takes_predicate=False,
+    keys=(transform_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
+    apply=_apply_query,
+    accepts_predicate=False,
 )

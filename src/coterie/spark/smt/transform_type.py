@@ -8,35 +8,36 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, as_list
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import (
-    PREDICATE_MATCHES,
+    PREDICATE_MATCHES_COLUMN,
     MetadataColumn,
-    column,
-    is_metadata,
+    exact_column,
+    is_metadata_name,
     metadata_column,
-    metadata_names,
-    visible_names,
+    metadata_column_names,
+    visible_column_names,
 )
 
 
-class Side(Enum):
-    """Whether a transform changes the key or the value of a record. A member's value is the suffix of Connect's class
-    names: ``Name$Key``."""
+class RecordSide(Enum):
+    """The part of a record that a transform changes: the key or the value. A member's value is the suffix of Connect's
+    class names: ``Name$Key``."""
 
     KEY = "Key"
     VALUE = "Value"
 
 
-Errors = dict[str, list[str]]
-"""Error messages by the user's key."""
-Apply = Callable[[DataFrame, Side, PrefixedConfig], DataFrame]
-"""Returns the rows after a transform of one side of the records, with the transform's config."""
+ErrorsByKey = dict[str, list[str]]
+"""Error messages by the key that the user must correct."""
+ApplyFunction = Callable[[DataFrame, RecordSide, PrefixedConfig], DataFrame]
+"""Applies a transform: receives the rows, the side of the records to change, and the transform's config; returns the
+rows after the transform."""
 
 
-def no_errors(settings: PrefixedConfig) -> Errors:
-    """The :attr:`TransformType.check_values` of a type whose keys do not depend on each other: no error."""
+def no_errors(settings: PrefixedConfig) -> ErrorsByKey:
+    """The :attr:`TransformType.value_errors` of a type whose values are valid in any combination: no errors."""
     return {}
 
 
@@ -50,41 +51,45 @@ class TransformType:
     """The package of the Java class that has this name and these keys; None for Coterie's own transforms."""
     keys: tuple[ConfigKey, ...]
     """The config keys, without the prefix ``transforms.<alias>.``."""
-    apply: Apply
+    apply: ApplyFunction
     """Applies the transform. Raises PySparkException or ValueError when the columns do not fit; the error is reported
     for the first of ``keys``. Raises ConfigError when the error belongs to another key."""
     has_sides: bool = False
     """Whether there is one class for keys and one for values: ``Name$Key``, ``Name$Value``."""
-    takes_predicate: bool = True
+    accepts_predicate: bool = True
     """Whether the transform can have the keys ``predicate`` and ``negate``."""
     uses_headers: Callable[[PrefixedConfig], bool] = lambda settings: False
     """Whether the transform with this config uses the headers of records."""
-    check_values: Callable[[PrefixedConfig], Errors] = no_errors
-    """Errors, by the user's key, of values that are valid alone and invalid together."""
+    value_errors: Callable[[PrefixedConfig], ErrorsByKey] = no_errors
+    """Returns the errors, by the user's key, of values that are valid alone and invalid together."""
 
     @property
     def definition(self) -> ConfigDef:
         return ConfigDef(self.keys)
 
-    def sides_by_name(self) -> Mapping[str, Side]:
+    def sides_by_name(self) -> Mapping[str, RecordSide]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
-        plain = {self.name: Side.VALUE}
+        side_by_short_name = {self.name: RecordSide.VALUE}
         if self.has_sides:
-            plain |= {f"{self.name}${side.value}": side for side in Side}
+            side_by_short_name |= {f"{self.name}${side.value}": side for side in RecordSide}
         if self.package is None:
-            return plain
-        full = {f"{self.package}.{name}": side for name, side in plain.items() if self.has_sides == ("$" in name)}
-        return plain | full
+            return side_by_short_name
+        side_by_java_name = {
+            f"{self.package}.{name}": side
+            for name, side in side_by_short_name.items()
+            if self.has_sides == ("$" in name)
+        }
+        return side_by_short_name | side_by_java_name
 
 
-def key(
+def transform_key(
     name: str,
     documentation: str,
     label: str,
     *,
     type_: Type = Type.STRING,
     default: str | None = None,
-    optional: bool = False,
+    is_optional: bool = False,
     validator: Validator | None = None,
 ) -> ConfigKey:
     """A config key of a transform or predicate, with ``label`` as the key's name in a form. The key's group and order
@@ -94,39 +99,39 @@ def key(
         type=type_,
         documentation=documentation,
         default=default,
-        optional=optional,
-        importance=Importance.HIGH if default is None and not optional else Importance.MEDIUM,
+        is_optional=is_optional,
+        importance=Importance.HIGH if default is None and not is_optional else Importance.MEDIUM,
         validator=validator,
         width=Width.MEDIUM,
         display_name=label,
     )
 
 
-DEFAULTS = key(
+REPLACE_NULL_WITH_DEFAULT = transform_key(
     "replace.null.with.default",
     "Without effect: columns have no default values.",
     "Nulls by default values",
     type_=Type.BOOLEAN,
     default="true",
 )
-"""The key ``replace.null.with.default``, which many of Connect's transforms have."""
+"""The key ``replace.null.with.default``, which many of Connect's transforms have and which has no effect here."""
 
 
-def not_empty_list(value: str) -> str | None:
-    """A check of a config value: None for a list of at least one name without empty names, else the error message."""
-    names = as_list(value)
+def check_name_list(value: str) -> str | None:
+    """A validator: None for a list of at least one name without empty names, else the error message."""
+    names = split_list(value)
     return None if names and all(names) else "Must be one or more names, separated by commas"
 
 
 # -- the fields of one side of a record -------------------------------------------------------------------------------
 
 
-def type_of(rows: DataFrame, name: str) -> DataType:
+def column_type(rows: DataFrame, name: str) -> DataType:
     """The type of the column ``name``, which may contain dots, of ``rows``."""
     return next(field.dataType for field in rows.schema.fields if field.name == name)
 
 
-def primitive_column(rows: DataFrame, side: Side) -> str | None:
+def primitive_column(rows: DataFrame, side: RecordSide) -> str | None:
     """The name of the column that contains a whole key or value which is not a struct; None when that side has fields.
 
     A value is not a struct when ``value`` is the only visible column and its type is not a struct, as StringConverter
@@ -134,23 +139,23 @@ def primitive_column(rows: DataFrame, side: Side) -> str | None:
 
     :raises ValueError: when ``side`` is the key and the rows have no key.
     """
-    if side is Side.KEY:
+    if side is RecordSide.KEY:
         metadata_column(rows, MetadataColumn.KEY)
-        return None if isinstance(type_of(rows, MetadataColumn.KEY.value), StructType) else MetadataColumn.KEY.value
-    if visible_names(rows) == ["value"] and not isinstance(type_of(rows, "value"), StructType):
+        return None if isinstance(column_type(rows, MetadataColumn.KEY.value), StructType) else MetadataColumn.KEY.value
+    if visible_column_names(rows) == ["value"] and not isinstance(column_type(rows, "value"), StructType):
         return "value"
     return None
 
 
-def types(rows: DataFrame, side: Side) -> dict[str, DataType]:
-    """The types of the fields of the key or of the value, by name.
+def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
+    """The types of the fields of the key or of the value, by field name.
 
     :raises ValueError: when the key is not a struct, or the rows have no key.
     """
-    if side is Side.VALUE:
-        return {field.name: field.dataType for field in rows.schema.fields if not is_metadata(field.name)}
+    if side is RecordSide.VALUE:
+        return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_name(field.name)}
     metadata_column(rows, MetadataColumn.KEY)
-    type_ = type_of(rows, MetadataColumn.KEY.value)
+    type_ = column_type(rows, MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):
         raise ValueError(
             "the key has no fields: use key.converter=JsonConverter with key.schema, or the transform ValueToKey"
@@ -158,42 +163,46 @@ def types(rows: DataFrame, side: Side) -> dict[str, DataType]:
     return {field.name: field.dataType for field in type_.fields}
 
 
-def fields(rows: DataFrame, side: Side) -> dict[str, Column]:
-    """The fields of the key or of the value as columns, by name.
+def field_columns(rows: DataFrame, side: RecordSide) -> dict[str, Column]:
+    """The fields of the key or of the value as columns, by field name.
 
-    :raises ValueError: see :func:`types`.
+    :raises ValueError: see :func:`field_types`.
     """
-    if side is Side.VALUE:
-        return {name: column(name) for name in visible_names(rows)}
-    return {name: column(MetadataColumn.KEY.value)[name] for name in types(rows, side)}
+    if side is RecordSide.VALUE:
+        return {name: exact_column(name) for name in visible_column_names(rows)}
+    return {name: exact_column(MetadataColumn.KEY.value)[name] for name in field_types(rows, side)}
 
 
-def with_fields(rows: DataFrame, side: Side, changed: Mapping[str, Column]) -> DataFrame:
-    """``rows`` with exactly the fields ``changed``, in this order, as the key or the value; other fields of that side
-    are dropped. A null key stays null.
+def replace_fields(rows: DataFrame, side: RecordSide, new_fields: Mapping[str, Column]) -> DataFrame:
+    """``rows`` with exactly the fields ``new_fields``, in this order, as the key or the value; other fields of that
+    side are dropped. A null key stays null.
 
-    :raises ValueError: when ``changed`` is empty.
+    :raises ValueError: when ``new_fields`` is empty.
     """
-    if not changed:
+    if not new_fields:
         raise ValueError("no column would be left")
-    named = [made.alias(name) for name, made in changed.items()]
-    if side is Side.VALUE:
-        return rows.select(*map(column, metadata_names(rows)), *named)
-    key_column = column(MetadataColumn.KEY.value)
-    return rows.withColumn(MetadataColumn.KEY.value, F.when(key_column.isNotNull(), F.struct(*named)))
+    aliased = [new_column.alias(name) for name, new_column in new_fields.items()]
+    if side is RecordSide.VALUE:
+        return rows.select(*map(exact_column, metadata_column_names(rows)), *aliased)
+    key_column = exact_column(MetadataColumn.KEY.value)
+    return rows.withColumn(MetadataColumn.KEY.value, F.when(key_column.isNotNull(), F.struct(*aliased)))
 
 
-def check_columns_exist(names: list[str], there: Mapping[str, object]) -> list[str]:
-    """Return ``names``, after a check that each name is a key of ``there``.
+def check_columns_exist(names: list[str], existing: Mapping[str, object]) -> list[str]:
+    """Return ``names``, after a check that each name is a key of ``existing``.
 
-    :raises ValueError: when names are missing; the message contains the missing names and those of ``there``.
+    :raises ValueError: when names are missing; the message contains the missing names and those of ``existing``.
     """
-    if missing := sorted(set(names) - set(there)):
-        raise ValueError(f"no such column: {', '.join(missing)}; there are {', '.join(there)}")
+    if missing_names := sorted(set(names) - set(existing)):
+        raise ValueError(f"no such column: {', '.join(missing_names)}; there are {', '.join(existing)}")
     return names
 
 
 def filter_rows(rows: DataFrame, condition: Column) -> DataFrame:
     """The rows for which ``condition`` is true; null is not true. In a transform with a predicate, the rows to which
     the transform is not applied are kept too."""
-    return rows.where(condition if PREDICATE_MATCHES not in rows.columns else ~column(PREDICATE_MATCHES) | condition)
+    return rows.where(
+        condition
+        if PREDICATE_MATCHES_COLUMN not in rows.columns
+        else ~exact_column(PREDICATE_MATCHES_COLUMN) | condition
+    )

@@ -30,30 +30,32 @@ GLOB_CHARACTERS = frozenset("{}[]*?\\")
 def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
     """The local paths of the files that are planned for batch ``batch_id``, sorted. They include the files that other
     tasks read: each task's source lists the whole folder."""
-    sources = checkpoint / "sources" / "0"
-    first = _source_offset(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
-    found: set[str] = set()
-    for number in range(first, _source_offset(checkpoint, batch_id) + 1):
-        found.update(local_path(entry["path"]) for entry in _entries(sources, number) if entry["batchId"] == number)
-    return tuple(sorted(found))
+    log_folder = checkpoint / "sources" / "0"
+    first_number = _last_log_entry_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
+    paths: set[str] = set()
+    for number in range(first_number, _last_log_entry_of_batch(checkpoint, batch_id) + 1):
+        paths.update(
+            to_local_path(entry["path"]) for entry in _read_log_entry(log_folder, number) if entry["batchId"] == number
+        )
+    return tuple(sorted(paths))
 
 
-def read_files(checkpoint: Path) -> Positions:
+def files_already_read(checkpoint: Path) -> Positions:
     """The files of all committed batches: modification time in ms since the Unix epoch, by URI, both as Spark wrote
     them. The files include those that other tasks read."""
     offset = committed_offset(checkpoint)
-    last = -1 if offset is None else _number(offset)
-    numbers: dict[int, Path] = {}
+    last_number = -1 if offset is None else _log_entry_number(offset)
+    path_by_number: dict[int, Path] = {}
     for path in (checkpoint / "sources" / "0").glob("[0-9]*"):
-        numbers[int(path.name.removesuffix(".compact"))] = path
-    compacted = [number for number, path in numbers.items() if path.suffix]
-    found: dict[str, int] = {}
+        path_by_number[int(path.name.removesuffix(".compact"))] = path
+    compact_numbers = [number for number, path in path_by_number.items() if path.suffix]
+    modified_ms_by_uri: dict[str, int] = {}
     # The newest compact file contains all earlier entries, including those of plain files that were removed since.
-    for number in range(max(compacted, default=0), max(numbers, default=-1) + 1):
-        for entry in _entries(checkpoint / "sources" / "0", number):
-            if entry["batchId"] <= last:
-                found[entry["path"]] = entry["timestamp"]
-    return found
+    for number in range(max(compact_numbers, default=0), max(path_by_number, default=-1) + 1):
+        for entry in _read_log_entry(checkpoint / "sources" / "0", number):
+            if entry["batchId"] <= last_number:
+                modified_ms_by_uri[entry["path"]] = entry["timestamp"]
+    return modified_ms_by_uri
 
 
 def write_initial_read_files(checkpoint: Path, files: Positions) -> None:
@@ -63,41 +65,43 @@ def write_initial_read_files(checkpoint: Path, files: Positions) -> None:
     This commits two batches, the first with all files. Spark plans the last batch again at every start: if this were
     the batch with all files, Spark would check each of them.
     """
-    entries = [json.dumps({"path": uri, "timestamp": at_ms, "batchId": 0}) for uri, at_ms in sorted(files.items())]
+    entries = [
+        json.dumps({"path": uri, "timestamp": modified_ms, "batchId": 0}) for uri, modified_ms in sorted(files.items())
+    ]
     write_source_log(checkpoint, entries)
-    commit_empty_batches(checkpoint, json.dumps({"logOffset": 0}), batches=2)
+    commit_empty_batches(checkpoint, json.dumps({"logOffset": 0}), batch_count=2)
 
 
-def names_with_glob_characters(paths: Iterable[str]) -> list[str]:
+def paths_with_glob_characters(paths: Iterable[str]) -> list[str]:
     """Those of ``paths`` that contain one of :data:`GLOB_CHARACTERS`."""
     return [path for path in paths if GLOB_CHARACTERS & set(path)]
 
 
-def vanished(paths: Iterable[str]) -> list[str]:
+def missing_paths(paths: Iterable[str]) -> list[str]:
     """Those of ``paths`` at which there is no file now."""
     return [path for path in paths if not os.path.exists(path)]
 
 
-def local_path(uri: str) -> str:
+def to_local_path(uri: str) -> str:
     """The local path of ``uri``, a ``file:`` URI; a path that is no such URI is returned unchanged."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
-def _source_offset(checkpoint: Path, batch_id: int) -> int:
+def _last_log_entry_of_batch(checkpoint: Path, batch_id: int) -> int:
     """The number of the last entry of the source's log that batch ``batch_id`` reads; -1 when the source had no input
     yet."""
     offset = planned_offset(checkpoint, batch_id)
-    return -1 if offset is None else _number(offset)
+    return -1 if offset is None else _log_entry_number(offset)
 
 
-def _number(offset: str) -> int:
-    """The number of a log entry, from the source's offset as Spark wrote it."""
+def _log_entry_number(offset: str) -> int:
+    """The number of a log entry, in the source's offset as Spark wrote it."""
     return int(json.loads(offset)["logOffset"])
 
 
-def _entries(sources: Path, number: int) -> list[dict[str, Any]]:
-    """The lines of entry ``number`` of the log in the folder ``sources``: each describes one file."""
-    plain = sources / str(number)
+def _read_log_entry(log_folder: Path, number: int) -> list[dict[str, Any]]:
+    """The lines of entry ``number`` of the log in ``log_folder``, parsed; each line describes one file."""
+    plain_file = log_folder / str(number)
     # Every tenth file is compact: it contains all entries so far, and may have replaced the plain file.
-    text = (plain if plain.exists() else sources / f"{number}.compact").read_text()
+    text = (plain_file if plain_file.exists() else log_folder / f"{number}.compact").read_text()
     return [json.loads(line) for line in text.splitlines()[1:] if line]

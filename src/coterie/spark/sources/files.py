@@ -32,44 +32,44 @@ from pyspark.sql.types import StringType, StructField, StructType
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.bad_records.error_columns import (
-    ERROR,
+    ERROR_COLUMN,
     ERROR_TYPE,
-    ORIGINAL,
+    ORIGINAL_COLUMN,
     ORIGINAL_RECORD_TYPE,
     STAGE_TASK_POLL,
     error_value,
 )
-from coterie.spark.bad_records.keys import TOLERANCE, error_tolerance_of
-from coterie.spark.columns import ddl_of
-from coterie.spark.failures import message_of
-from coterie.spark.generations.split import SplitFunction, sql_task
+from coterie.spark.bad_records.keys import TOLERANCE_KEY, error_tolerance_of
+from coterie.spark.columns import to_ddl
+from coterie.spark.failures import error_message
+from coterie.spark.generations.split import SplitFunction, task_number_sql
 from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.jars import missing_package_message
-from coterie.spark.paths import SOURCE_GROUP, as_path, local_file_path
+from coterie.spark.paths import SOURCE_GROUP, check_local_path, to_path
 from coterie.spark.positions import Positions
-from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig
-from coterie.spark.record_columns import column
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
+from coterie.spark.record_columns import exact_column
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, TaskInput
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, TaskInput
 from coterie.spark.sources.file_log import (
-    local_path,
-    names_with_glob_characters,
+    missing_paths,
+    paths_with_glob_characters,
     planned_files,
-    vanished,
+    to_local_path,
 )
-from coterie.spark.sources.folder_size import FolderSize
-from coterie.spark.transforms import first_line
+from coterie.spark.sources.folder_size import FolderSizeWarning
+from coterie.spark.transforms import first_message_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
-"""The values of ``format``: Spark's names of file formats."""
-LINES = ("csv", "json")
-"""The formats for which Spark returns the text of a line that does not fit the schema."""
-SAMPLED_FILES = 100
-SAMPLED_BYTES = 32 << 20
-"""The most files, and about the most bytes of files, from which columns are inferred."""
-UNPACKED_TIMES = 8
-"""How many times as large as its compressed file the rows are assumed to be."""
-_PACKED = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
+"""The values of ``format``: Spark's names of the file formats that can be read."""
+LINE_FORMATS = ("csv", "json")
+"""The formats for which Spark can return the text of a line that does not fit the schema."""
+SAMPLED_FILES_MAX = 100
+SAMPLED_BYTES_MAX = 32 << 20
+"""The most files from which columns are inferred, and about the most bytes of these files."""
+DECOMPRESSION_FACTOR = 8
+"""The assumed ratio of the size of the rows to the size of their compressed file."""
+_COMPRESSED_SUFFIXES = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
 """The ends of the names of compressed files that Spark decompresses."""
 
 RESERVED_OPTIONS = {
@@ -89,11 +89,11 @@ sentence that begins with ``it``."""
 RESERVED_OPTIONS_WITH_TOLERANCE = dict.fromkeys(
     ("mode", "columnnameofcorruptrecord"), "would hide malformed lines, which errors.tolerance=all makes bad records"
 )
-"""The same for further options, with ``errors.tolerance=all`` and a format of :data:`LINES`."""
-FILE_HEADER = "file"
-"""The key of the header that contains the URI of the file from which a bad record was read."""
-_MALFORMED = "__coterie_malformed"
-"""The column with the text of a line that does not fit the schema; null for a line that fits."""
+"""The same for further options, with ``errors.tolerance=all`` and a format of :data:`LINE_FORMATS`."""
+FILE_URI_HEADER_KEY = "file"
+"""The key of the header of a bad record that contains the URI of the file from which the record was read."""
+_MALFORMED_LINE_COLUMN = "__coterie_malformed"
+"""The name of the column with the text of a line that does not fit the schema; null for a line that fits."""
 
 DEFINITION = ConfigDef(
     (
@@ -112,7 +112,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="Folder whose files are read. Write a file elsewhere first, then rename it into the folder.",
             importance=Importance.HIGH,
-            validator=local_file_path,
+            validator=check_local_path,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Source folder",
@@ -124,7 +124,7 @@ DEFINITION = ConfigDef(
                 "Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ... By default those of the files "
                 "that exist when the connector is created. Not for format text: each line is the column value."
             ),
-            optional=True,
+            is_optional=True,
             importance=Importance.HIGH,
             validator=not_blank,
             group=SOURCE_GROUP,
@@ -148,7 +148,7 @@ DEFINITION = ConfigDef(
                 "The most bytes of files in one batch, counted over all tasks of the connector, instead of "
                 "max.files.per.trigger. A batch has at least one file."
             ),
-            optional=True,
+            is_optional=True,
             validator=at_least(1),
             group=SOURCE_GROUP,
             width=Width.SHORT,
@@ -158,17 +158,17 @@ DEFINITION = ConfigDef(
 )
 DEFINITION_WITHOUT_SCHEMA = ConfigDef(tuple(key for key in DEFINITION.keys if key.name != "schema"))
 """The keys for the format text, whose only column is ``value``."""
-REQUIRED_SCHEMA = ConfigDef(tuple(replace(key, optional=False) for key in DEFINITION.keys if key.name == "schema"))
+REQUIRED_SCHEMA = ConfigDef(tuple(replace(key, is_optional=False) for key in DEFINITION.keys if key.name == "schema"))
 """The key ``schema`` as a required key: in a task's config it is set, if necessary by inference."""
-TEXT = StructType([StructField("value", StringType())])
-"""The columns of the format text."""
+TEXT_SCHEMA = StructType([StructField("value", StringType())])
+"""The columns of rows of the format text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
     """Reads those files of a folder that the split assigns to this task by the hash of the file's path."""
 
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
     identity_keys: ClassVar[tuple[str, ...]] = ("path",)
     connection_keys: ClassVar[tuple[str, ...]] = ("path",)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
@@ -180,147 +180,161 @@ class FileSource:
     format: str
     path: str
     """The folder: the value of ``source.path``."""
-    columns: str | None
-    """The value of ``schema``, as in CREATE TABLE; None for the format text."""
-    bound: Mapping[str, str]
-    """The option of Spark that limits the files or the bytes of a batch, with its value."""
-    options: Mapping[str, str]
+    columns_ddl: str | None
+    """The value of ``schema``, column definitions as in CREATE TABLE; None for the format text."""
+    batch_limit_option: Mapping[str, str]
+    """The option of Spark that limits the files or the bytes of a batch, by its name, with its value."""
+    reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
     is_tolerant: bool
     """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
     task_input: TaskInput
-    _folder_size: FolderSize = field(default_factory=FolderSize, repr=False, compare=False)
+    _folder_size_warning: FolderSizeWarning = field(default_factory=FolderSizeWarning, repr=False, compare=False)
 
     @classmethod
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return (
-            DEFINITION_WITHOUT_SCHEMA if config.config.get(config.key("format"), "").strip() == "text" else DEFINITION
+            DEFINITION_WITHOUT_SCHEMA
+            if config.config.get(config.full_key("format"), "").strip() == "text"
+            else DEFINITION
         )
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key: both limits of a batch are set, a missing jar for Avro, columns that Spark cannot
-        parse, and options that the user cannot set or that Spark does not have. Columns that are yet to be inferred are
-        not checked."""
-        found: dict[str, list[str]] = {}
-        if all(config.key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
-            sentence = (
-                f"Spark limits a batch by files or by bytes: remove this key or {config.key('max.files.per.trigger')}"
+        """Errors, by the user's key: both limits of a batch are set, a jar for Avro is missing, Spark cannot parse the
+        columns, and options that the user cannot set or that Spark does not have. Columns that still have to be
+        inferred are not checked."""
+        errors: dict[str, list[str]] = {}
+        if all(config.full_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
+            message = (
+                "Spark limits a batch by files or by bytes: remove this key or "
+                f"{config.full_key('max.files.per.trigger')}"
             )
-            found |= config.error_by_key("max.bytes.per.trigger", sentence)
+            errors |= config.error_by_key("max.bytes.per.trigger", message)
         if (
-            config.read(DEFINITION, "format", str) == "avro"
-            and (lacking := missing_package_message(spark, "avro")) is not None
+            config.required_value(DEFINITION, "format", str) == "avro"
+            and (missing_jars := missing_package_message(spark, "avro")) is not None
         ):
-            return found | config.error_by_key("format", lacking)
+            return errors | config.error_by_key("format", missing_jars)
         try:
             if not cls.keys_to_infer(config):
-                columns_of(spark, config)
+                configured_columns(spark, config)
         except ConfigError as error:
-            found |= error.listed
-        format_ = config.read(DEFINITION, "format", str)
-        is_tolerant = config.config.get(TOLERANCE, "").strip() == "all"
-        refused = RESERVED_OPTIONS | (RESERVED_OPTIONS_WITH_TOLERANCE if is_tolerant and format_ in LINES else {})
-        for option in config.values_under(OPTIONS):
-            key = config.key(OPTIONS + option)
-            if why := refused.get(option.lower()):
-                found[key] = [f"Option {option} cannot be set: it {why}"]
-            elif not _knows(spark, format_, option):
-                found[key] = [f"Spark's {format_} files have no option {option}"]
-        return found
+            errors |= error.listed
+        format_ = config.required_value(DEFINITION, "format", str)
+        is_tolerant = config.config.get(TOLERANCE_KEY, "").strip() == "all"
+        reserved_options = RESERVED_OPTIONS | (
+            RESERVED_OPTIONS_WITH_TOLERANCE if is_tolerant and format_ in LINE_FORMATS else {}
+        )
+        for option in config.values_under(OPTION_PREFIX):
+            key = config.full_key(OPTION_PREFIX + option)
+            if reason := reserved_options.get(option.lower()):
+                errors[key] = [f"Option {option} cannot be set: it {reason}"]
+            elif not _is_known_option(spark, format_, option):
+                errors[key] = [f"Spark's {format_} files have no option {option}"]
+        return errors
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
         """``schema`` when the config does not set it, else nothing. Nothing for the format text."""
-        own = cls.definition(config)
-        is_open = any(key.name == "schema" for key in own.keys) and config.find(own, "schema", str) is None
-        return ("schema",) if is_open else ()
+        own_definition = cls.definition(config)
+        is_schema_unset = (
+            any(key.name == "schema" for key in own_definition.keys)
+            and config.optional_value(own_definition, "schema", str) is None
+        )
+        return ("schema",) if is_schema_unset else ()
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+    def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """The value of ``schema`` that Spark infers from some of the existing files; empty when the config sets it.
 
         :raises ConfigError: when there is no file, or Spark finds no columns.
         """
         if not cls.keys_to_infer(config):
             return {}
-        return {"schema": inferred_columns(spark, config)}
+        return {"schema": infer_columns_ddl(spark, config)}
 
     @classmethod
-    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+    def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
         """One source partition, the folder: every task lists the whole folder."""
-        return [config.read(DEFINITION, "path", str)]
+        return [config.required_value(DEFINITION, "path", str)]
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """``tasks_max`` tasks, all with the same source partition: each task reads the files whose path hashes to its
         task number."""
-        return [parts] * tasks_max
+        return [source_partitions] * tasks_max
 
     @classmethod
-    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+    def initial_positions(
+        cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
+    ) -> Positions:
         """No positions: all files that are in the folder are read."""
         return {}
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
-        format_ = config.read(DEFINITION, "format", str)
-        size = config.find(DEFINITION, "max.bytes.per.trigger", int)
-        files = config.read(DEFINITION, "max.files.per.trigger", int)
+        format_ = config.required_value(DEFINITION, "format", str)
+        bytes_limit = config.optional_value(DEFINITION, "max.bytes.per.trigger", int)
+        files_limit = config.required_value(DEFINITION, "max.files.per.trigger", int)
         return cls(
             format=format_,
-            path=config.read(DEFINITION, "path", str),
-            columns=None if format_ == "text" else config.read(REQUIRED_SCHEMA, "schema", str),
-            bound={"maxFilesPerTrigger": str(files)} if size is None else {"maxBytesPerTrigger": str(size)},
-            options=config.values_under(OPTIONS),
+            path=config.required_value(DEFINITION, "path", str),
+            columns_ddl=None if format_ == "text" else config.required_value(REQUIRED_SCHEMA, "schema", str),
+            batch_limit_option={"maxFilesPerTrigger": str(files_limit)}
+            if bytes_limit is None
+            else {"maxBytesPerTrigger": str(bytes_limit)},
+            reader_options=config.values_under(OPTION_PREFIX),
             is_tolerant=error_tolerance_of(config.config) is not None,
             task_input=task_input,
         )
 
     def schema(self, spark: SparkSession) -> StructType:
-        return TEXT if self.columns is None else cast(StructType, StructType.fromDDL(self.columns))
+        return TEXT_SCHEMA if self.columns_ddl is None else cast(StructType, StructType.fromDDL(self.columns_ddl))
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """See :meth:`Source.read`. The user's options replace the defaults that are set here."""
-        defaults = {"maxFileAge": "365000d", **self.bound}
+        defaults = {"maxFileAge": "365000d", **self.batch_limit_option}
         schema = self.schema(spark)
-        if has_lines := self.format in LINES:
+        if has_lines := self.format in LINE_FORMATS:
             defaults["mode"] = "FAILFAST"
         if has_lines and self.is_tolerant:
-            defaults |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
-            schema = StructType([*schema.fields, StructField(_MALFORMED, StringType())])
-        if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
+            defaults |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED_LINE_COLUMN}
+            schema = StructType([*schema.fields, StructField(_MALFORMED_LINE_COLUMN, StringType())])
+        if any(key.lower() == "header" and value.lower() == "true" for key, value in self.reader_options.items()):
             defaults["enforceSchema"] = "false"
-        self._folder_size.check(self.path)
+        self._folder_size_warning.warn_if_large(self.path)
         reader = spark.readStream.format(self.format).schema(schema)
-        rows = reader.options(**defaults).options(**self.options).load(self.path)
-        rows = rows.where(self._is_own("_metadata.file_path"))
+        rows = reader.options(**defaults).options(**self.reader_options).load(self.path)
+        rows = rows.where(self._is_of_this_task_sql("_metadata.file_path"))
         return self._with_error_columns(rows, has_lines=has_lines) if self.is_tolerant else rows
 
     def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
-        """``rows`` with the error columns in place of the column :data:`_MALFORMED`. With ``has_lines``, which means
-        that ``rows`` has this column, a malformed line is an error, and its original record contains the line's
-        text."""
-        columns = [column(name) for name in rows.columns if name != _MALFORMED]
-        file = F.col("_metadata.file_path")
+        """``rows`` with the error columns in place of the column :data:`_MALFORMED_LINE_COLUMN`. With ``has_lines``,
+        which means that ``rows`` has this column, a malformed line is an error, and its original record contains the
+        line's text."""
+        columns = [exact_column(name) for name in rows.columns if name != _MALFORMED_LINE_COLUMN]
+        file_uri = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
         error = F.lit(None)
         if has_lines:
-            malformed = F.col(_MALFORMED)
+            malformed = F.col(_MALFORMED_LINE_COLUMN)
             text = F.coalesce(malformed, text)
-            what = f" is not {self.format.upper()} with the columns of the schema"
-            message = F.concat(F.lit("a line of "), file, F.lit(what))
+            reason = f" is not {self.format.upper()} with the columns of the schema"
+            message = F.concat(F.lit("a line of "), file_uri, F.lit(reason))
             error = F.when(malformed.isNotNull(), error_value(STAGE_TASK_POLL, type(self).__name__, message))
-        header = F.struct(F.lit(FILE_HEADER).alias("key"), file.cast("binary").alias("value"))
-        known = {
+        header = F.struct(F.lit(FILE_URI_HEADER_KEY).alias("key"), file_uri.cast("binary").alias("value"))
+        known_fields = {
             "value": text.cast("binary"),
             "headers": F.array(header),
             "timestamp": F.col("_metadata.file_modification_time"),
         }
-        nothing = F.lit(None)
-        original = F.struct(*(known.get(name, nothing).alias(name) for name in ORIGINAL_RECORD_TYPE.names))
+        null = F.lit(None)
+        original = F.struct(*(known_fields.get(name, null).alias(name) for name in ORIGINAL_RECORD_TYPE.names))
         return rows.select(
-            *columns, original.cast(ORIGINAL_RECORD_TYPE).alias(ORIGINAL), error.cast(ERROR_TYPE).alias(ERROR)
+            *columns,
+            original.cast(ORIGINAL_RECORD_TYPE).alias(ORIGINAL_COLUMN),
+            error.cast(ERROR_TYPE).alias(ERROR_COLUMN),
         )
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
@@ -329,26 +343,26 @@ class FileSource:
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:
-                size_bytes += self._unpacked_bytes(path)
-                rows += self._counted_rows(path)
+                size_bytes += self._decompressed_size_bytes(path)
+                rows += self._footer_row_count(path)
             except FileNotFoundError:
                 continue  # check_after_read fails the batch.
             except (OSError, pa.ArrowException):
                 return False  # Spark reports the error in the file.
-            if size_bytes > SMALL_BATCH_BYTES or rows > SMALL_BATCH_ROWS:
+            if size_bytes > SMALL_BATCH_BYTES_MAX or rows > SMALL_BATCH_ROWS_MAX:
                 return False
         return True
 
-    def _unpacked_bytes(self, path: str) -> int:
+    def _decompressed_size_bytes(self, path: str) -> int:
         """The approximate size of a file's rows after decompression, in bytes.
 
         :raises FileNotFoundError: when the file was deleted.
         """
-        is_packed = self.format in ("avro", "orc", "parquet") or path.endswith(_PACKED)
-        return os.stat(path).st_size * (UNPACKED_TIMES if is_packed else 1)
+        is_compressed = self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
+        return os.stat(path).st_size * (DECOMPRESSION_FACTOR if is_compressed else 1)
 
-    def _counted_rows(self, path: str) -> int:
-        """The number of rows of a file, as its footer states it; 0 for formats without a footer.
+    def _footer_row_count(self, path: str) -> int:
+        """The number of rows of a file according to its footer; 0 for formats without a footer.
 
         :raises OSError, pa.ArrowException: when the footer cannot be read.
         """
@@ -366,12 +380,12 @@ class FileSource:
         :raises WorldError: when a name contains a character of a glob pattern: Spark would read files of the batch
             twice.
         """
-        self._folder_size.check(self.path)
-        if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
+        self._folder_size_warning.warn_if_large(self.path)
+        if paths := paths_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} was not read: a file's name contains one of {{ }} [ ] * ? \\, with which Spark "
                 "reads other files twice. Rename these files. The plan of this batch cannot be changed, so delete the "
-                f"connector and the rows that it has written, and create it again. The files: {_listed(odd)}"
+                f"connector and the rows that it has written, and create it again. The files: {_paths_text(paths)}"
             )
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
@@ -379,14 +393,14 @@ class FileSource:
 
         :raises WorldError: when a file of the batch that this task reads no longer exists: Spark has skipped its rows.
         """
-        gone = vanished(planned_files(checkpoint, batch_id))
-        if mine := self._own(spark, gone):
+        missing_files = missing_paths(planned_files(checkpoint, batch_id))
+        if missing_of_this_task := self._paths_of_this_task(spark, missing_files):
             raise WorldError(
                 f"Batch {batch_id} was not committed: files of the batch were deleted after it was planned. "
-                f"Restore these files and restart the task: {_listed(mine)}"
+                f"Restore these files and restart the task: {_paths_text(missing_of_this_task)}"
             )
 
-    def _own(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    def _paths_of_this_task(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
         """Those of ``paths``, local paths, that the split assigns to this task. Computed with Spark, because the split
         uses Spark's hash of the URI that Hadoop makes of a path."""
         if not paths:
@@ -394,91 +408,101 @@ class FileSource:
         path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
         uris = [(path, path_of(f"file:{path}").toUri().toString()) for path in paths]
         rows = spark.createDataFrame(uris, "path STRING, uri STRING")
-        return [row["path"] for row in rows.where(self._is_own("uri")).select("path").collect()]
+        return [row["path"] for row in rows.where(self._is_of_this_task_sql("uri")).select("path").collect()]
 
-    def _is_own(self, uri: str) -> str:
-        """A condition in Spark SQL: whether the split assigns a file to this task. ``uri`` is the SQL expression of the
-        file's URI."""
-        own = self.task_input
-        return f"{sql_task(own.split_function, uri, own.task_count)} = {own.task_number}"
+    def _is_of_this_task_sql(self, uri_sql: str) -> str:
+        """A condition in Spark SQL: whether the split assigns a file to this task. ``uri_sql`` is the SQL expression of
+        the file's URI."""
+        task_input = self.task_input
+        return (
+            f"{task_number_sql(task_input.split_function, uri_sql, task_input.task_count)} = {task_input.task_number}"
+        )
 
 
-def columns_of(spark: SparkSession, config: PrefixedConfig) -> StructType:
-    """The columns that the config states in ``schema``; for the format text the column ``value``. ``spark`` only
-    ensures that Spark runs.
+def configured_columns(spark: SparkSession, config: PrefixedConfig) -> StructType:
+    """The columns that the config sets in ``schema``; for the format text the column ``value``. ``spark`` is not used:
+    the parameter ensures that Spark runs.
 
     :raises ConfigError: when Spark cannot parse ``schema``.
     """
-    if config.read(DEFINITION, "format", str) == "text":
-        return TEXT
+    if config.required_value(DEFINITION, "format", str) == "text":
+        return TEXT_SCHEMA
     try:
-        return cast(StructType, StructType.fromDDL(config.read(REQUIRED_SCHEMA, "schema", str)))
+        return cast(StructType, StructType.fromDDL(config.required_value(REQUIRED_SCHEMA, "schema", str)))
     except PySparkException as error:
-        raise config.config_error("schema", first_line(error)) from error
+        raise config.config_error("schema", first_message_line(error)) from error
 
 
-def inferred_columns(spark: SparkSession, config: PrefixedConfig) -> str:
-    """The columns, as in CREATE TABLE, that Spark infers from some files of the folder (:func:`sampled_files`), with
-    the user's options.
+def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
+    """The columns, as in CREATE TABLE, that Spark infers with the user's options from some files of the folder
+    (:func:`list_sample_files`).
 
     :raises ConfigError: when there is no file, or Spark cannot read a file or finds no columns.
     """
-    folder, format_ = str(as_path(config.read(DEFINITION, "path", str))), config.read(DEFINITION, "format", str)
-    key = config.key("schema")
-    sample = sampled_files(folder)
-    if not sample:
+    folder, format_ = (
+        str(to_path(config.required_value(DEFINITION, "path", str))),
+        config.required_value(DEFINITION, "format", str),
+    )
+    key = config.full_key("schema")
+    sample_paths = list_sample_files(folder)
+    if not sample_paths:
         raise ConfigError({key: [f"There is no file in {folder} to infer the columns from: set {key}, or add a file"]})
     reader = spark.read.format(format_).option("basePath", folder)
     # inferSchema is for csv. mergeSchema is for orc and parquet: Spark reads the schema of all files, not of one.
     reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
-        columns = reader.options(**config.values_under(OPTIONS)).load(sample).schema
+        columns = reader.options(**config.values_under(OPTION_PREFIX)).load(sample_paths).schema
     except (PySparkException, Py4JJavaError) as error:
-        sentence = f"No columns can be inferred: {message_of(error)}. Set {key}, or try again"
-        raise ConfigError({key: [sentence]}) from error
-    kept = [field for field in columns.fields if field.name != "_corrupt_record"]
-    if not kept:
-        raise ConfigError({key: [f"No columns can be inferred from {sample[0]}: set {key}"]})
-    return ddl_of(spark, StructType(kept))
+        message = f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"
+        raise ConfigError({key: [message]}) from error
+    valid_fields = [field for field in columns.fields if field.name != "_corrupt_record"]
+    if not valid_fields:
+        raise ConfigError({key: [f"No columns can be inferred from {sample_paths[0]}: set {key}"]})
+    return to_ddl(spark, StructType(valid_fields))
 
 
-def sampled_files(folder: str) -> list[str]:
-    """The first files of ``folder`` and its subfolders, by path, that Spark would read: at most :data:`SAMPLED_FILES`
-    files, and :data:`SAMPLED_BYTES` bytes together, but at least one file if there is one."""
-    found: list[str] = []
+def list_sample_files(folder: str) -> list[str]:
+    """The paths of the first files of ``folder`` and its subfolders, by path, that Spark would read: at most
+    :data:`SAMPLED_FILES_MAX` files, and :data:`SAMPLED_BYTES_MAX` bytes together, but at least one file if there is
+    one."""
+    paths: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        hidden_or_odd = {name for name in names if name.startswith((".", "_"))} | set(names_with_glob_characters(names))
-        for name in sorted(set(names) - hidden_or_odd):
+        skipped_names = {name for name in names if name.startswith((".", "_"))} | set(paths_with_glob_characters(names))
+        for name in sorted(set(names) - skipped_names):
             path = os.path.join(parent, name)
             try:
                 size_bytes += os.stat(path).st_size
             except FileNotFoundError:  # Deleted since it was listed, or a dangling link.
                 continue
-            if found and (size_bytes > SAMPLED_BYTES or len(found) == SAMPLED_FILES):
-                return found
-            found.append(path)
-    return found
+            if paths and (size_bytes > SAMPLED_BYTES_MAX or len(paths) == SAMPLED_FILES_MAX):
+                return paths
+            paths.append(path)
+    return paths
 
 
-def _knows(spark: SparkSession, format_: str, option: str) -> bool:
+def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
     """Whether Spark has an option ``option`` for files of the format ``format_``."""
-    catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-    known = {
-        "avro": catalyst.avro.AvroOptions,
-        "csv": catalyst.catalyst.csv.CSVOptions,
-        "json": catalyst.catalyst.json.JSONOptions,
-        "orc": catalyst.execution.datasources.orc.OrcOptions,
-        "parquet": catalyst.execution.datasources.parquet.ParquetOptions,
-        "text": catalyst.execution.datasources.text.TextOptions,
+    spark_sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    format_options = {
+        "avro": spark_sql.avro.AvroOptions,
+        "csv": spark_sql.catalyst.csv.CSVOptions,
+        "json": spark_sql.catalyst.json.JSONOptions,
+        "orc": spark_sql.execution.datasources.orc.OrcOptions,
+        "parquet": spark_sql.execution.datasources.parquet.ParquetOptions,
+        "text": spark_sql.execution.datasources.text.TextOptions,
     }[format_]
     # pathGlobFilter is the only general option of files that is in none of Spark's lists.
-    general = catalyst.execution.datasources.FileIndexOptions
-    return bool(known.isValidOption(option) or general.isValidOption(option) or option.lower() == "pathglobfilter")
+    general_options = spark_sql.execution.datasources.FileIndexOptions
+    return bool(
+        format_options.isValidOption(option)
+        or general_options.isValidOption(option)
+        or option.lower() == "pathglobfilter"
+    )
 
 
-def _listed(paths: Sequence[str]) -> str:
-    """The first ten of ``paths`` in one line, and how many more there are."""
-    shown = ", ".join(sorted(local_path(path) for path in paths)[:10])
-    return shown if len(paths) <= 10 else f"{shown} and {len(paths) - 10} more"
+def _paths_text(paths: Sequence[str]) -> str:
+    """The first ten of ``paths``, sorted, as text, and the number of the others."""
+    first_paths = ", ".join(sorted(to_local_path(path) for path in paths)[:10])
+    return first_paths if len(paths) <= 10 else f"{first_paths} and {len(paths) - 10} more"

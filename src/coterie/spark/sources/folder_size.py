@@ -3,36 +3,37 @@
 import logging
 import os
 
-from coterie.spark.paths import as_path
+from coterie.spark.paths import to_path
 
 log = logging.getLogger(__name__)
 
-BIG_FOLDER_FILES = 10_000
-"""The least number of files for which a folder is reported."""
-LIST_CPU_S = 0.26
-"""The CPU time, in seconds, that Spark needs for one task to list a folder of :data:`BIG_FOLDER_FILES` files once."""
+LARGE_FOLDER_FILES_MIN = 10_000
+"""The number of files from which on a folder is reported."""
+LIST_CPU_TIME_S = 0.26
+"""The CPU time, in seconds, that Spark needs for one task to list a folder of :data:`LARGE_FOLDER_FILES_MIN` files
+once."""
 
 
-class FolderSize:
-    """Logs a warning when a folder contains :data:`BIG_FOLDER_FILES` files or more, and again each time the number of
-    files has doubled since the last warning."""
+class FolderSizeWarning:
+    """Logs a warning when a folder contains :data:`LARGE_FOLDER_FILES_MIN` files or more, and again each time the
+    number of files has doubled since the last warning."""
 
     def __init__(self) -> None:
-        self._next = BIG_FOLDER_FILES
+        self._next_warning_count = LARGE_FOLDER_FILES_MIN
 
-    def check(self, path: str) -> None:
+    def warn_if_large(self, path: str) -> None:
         """Count the entries of the folder ``path``, the value of ``source.path``, and log the warning if there are too
         many. Does nothing when the folder cannot be listed."""
         try:
-            count = len(os.listdir(as_path(path)))
+            count = len(os.listdir(to_path(path)))
         except OSError:
             return  # A pattern, or no folder: Spark reports the latter.
-        if count >= self._next:
-            self._next = 2 * count
+        if count >= self._next_warning_count:
+            self._next_warning_count = 2 * count
             log.warning(
                 "The folder source.path=%s contains %d files. Each task lists all of them whenever it checks for new "
                 "files, which takes %.2f s of CPU time or more: move files that were read long ago to another folder",
                 path,
                 count,
-                count / BIG_FOLDER_FILES * LIST_CPU_S,
+                count / LARGE_FOLDER_FILES_MIN * LIST_CPU_TIME_S,
             )

@@ -34,14 +34,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, as_list, at_least, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, one_of, split_list
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.spark import converters
-from coterie.spark.bad_records.error_columns import ERROR, ORIGINAL, with_error_columns
+from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ORIGINAL_COLUMN, with_error_columns
 from coterie.spark.bad_records.keys import error_tolerance_of
-from coterie.spark.checkpoint import batch_in_flight
+from coterie.spark.checkpoint import find_batch_in_flight
 from coterie.spark.converters import Converter
-from coterie.spark.failures import message_of, throwable_of
+from coterie.spark.failures import error_message, java_exception_of
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.jars import missing_package_message
@@ -50,38 +50,44 @@ from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import PARTITION_BYTES, SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, BatchTooLargeError, TaskInput
-from coterie.spark.sources.kafka_batch import consumer_options, records_of
+from coterie.spark.seams import (
+    SMALL_BATCH_BYTES_MAX,
+    SMALL_BATCH_ROWS_MAX,
+    SPARK_PARTITION_BYTES_MAX,
+    BatchTooLargeError,
+    TaskInput,
+)
+from coterie.spark.sources.kafka_batch import read_records, spark_consumer_options
 from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
     TopicAbsentError,
     is_retriable,
     kafka_admin,
-    unknown_properties,
+    unknown_consumer_properties,
 )
 from coterie.spark.sources.kafka_positions import (
     GroupOffsets,
     KafkaPositions,
     TopicIdPartition,
+    commit_skip_to,
     committed_offsets,
-    next_offsets,
-    partitions_of,
+    partitions_in_checkpoint,
+    planned_offsets,
     planned_ranges,
-    skip_to,
 )
-from coterie.spark.sources.kafka_sizes import mean_bytes
-from coterie.spark.transforms import use_headers
+from coterie.spark.sources.kafka_sizes import mean_record_size_bytes
+from coterie.spark.transforms import uses_headers
 
 log = logging.getLogger(__name__)
 
-OVERRIDE = "consumer.override."
+CONSUMER_OVERRIDE_PREFIX = "consumer.override."
 """Prefix of the connector's keys that set a property of Kafka's consumer."""
-RESET = "auto.offset.reset"
-ISOLATION = "isolation.level"
-SERVERS = "bootstrap.servers"
+AUTO_OFFSET_RESET = "auto.offset.reset"
+ISOLATION_LEVEL = "isolation.level"
+BOOTSTRAP_SERVERS = "bootstrap.servers"
 
-COLUMNS: Mapping[str, DataType | None] = {
+RECORD_COLUMN_TYPES: Mapping[str, DataType | None] = {
     "key": None,
     "value": None,
     "headers": HEADERS_TYPE,
@@ -90,7 +96,7 @@ COLUMNS: Mapping[str, DataType | None] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
 }
-"""The columns of a record, with their types; None for the columns whose type the converter determines."""
+"""By name, the types of the columns of a record; None for the columns whose type the converter determines."""
 
 RESERVED_CONSUMER_PROPERTIES = {
     "group.id": "no group is joined: the positions are in the checkpoint",
@@ -107,35 +113,38 @@ RESERVED_CONSUMER_PROPERTIES = {
 """By name, the properties of Kafka's consumer that the user cannot set: the reason, as text."""
 
 
-def _columns(value: str) -> str | None:
-    """Validator of ``columns``: why ``value`` is not a list of different columns of :data:`COLUMNS`, or None."""
-    names = as_list(value)
-    if not names or len(set(names)) < len(names) or set(names) - set(COLUMNS):
-        return f"Must be a list of different columns of {', '.join(COLUMNS)}"
+def _check_column_names(value: str) -> str | None:
+    """A validator of ``columns``: the error message for a value that is not a list of different names of
+    :data:`RECORD_COLUMN_TYPES`; else None."""
+    names = split_list(value)
+    if not names or len(set(names)) < len(names) or set(names) - set(RECORD_COLUMN_TYPES):
+        return f"Must be a list of different columns of {', '.join(RECORD_COLUMN_TYPES)}"
     return None
 
 
-def _offsets(value: str) -> str | None:
-    """Validator of ``start.offsets``: why ``value`` is not JSON with offsets by topic and partition, or None."""
+def _check_start_offsets(value: str) -> str | None:
+    """A validator of ``start.offsets``: the error message for a value that is not JSON with offsets by topic and
+    partition; else None."""
     try:
         offsets = json.loads(value)
-        is_one = all(
+        is_valid = all(
             partition.isascii() and partition.isdigit() and type(offset) is int and offset >= 0
-            for by_partition in offsets.values()
-            for partition, offset in by_partition.items()
+            for offset_by_partition in offsets.values()
+            for partition, offset in offset_by_partition.items()
         )
     except (ValueError, AttributeError):
-        is_one = False
-    return None if is_one else 'Must be offsets by topic and partition: {"topic": {"0": 42}}'
+        is_valid = False
+    return None if is_valid else 'Must be offsets by topic and partition: {"topic": {"0": 42}}'
 
 
-ALWAYS_SMALL_RECORDS = 20
+ALWAYS_SMALL_BATCH_RECORDS_MAX = 20
 """For a batch of at most this many records the size of its records is not sampled: the batch fits into memory, since
 Kafka rejects records above 1 MB by default."""
-RECORD_SIZE_MAX_AGE_S = 600
-"""How long a sampled record size is used before the size is sampled again: sampling sends requests to the cluster."""
-SAMPLED_RECORDS = 200
-SAMPLED_PARTITIONS = 20
+SAMPLED_SIZE_MAX_AGE_S = 600
+"""How long a sampled record size is used before the size is sampled again, in seconds: sampling sends requests to the
+cluster."""
+SAMPLED_RECORDS_PER_PARTITION_MAX = 200
+SAMPLED_PARTITIONS_MAX = 20
 """The most records of a partition, and the most partitions, from which columns are inferred."""
 
 DEFINITION = ConfigDef(
@@ -144,7 +153,7 @@ DEFINITION = ConfigDef(
             name="topics",
             type=Type.LIST,
             documentation="Topics that are read; or topics.regex.",
-            optional=True,
+            is_optional=True,
             importance=Importance.HIGH,
             group=SOURCE_GROUP,
             width=Width.LONG,
@@ -154,7 +163,7 @@ DEFINITION = ConfigDef(
             name="topics.regex",
             type=Type.STRING,
             documentation="Java's regular expression of the names of the topics that are read; or topics.",
-            optional=True,
+            is_optional=True,
             importance=Importance.HIGH,
             group=SOURCE_GROUP,
             width=Width.LONG,
@@ -168,7 +177,7 @@ DEFINITION = ConfigDef(
                 "JsonConverter, value means all columns of value.schema."
             ),
             default="value",
-            validator=_columns,
+            validator=_check_column_names,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Columns of a row",
@@ -187,7 +196,7 @@ DEFINITION = ConfigDef(
             name="start.timestamp.ms",
             type=Type.LONG,
             documentation="A new connector starts with the records of this time (milliseconds since 1970) and later.",
-            optional=True,
+            is_optional=True,
             validator=at_least(0),
             group=SOURCE_GROUP,
             width=Width.MEDIUM,
@@ -200,14 +209,14 @@ DEFINITION = ConfigDef(
                 'Offsets at which a new connector starts: {"topic": {"0": 42}}; partitions that are not in the value '
                 "start as without this key."
             ),
-            optional=True,
-            validator=_offsets,
+            is_optional=True,
+            validator=_check_start_offsets,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Start at offsets",
         ),
         ConfigKey(
-            name=OVERRIDE + RESET,
+            name=CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET,
             type=Type.STRING,
             documentation=(
                 "The offset at which a new connector starts, and at which a task continues if its next records were "
@@ -220,7 +229,7 @@ DEFINITION = ConfigDef(
             display_name="Without a position",
         ),
         ConfigKey(
-            name=OVERRIDE + ISOLATION,
+            name=CONSUMER_OVERRIDE_PREFIX + ISOLATION_LEVEL,
             type=Type.STRING,
             documentation="With read_committed, records of open and aborted transactions are not read.",
             default="read_uncommitted",
@@ -230,10 +239,10 @@ DEFINITION = ConfigDef(
             display_name="Isolation level",
         ),
         ConfigKey(
-            name=OVERRIDE + SERVERS,
+            name=CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,
             type=Type.LIST,
             documentation="Kafka's addresses; by default those of the worker.",
-            optional=True,
+            is_optional=True,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Bootstrap servers",
@@ -247,38 +256,38 @@ class KafkaSource:
     """Reads the topic partitions that the split assigns to one task. Its source partitions are the texts of
     :class:`TopicIdPartition`."""
 
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (CONSUMER_OVERRIDE_PREFIX,)
     identity_keys: ClassVar[tuple[str, ...]] = ()
-    connection_keys: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
+    connection_keys: ClassVar[tuple[str, ...]] = (CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = False
     reports_bad_records: ClassVar[bool] = True
     position_store: ClassVar[PositionStore] = KafkaPositions()
     can_wait_for_rows: ClassVar[bool] = True
 
-    consumer: Mapping[str, str] = field(repr=False)
+    consumer_properties: Mapping[str, str] = field(repr=False)
     """Properties of Kafka's consumer; may contain passwords."""
-    key: Converter
-    value: Converter
-    columns: tuple[str, ...]
-    """The value of ``columns``: the visible columns of a row, before ``value`` is replaced by its fields."""
+    key_converter: Converter
+    value_converter: Converter
+    column_names: tuple[str, ...]
+    """The value of the key ``columns``: the visible columns of a row, before ``value`` is replaced by its fields."""
     max_offsets_per_trigger: int
     """The most records of one batch, counted as offsets."""
     auto_offset_reset: str
     """``earliest``, ``latest`` or ``none``."""
     is_tolerant: bool
     """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
-    config: PrefixedConfig = field(repr=False)
+    prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
-    is_in_flight_data_lost: bool = False
+    is_batch_in_flight_incomplete: bool = False
     """Whether, at the last start of the query, retention had deleted records of the batch in flight. Spark then reads
     the other records of the batch without an error. :meth:`read` sets this."""
-    mean_record_bytes: int = 0
+    mean_record_size_bytes: int = 0
     """The mean size in bytes of the records of the last sample; 0 before the first sample, or when the sample had no
     records."""
-    record_size_sampled_s: float = 0.0
-    """The monotonic time of the last sample, in seconds; 0 before the first sample."""
-    partition_rows: int = sys.maxsize
+    record_size_sampled_at_s: float = 0.0
+    """The monotonic time, in seconds, of the last sample; 0 before the first sample."""
+    spark_partition_rows_max: int = sys.maxsize
     """The most records in one Spark partition of a batch, according to the sampled size. :meth:`read` sets this."""
 
     @classmethod
@@ -289,31 +298,32 @@ class KafkaSource:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Errors, by the user's key. Checks the jars first, then the properties and the schemas; sends requests to the
         cluster only when all of these are valid."""
-        if (sentence := missing_package_message(spark, "kafka")) is not None:
-            return {"source.class" if "source.class" in config.config else "connector.class": [sentence]}
-        found = converters.schema_errors(config, "key") | converters.schema_errors(config, "value")
-        overrides = config.values_under(OVERRIDE)
+        if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+            return {"source.class" if "source.class" in config.config else "connector.class": [missing_jars]}
+        errors = converters.schema_errors(config, "key") | converters.schema_errors(config, "value")
+        overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
         for name in sorted(RESERVED_CONSUMER_PROPERTIES.keys() & overrides.keys()):
-            found[config.key(OVERRIDE + name)] = [
-                f"{OVERRIDE}{name} cannot be set: {RESERVED_CONSUMER_PROPERTIES[name]}"
+            errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [
+                f"{CONSUMER_OVERRIDE_PREFIX}{name} cannot be set: {RESERVED_CONSUMER_PROPERTIES[name]}"
             ]
-        for name in unknown_properties(overrides):
-            found[config.key(OVERRIDE + name)] = [f"Kafka's consumer has no property {name}"]
-        if found:
-            return found
+        for name in unknown_consumer_properties(overrides):
+            errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [f"Kafka's consumer has no property {name}"]
+        if errors:
+            return errors
         try:
             if not cls.keys_to_infer(config):
-                own = cls.of(
-                    config, TaskInput(task_number=0, task_count=1, parts=(), split_function=cls.split_function)
+                source = cls.of(
+                    config,
+                    TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function),
                 )
-                _check_names(own, spark)
-            parts = cls.parts(config)
-            if config.find(DEFINITION, "start.offsets", str) is not None:
-                cls.initial_positions(config, parts, is_new_connector=True)
+                _check_distinct_names(source, spark)
+            partitions = cls.list_source_partitions(config)
+            if config.optional_value(DEFINITION, "start.offsets", str) is not None:
+                cls.initial_positions(config, partitions, is_new_connector=True)
         except ConfigError as error:
             return error.listed
         except WorldError as error:
-            return {config.key(OVERRIDE + SERVERS): [str(error)]}
+            return {config.full_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
         return {}
 
     @classmethod
@@ -322,7 +332,7 @@ class KafkaSource:
         return (*converters.keys_to_infer(config, "key"), *converters.keys_to_infer(config, "value"))
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+    def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """The values of :meth:`keys_to_infer`: the columns that Spark infers from the newest records of some
         partitions.
 
@@ -330,21 +340,21 @@ class KafkaSource:
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
-        wanted = cls.keys_to_infer(config)
-        if not wanted:
+        keys = cls.keys_to_infer(config)
+        if not keys:
             return {}
-        records = _newest_records(spark, config, cls.parts(config))
+        records = _read_newest_records(spark, config, cls.list_source_partitions(config))
         try:
-            return {key: converters.inferred_columns(config, key.partition(".")[0], records) for key in wanted}
+            return {key: converters.infer_columns_ddl(config, key.partition(".")[0], records) for key in keys}
         except (PySparkException, Py4JJavaError) as error:
-            if is_retriable(throwable_of(error)):
-                raise UnreachableError(f"Kafka did not answer a read of records: {message_of(error)}") from error
-            key = config.key(wanted[0])
-            sentence = f"No columns can be inferred: {message_of(error)}. Set {key}, or try again"
-            raise ConfigError({key: [sentence]}) from error
+            if is_retriable(java_exception_of(error)):
+                raise UnreachableError(f"Kafka did not answer a read of records: {error_message(error)}") from error
+            key = config.full_key(keys[0])
+            message = f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"
+            raise ConfigError({key: [message]}) from error
 
     @classmethod
-    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+    def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
         """The partitions that the topics of the config have now, each as the text of a :class:`TopicIdPartition`.
 
         :raises ConfigError: when not exactly one of ``topics`` and ``topics.regex`` is set, a topic does not exist, or
@@ -352,30 +362,32 @@ class KafkaSource:
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
-        topics = config.find(DEFINITION, "topics", tuple)
-        pattern = config.find(DEFINITION, "topics.regex", str)
+        topics = config.optional_value(DEFINITION, "topics", tuple)
+        pattern = config.optional_value(DEFINITION, "topics.regex", str)
         if bool(topics) == bool(pattern):
-            key = config.key("topics")
-            raise ConfigError({key: [f"Exactly one of {key} and {config.key('topics.regex')} must be set"]})
-        with kafka_admin(_consumer(config)) as admin:
+            key = config.full_key("topics")
+            raise ConfigError({key: [f"Exactly one of {key} and {config.full_key('topics.regex')} must be set"]})
+        with kafka_admin(_consumer_properties(config)) as admin:
             if pattern:
-                topics = _matching(admin, config, pattern)
+                topics = _find_matching_topics(admin, config, pattern)
             assert topics is not None
             try:
-                return [str(part) for part in admin.partitions(sorted(set(topics)))]
+                return [str(partition) for partition in admin.list_partitions(sorted(set(topics)))]
             except TopicAbsentError as error:
                 name = "topics.regex" if pattern else "topics"
                 raise config.config_error(name, f"{error}; create it first, or correct its name") from error
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """Assign the partitions round-robin, so that the partitions of each topic are spread over the tasks. Every task
         has a partition: with fewer partitions than ``tasks_max`` there are fewer tasks."""
-        return [parts[task::tasks_max] for task in range(min(tasks_max, len(parts)))]
+        return [source_partitions[task::tasks_max] for task in range(min(tasks_max, len(source_partitions)))]
 
     @classmethod
-    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
-        """The initial offsets of the source partitions ``parts``, which were never read.
+    def initial_positions(
+        cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
+    ) -> Positions:
+        """The initial offsets of ``source_partitions``, which were never read.
 
         With ``is_new_connector`` the config determines the offset of a partition: ``start.offsets``, else
         ``start.timestamp.ms``, else ``auto.offset.reset``. Otherwise the partition was found later, and is read from
@@ -386,252 +398,295 @@ class KafkaSource:
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
-        asked = [TopicIdPartition.parse(part) for part in parts]
-        with kafka_admin(_consumer(config)) as admin:
+        partitions = [TopicIdPartition.parse(partition) for partition in source_partitions]
+        with kafka_admin(_consumer_properties(config)) as admin:
             if not is_new_connector:
-                return admin.list_offsets(asked, OffsetBoundary.EARLIEST)
-            given = _configured_start_offsets(admin, config, asked)
-            rest = [part for part in asked if str(part) not in given]
-            if not rest:
-                return given
-            at_ms = config.find(DEFINITION, "start.timestamp.ms", int)
-            if at_ms is not None:
-                return {**given, **admin.offsets_for_timestamp(rest, at_ms)}
-            reset = config.read(DEFINITION, OVERRIDE + RESET, str)
+                return admin.list_offsets(partitions, OffsetBoundary.EARLIEST)
+            configured_offsets = _configured_start_offsets(admin, config, partitions)
+            other_partitions = [partition for partition in partitions if str(partition) not in configured_offsets]
+            if not other_partitions:
+                return configured_offsets
+            start_timestamp_ms = config.optional_value(DEFINITION, "start.timestamp.ms", int)
+            if start_timestamp_ms is not None:
+                return {**configured_offsets, **admin.offsets_for_timestamp(other_partitions, start_timestamp_ms)}
+            reset = config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str)
             if reset == "none":
-                missing = ", ".join(part.topic_partition for part in rest)
+                missing_text = ", ".join(partition.topic_partition for partition in other_partitions)
                 raise config.config_error(
-                    OVERRIDE + RESET,
-                    f"a new connector has no position in {missing}. Set {config.key('start.offsets')} or "
-                    f"{config.key('start.timestamp.ms')}, or set earliest or latest",
+                    CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET,
+                    f"a new connector has no position in {missing_text}. Set {config.full_key('start.offsets')} or "
+                    f"{config.full_key('start.timestamp.ms')}, or set earliest or latest",
                 )
-            return {**given, **admin.list_offsets(rest, OffsetBoundary(reset))}
+            return {**configured_offsets, **admin.list_offsets(other_partitions, OffsetBoundary(reset))}
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         return cls(
-            consumer=_consumer(config),
-            key=Converter.of(config, "key"),
-            value=Converter.of(config, "value"),
-            columns=config.read(DEFINITION, "columns", tuple),
-            max_offsets_per_trigger=config.read(DEFINITION, "max.offsets.per.trigger", int),
-            auto_offset_reset=config.read(DEFINITION, OVERRIDE + RESET, str),
+            consumer_properties=_consumer_properties(config),
+            key_converter=Converter.of(config, "key"),
+            value_converter=Converter.of(config, "value"),
+            column_names=config.required_value(DEFINITION, "columns", tuple),
+            max_offsets_per_trigger=config.required_value(DEFINITION, "max.offsets.per.trigger", int),
+            auto_offset_reset=config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str),
             is_tolerant=error_tolerance_of(config.config) is not None,
-            config=config,
+            prefixed_config=config,
             task_input=task_input,
         )
 
     def schema(self, spark: SparkSession) -> StructType:
         fields: list[StructField] = []
-        for name in self.columns:
-            type_ = {"key": self.key, "value": self.value}[name].data_type() if COLUMNS[name] is None else COLUMNS[name]
+        for name in self.column_names:
+            type_ = (
+                {"key": self.key_converter, "value": self.value_converter}[name].data_type()
+                if RECORD_COLUMN_TYPES[name] is None
+                else RECORD_COLUMN_TYPES[name]
+            )
             if name == "value" and isinstance(type_, StructType):
                 fields += type_.fields
             else:
                 assert type_ is not None
                 fields.append(StructField(name, type_))
-        hidden = {**COLUMNS, "key": self.key.data_type(), "tombstone": BooleanType()}
-        for part in self._metadata_columns:
-            type_ = hidden[part.field_name]
+        metadata_types = {**RECORD_COLUMN_TYPES, "key": self.key_converter.data_type(), "tombstone": BooleanType()}
+        for metadata_column in self._metadata_columns:
+            type_ = metadata_types[metadata_column.field_name]
             assert type_ is not None
-            fields.append(StructField(part.value, type_))
+            fields.append(StructField(metadata_column.value, type_))
         return StructType(fields)
 
     @property
     def _metadata_columns(self) -> tuple[MetadataColumn, ...]:
         """The metadata columns of the rows: all, but the headers only when a transform or predicate uses them."""
         return tuple(
-            part for part in MetadataColumn if part is not MetadataColumn.HEADERS or use_headers(self.config.config)
+            metadata_column
+            for metadata_column in MetadataColumn
+            if metadata_column is not MetadataColumn.HEADERS or uses_headers(self.prefixed_config.config)
         )
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """See :meth:`Source.read`. Checks first that this task can continue from ``checkpoint``, skips deleted records,
         and samples the size of records when a batch is in flight."""
-        self._prepare(checkpoint)
-        assigned: dict[str, list[int]] = {}
-        for part in self._parts:
-            assigned.setdefault(part.topic, []).append(part.partition)
-        has_headers = "headers" in self.columns or MetadataColumn.HEADERS in self._metadata_columns or self.is_tolerant
+        self._check_and_skip_deleted(checkpoint)
+        partitions_by_topic: dict[str, list[int]] = {}
+        for partition in self._partitions:
+            partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
+        has_headers = (
+            "headers" in self.column_names or MetadataColumn.HEADERS in self._metadata_columns or self.is_tolerant
+        )
         options = {
             # No group is joined. Spark caches consumers by group and partition, regardless of their other properties,
             # so each start needs another group: Spark appends a new id.
-            "groupIdPrefix": f"connect-{self.config.config['name']}",
-            **consumer_options(self.consumer),
-            "assign": json.dumps(assigned),
+            "groupIdPrefix": f"connect-{self.prefixed_config.config['name']}",
+            **spark_consumer_options(self.consumer_properties),
+            "assign": json.dumps(partitions_by_topic),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "includeHeaders": str(has_headers).lower(),
-            "failOnDataLoss": str(not self.is_in_flight_data_lost).lower(),
+            "failOnDataLoss": str(not self.is_batch_in_flight_incomplete).lower(),
         }
-        in_flight = batch_in_flight(checkpoint)
+        in_flight = find_batch_in_flight(checkpoint)
         if in_flight is not None:
-            self._sample_record_size(planned_ranges(checkpoint, in_flight, self._parts))
-        self.partition_rows = self._fitting_rows
-        if self.partition_rows < self.max_offsets_per_trigger:
-            options["maxRecordsPerPartition"] = str(self.partition_rows)
+            self._count_records_and_sample_size(planned_ranges(checkpoint, in_flight, self._partitions))
+        self.spark_partition_rows_max = self._rows_per_spark_partition
+        if self.spark_partition_rows_max < self.max_offsets_per_trigger:
+            options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
         if rotation is not None:
-            most = self.max_offsets_per_trigger
-            options["minOffsetsPerTrigger"] = str(min(rotation.rows or most, most))
-            options["maxTriggerDelay"] = f"{rotation.interval_ms}ms"
+            batch_records_max = self.max_offsets_per_trigger
+            options["minOffsetsPerTrigger"] = str(min(rotation.flush_rows or batch_records_max, batch_records_max))
+            options["maxTriggerDelay"] = f"{rotation.rotate_interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
         if self.is_tolerant:
             records = with_error_columns(records)
-        for converter in (self.key, self.value):
+        for converter in (self.key_converter, self.value_converter):
             records = converter.convert(records)
-        chosen: list[Column] = []
-        for name in self.columns:
-            if name == "value" and isinstance(type_ := self.value.data_type(), StructType):
-                chosen += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
+        selected: list[Column] = []
+        for name in self.column_names:
+            if name == "value" and isinstance(type_ := self.value_converter.data_type(), StructType):
+                selected += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
-                chosen.append(F.col(name))
-        for hidden in self._metadata_columns:
-            made = F.col("value").isNull() if hidden is MetadataColumn.TOMBSTONE else F.col(hidden.field_name)
-            chosen.append(made.alias(hidden.value))
-        return records.select(*chosen, *((ORIGINAL, ERROR) if self.is_tolerant else ()))
+                selected.append(F.col(name))
+        for metadata_column in self._metadata_columns:
+            source_column = (
+                F.col("value").isNull()
+                if metadata_column is MetadataColumn.TOMBSTONE
+                else F.col(metadata_column.field_name)
+            )
+            selected.append(source_column.alias(metadata_column.value))
+        return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.is_tolerant else ()))
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """See :meth:`Source.is_batch_small`. Computed from the batch's offsets and the sampled size of records."""
-        ranges = planned_ranges(checkpoint, batch_id, self._parts)
-        rows = self._sample_record_size(ranges)
-        most = min(max((len(offsets) for offsets in ranges.values()), default=0), self.partition_rows)
-        if most > 2 * self._fitting_rows:
+        ranges = planned_ranges(checkpoint, batch_id, self._partitions)
+        rows = self._count_records_and_sample_size(ranges)
+        largest_spark_partition_rows = min(
+            max((len(offsets) for offsets in ranges.values()), default=0), self.spark_partition_rows_max
+        )
+        if largest_spark_partition_rows > 2 * self._rows_per_spark_partition:
             raise BatchTooLargeError(
-                f"Batch {batch_id} has records of about {self.mean_record_bytes:,} bytes: the query starts again, to "
-                f"read at most {self._fitting_rows} of them into one Spark partition"
+                f"Batch {batch_id} has records of about {self.mean_record_size_bytes:,} bytes: the query starts again, "
+                f"to read at most {self._rows_per_spark_partition} of them into one Spark partition"
             )
-        return rows <= SMALL_BATCH_ROWS and rows * self.mean_record_bytes <= SMALL_BATCH_BYTES
+        return rows <= SMALL_BATCH_ROWS_MAX and rows * self.mean_record_size_bytes <= SMALL_BATCH_BYTES_MAX
 
-    def _sample_record_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
-        """Return the number of offsets in ``ranges``, the ranges of a batch. First sample the size of the batch's
-        records, unless the batch has at most :data:`ALWAYS_SMALL_RECORDS` or the last sample is at most
-        :data:`RECORD_SIZE_MAX_AGE_S` old."""
+    def _count_records_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
+        """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
+        size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` records or the
+        last sample is at most :data:`SAMPLED_SIZE_MAX_AGE_S` old."""
         rows = sum(len(offsets) for offsets in ranges.values())
-        if rows > ALWAYS_SMALL_RECORDS and (
-            not self.record_size_sampled_s or time.monotonic() - self.record_size_sampled_s > RECORD_SIZE_MAX_AGE_S
+        if rows > ALWAYS_SMALL_BATCH_RECORDS_MAX and (
+            not self.record_size_sampled_at_s
+            or time.monotonic() - self.record_size_sampled_at_s > SAMPLED_SIZE_MAX_AGE_S
         ):
-            self.mean_record_bytes, self.record_size_sampled_s = mean_bytes(self.consumer, ranges), time.monotonic()
+            self.mean_record_size_bytes, self.record_size_sampled_at_s = (
+                mean_record_size_bytes(self.consumer_properties, ranges),
+                time.monotonic(),
+            )
         return rows
 
     @property
-    def _fitting_rows(self) -> int:
-        """How many records fit into :data:`PARTITION_BYTES`, the size of one Spark partition, according to the sampled
+    def _rows_per_spark_partition(self) -> int:
+        """How many records fit into one Spark partition (:data:`SPARK_PARTITION_BYTES_MAX`) according to the sampled
         size; :data:`sys.maxsize` without a sample."""
-        return max(PARTITION_BYTES // self.mean_record_bytes, 1) if self.mean_record_bytes else sys.maxsize
+        return (
+            max(SPARK_PARTITION_BYTES_MAX // self.mean_record_size_bytes, 1)
+            if self.mean_record_size_bytes
+            else sys.maxsize
+        )
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
-        """Log how many records of a batch were deleted, if ``is_in_flight_data_lost``: Spark then skips them without an
-        error. Does nothing otherwise, because Spark then fails such a batch.
+        """Log how many records of a batch were deleted, if ``is_batch_in_flight_incomplete``: Spark then skips them
+        without an error. Does nothing otherwise, because Spark then fails such a batch.
 
         :raises WorldError: when the cluster cannot be reached or rejects a request.
         """
-        if not self.is_in_flight_data_lost:
+        if not self.is_batch_in_flight_incomplete:
             return
-        ranges = planned_ranges(checkpoint, batch_id, self._parts)
-        with kafka_admin(self.consumer) as admin:
-            gone = _deleted_offset_counts(admin, {str(part): offsets.start for part, offsets in ranges.items()})
-        if gone:
+        ranges = planned_ranges(checkpoint, batch_id, self._partitions)
+        with kafka_admin(self.consumer_properties) as admin:
+            deleted_counts = _deleted_offset_counts(
+                admin, {str(partition): offsets.start for partition, offsets in ranges.items()}
+            )
+        if deleted_counts:
             log.warning(
-                "Task %s: batch %d continues with the existing records: %s", self._task, batch_id, _counted(gone)
+                "Task %s: batch %d continues with the existing records: %s",
+                self._task_name,
+                batch_id,
+                _deleted_records_text(deleted_counts),
             )
 
     def group_offsets(self, checkpoint: Path) -> GroupOffsets:
         """The offsets that this task's committed batches have reached, to be committed for the consumer group
         ``connect-<connector name>``, which is the group of a sink connector in Connect."""
-        offsets = committed_offsets(checkpoint, self._parts)
+        offsets = committed_offsets(checkpoint, self._partitions)
         return GroupOffsets(
-            group=f"connect-{self.config.config['name']}",
-            offsets={part: offsets[str(part)] for part in self._parts if str(part) in offsets},
-            client=self.consumer,
+            group_id=f"connect-{self.prefixed_config.config['name']}",
+            next_offsets={
+                partition: offsets[str(partition)] for partition in self._partitions if str(partition) in offsets
+            },
+            client_properties=self.consumer_properties,
         )
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: Spark fails a batch of which it could not read all records, except with
-        ``is_in_flight_data_lost``."""
+        ``is_batch_in_flight_incomplete``."""
 
     @property
-    def _parts(self) -> tuple[TopicIdPartition, ...]:
+    def _partitions(self) -> tuple[TopicIdPartition, ...]:
         """The partitions that this task reads."""
-        return tuple(TopicIdPartition.parse(part) for part in self.task_input.parts)
+        return tuple(TopicIdPartition.parse(partition_text) for partition_text in self.task_input.source_partitions)
 
     @property
-    def _task(self) -> str:
+    def _task_name(self) -> str:
         """The task's id, for messages."""
-        return f"{self.config.config['name']}-{self.task_input.task_number}"
+        return f"{self.prefixed_config.config['name']}-{self.task_input.task_number}"
 
-    def _prepare(self, checkpoint: Path) -> None:
+    def _check_and_skip_deleted(self, checkpoint: Path) -> None:
         """Check that this task can continue from the checkpoint, and skip records that retention has deleted.
 
         :raises WorldError: when the checkpoint has offsets of other partitions than the task's, a topic was deleted
             (and perhaps created again), deleted records must not be skipped because ``auto.offset.reset`` is ``none``,
             or the cluster cannot be reached or rejects a request.
         """
-        with kafka_admin(self.consumer) as admin:
-            self._check_topics(admin)
-            own = {(part.topic, part.partition) for part in self._parts}
-            if (there := partitions_of(checkpoint)) != own:
+        with kafka_admin(self.consumer_properties) as admin:
+            self._check_partitions_exist(admin)
+            own_partitions = {(partition.topic, partition.partition) for partition in self._partitions}
+            if (checkpoint_partitions := partitions_in_checkpoint(checkpoint)) != own_partitions:
                 raise WorldError(
-                    f"Task {self._task}: its checkpoint is for other partitions: the checkpoint has "
-                    f"{_named(there - own)}, which the task does not read, and lacks {_named(own - there)}. Delete the "
+                    f"Task {self._task_name}: its checkpoint is for other partitions: the checkpoint has "
+                    f"{_partitions_text(checkpoint_partitions - own_partitions)}, which the task does not read, "
+                    f"and lacks {_partitions_text(own_partitions - checkpoint_partitions)}. Delete the "
                     "connector and create it again, with start.offsets or start.timestamp.ms"
                 )
-            self._skip_deleted(admin, checkpoint)
+            self._skip_deleted_records(admin, checkpoint)
 
-    def _check_topics(self, admin: KafkaAdmin) -> None:
-        """:raises WorldError: when a partition of this task does not exist any more, with the same topic id."""
+    def _check_partitions_exist(self, admin: KafkaAdmin) -> None:
+        """:raises WorldError: when a partition of this task no longer exists, or its topic was deleted and created
+        again."""
         try:
-            there = set(admin.partitions(sorted({part.topic for part in self._parts})))
+            existing = set(admin.list_partitions(sorted({partition.topic for partition in self._partitions})))
         except TopicAbsentError as error:
-            raise WorldError(f"Task {self._task} cannot continue: {error}") from error
-        if recreated := sorted(set(self._parts) - there):
+            raise WorldError(f"Task {self._task_name} cannot continue: {error}") from error
+        if recreated := sorted(set(self._partitions) - existing):
             raise WorldError(
-                f"Task {self._task} cannot continue: {', '.join(part.topic_partition for part in recreated)} is not "
-                "the partition that the task has read, since the topic was deleted and created again. The connector is "
-                "split again within a minute"
+                f"Task {self._task_name} cannot continue: "
+                f"{', '.join(partition.topic_partition for partition in recreated)} is not the partition that the task "
+                "has read, since the topic was deleted and created again. The connector is split again within a minute"
             )
 
-    def _skip_deleted(self, admin: KafkaAdmin, checkpoint: Path) -> None:
+    def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
         """If records of the next batch were deleted before they were read, commit a batch without rows that skips them,
-        and log their number. If a batch is in flight, set ``is_in_flight_data_lost`` instead.
+        and log their number. If a batch is in flight, set ``is_batch_in_flight_incomplete`` instead.
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """
-        in_flight = batch_in_flight(checkpoint)
-        positions = (next_offsets if in_flight is None else committed_offsets)(checkpoint, self._parts)
-        gone = _deleted_offset_counts(admin, positions)
-        self.is_in_flight_data_lost = bool(gone) and in_flight is not None
-        if not gone:
+        in_flight = find_batch_in_flight(checkpoint)
+        positions = (planned_offsets if in_flight is None else committed_offsets)(checkpoint, self._partitions)
+        deleted_counts = _deleted_offset_counts(admin, positions)
+        self.is_batch_in_flight_incomplete = bool(deleted_counts) and in_flight is not None
+        if not deleted_counts:
             return
         if self.auto_offset_reset == "none":
             raise WorldError(
-                f"Task {self._task} cannot continue: {_counted(gone)}. With {OVERRIDE}{RESET}=earliest the task "
+                f"Task {self._task_name} cannot continue: {_deleted_records_text(deleted_counts)}. With "
+                f"{CONSUMER_OVERRIDE_PREFIX}{AUTO_OFFSET_RESET}=earliest the task "
                 "continues with the oldest existing record, with latest at the end"
             )
         if in_flight is not None:
             return  # Spark reads the existing records of the batch; check_before_read logs how many were deleted.
-        lost = [TopicIdPartition.parse(name) for name in gone]
-        skip_to(checkpoint, {**positions, **admin.list_offsets(lost, OffsetBoundary(self.auto_offset_reset))})
-        log.warning("Task %s continues at the %s offset: %s", self._task, self.auto_offset_reset, _counted(gone))
+        partitions = [TopicIdPartition.parse(name) for name in deleted_counts]
+        commit_skip_to(
+            checkpoint, {**positions, **admin.list_offsets(partitions, OffsetBoundary(self.auto_offset_reset))}
+        )
+        log.warning(
+            "Task %s continues at the %s offset: %s",
+            self._task_name,
+            self.auto_offset_reset,
+            _deleted_records_text(deleted_counts),
+        )
 
 
-def _consumer(config: PrefixedConfig) -> dict[str, str]:
+def _consumer_properties(config: PrefixedConfig) -> dict[str, str]:
     """Properties of Kafka's consumer: the worker's, overridden by the connector's. Without ``auto.offset.reset``, which
     the source itself applies.
 
     The worker's password is for the worker's cluster: a connector that sets bootstrap.servers uses none of the worker's
     properties.
     """
-    overrides = config.values_under(OVERRIDE)
-    overrides.pop(RESET, None)
-    isolation = config.read(DEFINITION, OVERRIDE + ISOLATION, str)
-    return {**({} if SERVERS in overrides else config.worker_kafka_properties), **overrides, ISOLATION: isolation}
+    overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
+    overrides.pop(AUTO_OFFSET_RESET, None)
+    isolation = config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + ISOLATION_LEVEL, str)
+    return {
+        **({} if BOOTSTRAP_SERVERS in overrides else config.worker_kafka_properties),
+        **overrides,
+        ISOLATION_LEVEL: isolation,
+    }
 
 
-def _matching(admin: KafkaAdmin, config: PrefixedConfig, pattern: str) -> tuple[str, ...]:
-    """The topics whose names match ``pattern``, the value of ``topics.regex``.
+def _find_matching_topics(admin: KafkaAdmin, config: PrefixedConfig, pattern: str) -> tuple[str, ...]:
+    """The names of the topics that ``pattern``, the value of ``topics.regex``, matches.
 
     :raises ConfigError: when ``pattern`` is not a valid expression, or no topic matches.
     """
     try:
-        topics = admin.topics(pattern)
+        topics = admin.find_topics(pattern)
     except ValueError as error:
         raise config.config_error("topics.regex", str(error)) from error
     if not topics:
@@ -640,78 +695,93 @@ def _matching(admin: KafkaAdmin, config: PrefixedConfig, pattern: str) -> tuple[
 
 
 def _configured_start_offsets(
-    admin: KafkaAdmin, config: PrefixedConfig, parts: Sequence[TopicIdPartition]
+    admin: KafkaAdmin, config: PrefixedConfig, partitions: Sequence[TopicIdPartition]
 ) -> dict[str, int]:
-    """The offsets in ``start.offsets`` of those of ``parts`` that are in the value, by the partition's text.
+    """The offsets in ``start.offsets`` of those of ``partitions`` that are in the value, by the partition's text.
 
     :raises ConfigError: when an offset is before the first record of its partition, or after the partition's end.
     """
-    given: Mapping[str, Mapping[str, int]] = json.loads(config.find(DEFINITION, "start.offsets", str) or "{}")
-    asked = [part for part in parts if str(part.partition) in given.get(part.topic, {})]
-    if not asked:
+    offsets_by_topic: Mapping[str, Mapping[str, int]] = json.loads(
+        config.optional_value(DEFINITION, "start.offsets", str) or "{}"
+    )
+    configured_partitions = [
+        partition for partition in partitions if str(partition.partition) in offsets_by_topic.get(partition.topic, {})
+    ]
+    if not configured_partitions:
         return {}
     beginnings, ends = (
-        admin.list_offsets(asked, OffsetBoundary.EARLIEST),
-        admin.list_offsets(asked, OffsetBoundary.LATEST),
+        admin.list_offsets(configured_partitions, OffsetBoundary.EARLIEST),
+        admin.list_offsets(configured_partitions, OffsetBoundary.LATEST),
     )
-    found: dict[str, int] = {}
-    for part in asked:
-        offset, name = given[part.topic][str(part.partition)], str(part)
+    checked_offsets: dict[str, int] = {}
+    for partition in configured_partitions:
+        offset, name = offsets_by_topic[partition.topic][str(partition.partition)], str(partition)
         if not beginnings[name] <= offset <= ends[name]:
             raise config.config_error(
                 "start.offsets",
-                f"{part.topic_partition} has no offset {offset}: a start offset must be {beginnings[name]} to "
+                f"{partition.topic_partition} has no offset {offset}: a start offset must be {beginnings[name]} to "
                 f"{ends[name]}",
             )
-        found[name] = offset
-    return found
+        checked_offsets[name] = offset
+    return checked_offsets
 
 
-def _check_names(source: KafkaSource, spark: SparkSession) -> None:
+def _check_distinct_names(source: KafkaSource, spark: SparkSession) -> None:
     """:raises ConfigError: when two columns of a row have the same name."""
     names = [field.name.lower() for field in source.schema(spark).fields]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise source.config.config_error(
-            "columns", f"value.schema has a column {', '.join(twice)} too; rename that column, or leave this one out"
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise source.prefixed_config.config_error(
+            "columns", f"value.schema has a column {', '.join(repeated)} too; rename that column, or leave this one out"
         )
 
 
-def _newest_records(spark: SparkSession, config: PrefixedConfig, names: Sequence[str]) -> DataFrame:
-    """The newest records, at most :data:`SAMPLED_RECORDS`, of each of at most :data:`SAMPLED_PARTITIONS` partitions of
-    ``names``, the texts of partitions. Partitions without records are left out."""
-    parts = [TopicIdPartition.parse(name) for name in names]
-    consumer = _consumer(config)
-    with kafka_admin(consumer) as admin:
-        ends, begins = (
-            admin.list_offsets(parts, OffsetBoundary.LATEST),
-            admin.list_offsets(parts, OffsetBoundary.EARLIEST),
+def _read_newest_records(spark: SparkSession, config: PrefixedConfig, partition_texts: Sequence[str]) -> DataFrame:
+    """The newest records, at most :data:`SAMPLED_RECORDS_PER_PARTITION_MAX` of each partition, of at most
+    :data:`SAMPLED_PARTITIONS_MAX` of the partitions with the texts ``partition_texts``. Partitions without records are
+    left out."""
+    partitions = [TopicIdPartition.parse(name) for name in partition_texts]
+    consumer_properties = _consumer_properties(config)
+    with kafka_admin(consumer_properties) as admin:
+        end_offsets, first_offsets = (
+            admin.list_offsets(partitions, OffsetBoundary.LATEST),
+            admin.list_offsets(partitions, OffsetBoundary.EARLIEST),
         )
     # Ordered by partition number first, so that the sample covers all topics.
-    in_turn = sorted(parts, key=lambda part: (part.partition, part.topic))
-    sampled = [part for part in in_turn if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
+    ordered = sorted(partitions, key=lambda partition: (partition.partition, partition.topic))
+    sampled = [partition for partition in ordered if end_offsets[str(partition)] > first_offsets[str(partition)]][
+        :SAMPLED_PARTITIONS_MAX
+    ]
     if not sampled:
         return spark.createDataFrame([], "key BINARY, value BINARY")
     ranges = {
-        part: range(max(begins[str(part)], ends[str(part)] - SAMPLED_RECORDS), ends[str(part)]) for part in sampled
+        partition: range(
+            max(first_offsets[str(partition)], end_offsets[str(partition)] - SAMPLED_RECORDS_PER_PARTITION_MAX),
+            end_offsets[str(partition)],
+        )
+        for partition in sampled
     }
-    return records_of(spark, consumer, ranges)
+    return read_records(spark, consumer_properties, ranges)
 
 
 def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
     """By the partition's text: how many offsets there are from the position to the first record that retention has not
     deleted. Partitions without such offsets are left out."""
-    beginnings: Any = admin.list_offsets([TopicIdPartition.parse(name) for name in positions], OffsetBoundary.EARLIEST)
-    return {name: beginnings[name] - at for name, at in positions.items() if beginnings[name] > at}
-
-
-def _counted(gone: Mapping[str, int]) -> str:
-    """The result of :func:`_deleted_offset_counts` as text."""
-    each = ", ".join(
-        f"{count} in {TopicIdPartition.parse(name).topic_partition}" for name, count in sorted(gone.items())
+    first_offsets: Any = admin.list_offsets(
+        [TopicIdPartition.parse(name) for name in positions], OffsetBoundary.EARLIEST
     )
-    return f"records were deleted before they were read: {each}"
+    return {
+        name: first_offsets[name] - position for name, position in positions.items() if first_offsets[name] > position
+    }
 
 
-def _named(partitions: set[tuple[str, int]] | frozenset[tuple[str, int]]) -> str:
+def _deleted_records_text(deleted_counts: Mapping[str, int]) -> str:
+    """The result of :func:`_deleted_offset_counts` as text."""
+    counts_text = ", ".join(
+        f"{count} in {TopicIdPartition.parse(name).topic_partition}" for name, count in sorted(deleted_counts.items())
+    )
+    return f"records were deleted before they were read: {counts_text}"
+
+
+def _partitions_text(partitions: set[tuple[str, int]] | frozenset[tuple[str, int]]) -> str:
     """Topics and partition numbers as text; ``none`` when there are none."""
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions)) or "none"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.spark.sources.kafka_positions import TopicIdPartition, spark_offsets
+from coterie.spark.sources.kafka_positions import TopicIdPartition, to_spark_offsets_json
 
-FETCH_WAIT_MS = 5
+FETCH_WAIT_MAX_MS = 5
 """How long, in ms, a broker waits for new records before it answers a fetch at the end of a partition.
 
 Kafka's default is 500. After each fetch Kafka's consumer sends the next fetch at once, and Spark's reader then requests
@@ -17,24 +17,30 @@ needs to wait for new records.
 """
 
 
-def consumer_options(consumer: Mapping[str, str]) -> dict[str, str]:
-    """The properties ``consumer`` as options of Spark's Kafka source (``kafka.<name>``), with :data:`FETCH_WAIT_MS`
-    unless ``consumer`` sets it."""
-    properties = {"fetch.max.wait.ms": str(FETCH_WAIT_MS), **consumer}
+def spark_consumer_options(consumer_properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties ``consumer_properties`` as options of Spark's Kafka source (``kafka.<name>``), with
+    :data:`FETCH_WAIT_MAX_MS` unless ``consumer_properties`` sets it."""
+    properties = {"fetch.max.wait.ms": str(FETCH_WAIT_MAX_MS), **consumer_properties}
     return {f"kafka.{name}": value for name, value in properties.items()}
 
 
-def records_of(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping[TopicIdPartition, range]) -> DataFrame:
-    """The records in ``ranges``, the offsets to read by partition, as columns of Spark's Kafka source. Records that
+def read_records(
+    spark: SparkSession, consumer_properties: Mapping[str, str], offsets_by_partition: Mapping[TopicIdPartition, range]
+) -> DataFrame:
+    """The records at ``offsets_by_partition`` (ranges of offsets), as columns of Spark's Kafka source. Records that
     retention deletes before they are read are missing without an error."""
-    assigned: dict[str, list[int]] = {}
-    for part in ranges:
-        assigned.setdefault(part.topic, []).append(part.partition)
+    partitions_by_topic: dict[str, list[int]] = {}
+    for partition in offsets_by_partition:
+        partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
     options = {
-        **consumer_options(consumer),
-        "assign": json.dumps(assigned),
-        "startingOffsets": spark_offsets({str(part): offsets.start for part, offsets in ranges.items()}),
-        "endingOffsets": spark_offsets({str(part): offsets.stop for part, offsets in ranges.items()}),
+        **spark_consumer_options(consumer_properties),
+        "assign": json.dumps(partitions_by_topic),
+        "startingOffsets": to_spark_offsets_json(
+            {str(partition): offsets.start for partition, offsets in offsets_by_partition.items()}
+        ),
+        "endingOffsets": to_spark_offsets_json(
+            {str(partition): offsets.stop for partition, offsets in offsets_by_partition.items()}
+        ),
         "failOnDataLoss": "false",
     }
     return spark.read.format("kafka").options(**options).load()

@@ -16,10 +16,10 @@ from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.spark.jars import missing_package_message
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import TopicIdPartition
-from coterie.spark.transforms import first_line
+from coterie.spark.transforms import first_message_line
 
-LIMIT_MS = 10_000
-"""How long, in ms, a response of the cluster is awaited."""
+RESPONSE_TIMEOUT_MS = 10_000
+"""How long a response of the cluster is awaited, in ms."""
 
 
 class OffsetBoundary(Enum):
@@ -48,18 +48,18 @@ def kafka_jvm() -> Any:
     spark = SparkSession._instantiatedSession
     if spark is None:
         raise WorldError("Spark is not running in this worker's process")
-    if (sentence := missing_package_message(spark, "kafka")) is not None:
-        raise WorldError(sentence)
+    if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+        raise WorldError(missing_jars)
     return spark._jvm
 
 
-def unknown_properties(names: Iterable[str]) -> list[str]:
+def unknown_consumer_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's consumer, sorted.
 
     :raises WorldError: as :func:`kafka_jvm`.
     """
-    known = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
-    return sorted(name for name in names if not known.contains(name))
+    known_names = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+    return sorted(name for name in names if not known_names.contains(name))
 
 
 def unknown_producer_properties(names: Iterable[str]) -> list[str]:
@@ -67,8 +67,8 @@ def unknown_producer_properties(names: Iterable[str]) -> list[str]:
 
     :raises WorldError: as :func:`kafka_jvm`.
     """
-    known = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
-    return sorted(name for name in names if not known.contains(name))
+    known_names = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
+    return sorted(name for name in names if not known_names.contains(name))
 
 
 @contextmanager
@@ -82,14 +82,14 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     """
     java = kafka_jvm() if java is None else java
     clients = java.org.apache.kafka.clients.admin
-    known = clients.AdminClientConfig.configNames()
-    own = java.java.util.Properties()
-    limits = {"default.api.timeout.ms": str(LIMIT_MS), "request.timeout.ms": str(LIMIT_MS // 2)}
+    known_properties = clients.AdminClientConfig.configNames()
+    admin_properties = java.java.util.Properties()
+    limits = {"default.api.timeout.ms": str(RESPONSE_TIMEOUT_MS), "request.timeout.ms": str(RESPONSE_TIMEOUT_MS // 2)}
     for name, value in {**properties, **limits}.items():
-        if known.contains(name):
-            own.setProperty(name, value)
+        if known_properties.contains(name):
+            admin_properties.setProperty(name, value)
     try:
-        client = clients.AdminClient.create(own)
+        client = clients.AdminClient.create(admin_properties)
     except Py4JJavaError as error:
         raise WorldError(f"No Kafka client can be created: {message_with_causes(error.java_exception)}") from error
     try:
@@ -101,18 +101,18 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
 class KafkaAdmin:
     """Admin client of one cluster.
 
-    Every method raises UnreachableError when the cluster does not respond within :data:`LIMIT_MS` or reports a
-    retriable error, and WorldError when the cluster rejects the request.
+    Every method raises UnreachableError when the cluster does not respond within :data:`RESPONSE_TIMEOUT_MS` or reports
+    a retriable error, and WorldError when the cluster rejects the request.
     """
 
     def __init__(self, java: Any, client: Any, properties: Mapping[str, str]) -> None:
         self._java = java
         self._client = client
-        self._servers = properties.get("bootstrap.servers", "")
-        self._isolation = properties.get("isolation.level", "read_uncommitted").upper()
+        self._bootstrap_servers = properties.get("bootstrap.servers", "")
+        self._isolation_level = properties.get("isolation.level", "read_uncommitted").upper()
 
-    def topics(self, pattern: str) -> list[str]:
-        """The names of the topics that ``pattern``, a Java regular expression, matches as a whole, sorted; without
+    def find_topics(self, pattern: str) -> list[str]:
+        """The names of the topics whose whole name ``pattern``, a Java regular expression, matches, sorted; without
         Kafka's internal topics.
 
         :raises ValueError: when ``pattern`` is not a valid expression.
@@ -120,139 +120,160 @@ class KafkaAdmin:
         try:
             compiled = self._java.java.util.regex.Pattern.compile(pattern)
         except IllegalArgumentException as error:
-            raise ValueError(first_line(error)) from error
-        names = self._await(self._client.listTopics().names())
+            raise ValueError(first_message_line(error)) from error
+        names = self._await_result(self._client.listTopics().names())
         return sorted(name for name in names if compiled.matcher(name).matches())
 
-    def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
+    def list_partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
         """All partitions of ``topics``, sorted.
 
         :raises TopicAbsentError: when some of the topics do not exist; the error contains all of these.
         """
-        asked = self._java.java.util.ArrayList()
+        java_topics = self._java.java.util.ArrayList()
         for topic in topics:
-            asked.add(topic)
-        found: list[TopicIdPartition] = []
+            java_topics.add(topic)
+        partitions: list[TopicIdPartition] = []
         absent: list[str] = []
-        futures = self._client.describeTopics(asked).topicNameValues()
-        for topic in asked:
+        futures = self._client.describeTopics(java_topics).topicNameValues()
+        for topic in java_topics:
             try:
-                described = self._await(futures.get(topic))
+                described = self._await_result(futures.get(topic))
             except _UnknownTopicError:
                 absent.append(topic)
                 continue
             topic_id = described.topicId().toString()
             numbers = [info.partition() for info in described.partitions()]
-            found += [TopicIdPartition(topic=topic, partition=number, topic_id=topic_id) for number in numbers]
+            partitions += [TopicIdPartition(topic=topic, partition=number, topic_id=topic_id) for number in numbers]
         if absent:
             raise TopicAbsentError(absent)
-        return sorted(found)
+        return sorted(partitions)
 
-    def list_offsets(self, parts: Iterable[TopicIdPartition], boundary: OffsetBoundary) -> dict[str, int]:
-        """The offset at ``boundary`` of each of ``parts``, by the partition's text."""
+    def list_offsets(self, partitions: Iterable[TopicIdPartition], boundary: OffsetBoundary) -> dict[str, int]:
+        """The offset at ``boundary`` of each of ``partitions``, by the partition's text."""
         spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
-        return self._offsets(parts, spec.earliest() if boundary is OffsetBoundary.EARLIEST else spec.latest())
+        return self._list_offsets(partitions, spec.earliest() if boundary is OffsetBoundary.EARLIEST else spec.latest())
 
-    def offsets_for_timestamp(self, parts: Iterable[TopicIdPartition], timestamp_ms: int) -> Positions:
+    def offsets_for_timestamp(self, partitions: Iterable[TopicIdPartition], timestamp_ms: int) -> Positions:
         """By the partition's text: the offset of the first record whose timestamp is ``timestamp_ms`` (since the Unix
         epoch) or later; for a partition without such a record, its :attr:`OffsetBoundary.LATEST`."""
-        parts = tuple(parts)
-        found = self._offsets(parts, self._java.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms))
-        later = [part for part in parts if found[str(part)] < 0]
-        return {**found, **(self.list_offsets(later, OffsetBoundary.LATEST) if later else {})}
+        partitions = tuple(partitions)
+        offsets = self._list_offsets(
+            partitions, self._java.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
+        )
+        without_such_record = [partition for partition in partitions if offsets[str(partition)] < 0]
+        return {
+            **offsets,
+            **(self.list_offsets(without_such_record, OffsetBoundary.LATEST) if without_such_record else {}),
+        }
 
     def create_topic(
-        self, topic: str, partitions: int, replication: int, configs: Mapping[str, str], *, validate_only: bool = False
+        self,
+        topic: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        *,
+        validate_only: bool = False,
     ) -> None:
-        """Create a topic with ``partitions`` partitions and the replication factor ``replication``, unless the topic
-        exists. -1 means the cluster's default for either number.
+        """Create a topic with ``partitions`` partitions and the replication factor ``replication_factor``, unless the
+        topic exists. -1 means the cluster's default for either number.
 
         With ``validate_only`` the cluster only validates the request. Otherwise this method returns when the cluster's
         metadata contain the topic, which they do some time after the topic's creation.
 
-        :raises UnreachableError: also when the metadata do not contain the topic within :data:`LIMIT_MS`.
+        :raises UnreachableError: also when the metadata do not contain the topic within :data:`RESPONSE_TIMEOUT_MS`.
         """
         java = self._java
-        given = java.java.util.HashMap()
+        java_configs = java.java.util.HashMap()
         for name, value in configs.items():
-            given.put(name, value)
+            java_configs.put(name, value)
         admin = java.org.apache.kafka.clients.admin
-        new = java.java.util.Collections.singletonList(admin.NewTopic(topic, partitions, replication).configs(given))
+        new_topics = java.java.util.Collections.singletonList(
+            admin.NewTopic(topic, partitions, replication_factor).configs(java_configs)
+        )
         try:
-            self._await(self._client.createTopics(new, admin.CreateTopicsOptions().validateOnly(validate_only)).all())
+            self._await_result(
+                self._client.createTopics(new_topics, admin.CreateTopicsOptions().validateOnly(validate_only)).all()
+            )
         except WorldError as error:
             if "TopicExistsException" not in str(error):
                 raise
         if validate_only:
             return
-        deadline = time.monotonic() + LIMIT_MS / 1000
-        while not self._is_seen(topic):
+        deadline = time.monotonic() + RESPONSE_TIMEOUT_MS / 1000
+        while not self._is_in_metadata(topic):
             if time.monotonic() > deadline:
-                sentence = (
-                    f"Kafka at {self._servers} has created topic {topic}, but its metadata do not list the topic yet"
+                message = (
+                    f"Kafka at {self._bootstrap_servers} has created topic {topic}, but its metadata do not list the "
+                    "topic yet"
                 )
-                raise UnreachableError(sentence)
+                raise UnreachableError(message)
             time.sleep(0.05)
 
-    def _is_seen(self, topic: str) -> bool:
+    def _is_in_metadata(self, topic: str) -> bool:
         """Whether the cluster's metadata contain the topic."""
         try:
-            return bool(self.partitions([topic]))
+            return bool(self.list_partitions([topic]))
         except TopicAbsentError:
             return False
 
-    def config(self, topic: str, name: str) -> str:
+    def read_topic_config(self, topic: str, name: str) -> str:
         """The value of the config ``name`` of ``topic``."""
         resources = self._java.org.apache.kafka.common.config
         resource = resources.ConfigResource(getattr(resources, "ConfigResource$Type").TOPIC, topic)
-        asked = self._java.java.util.Collections.singletonList(resource)
-        return str(self._await(self._client.describeConfigs(asked).all()).get(resource).get(name).value())
+        resources_to_describe = self._java.java.util.Collections.singletonList(resource)
+        return str(
+            self._await_result(self._client.describeConfigs(resources_to_describe).all())
+            .get(resource)
+            .get(name)
+            .value()
+        )
 
-    def alter_group_offsets(self, group: str, positions: Mapping[TopicIdPartition, int]) -> None:
-        """Commit ``positions``, the next offset by partition, as the offsets of the consumer group ``group``. The
+    def alter_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
+        """Commit ``positions``, the next offset by partition, as the offsets of the consumer group ``group_id``. The
         cluster rejects this when the group has members."""
         partition_of = self._java.org.apache.kafka.common.TopicPartition
         offset_of = self._java.org.apache.kafka.clients.consumer.OffsetAndMetadata
         offsets = self._java.java.util.HashMap()
-        for part, offset in positions.items():
-            offsets.put(partition_of(part.topic, part.partition), offset_of(offset))
-        self._await(self._client.alterConsumerGroupOffsets(group, offsets).all())
+        for partition, offset in positions.items():
+            offsets.put(partition_of(partition.topic, partition.partition), offset_of(offset))
+        self._await_result(self._client.alterConsumerGroupOffsets(group_id, offsets).all())
 
-    def _offsets(self, parts: Iterable[TopicIdPartition], spec: Any) -> dict[str, int]:
-        """The offset that Java's ``OffsetSpec`` ``spec`` means in each of ``parts``, by the partition's text; -1 if
-        there is none."""
+    def _list_offsets(self, partitions: Iterable[TopicIdPartition], spec: Any) -> dict[str, int]:
+        """The offset that ``spec``, an ``OffsetSpec`` of Java, means in each of ``partitions``, by the partition's
+        text; -1 if there is none."""
         partition_of = self._java.org.apache.kafka.common.TopicPartition
-        asked = self._java.java.util.HashMap()
-        partitions = {str(part): partition_of(part.topic, part.partition) for part in parts}
-        for partition in partitions.values():
-            asked.put(partition, spec)
-        isolation = getattr(self._java.org.apache.kafka.common.IsolationLevel, self._isolation)
+        spec_by_partition = self._java.java.util.HashMap()
+        java_partitions = {str(part): partition_of(part.topic, part.partition) for part in partitions}
+        for java_partition in java_partitions.values():
+            spec_by_partition.put(java_partition, spec)
+        isolation = getattr(self._java.org.apache.kafka.common.IsolationLevel, self._isolation_level)
         options = self._java.org.apache.kafka.clients.admin.ListOffsetsOptions(isolation)
-        answered = self._await(self._client.listOffsets(asked, options).all())
-        return {name: answered.get(partition).offset() for name, partition in partitions.items()}
+        offset_by_partition = self._await_result(self._client.listOffsets(spec_by_partition, options).all())
+        return {name: offset_by_partition.get(partition).offset() for name, partition in java_partitions.items()}
 
-    def _await(self, future: Any) -> Any:
-        """The result of a Java future, which is awaited for :data:`LIMIT_MS`.
+    def _await_result(self, future: Any) -> Any:
+        """The result of a Java future, which is awaited for :data:`RESPONSE_TIMEOUT_MS`.
 
         :raises _UnknownTopicError: when the response is that a topic or a partition does not exist.
         :raises UnreachableError, WorldError: as all methods of this class.
         """
         try:
-            return future.get(LIMIT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
+            return future.get(RESPONSE_TIMEOUT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
         except Py4JJavaError as error:
-            said = message_with_causes(error.java_exception)
-            if "UnknownTopicOrPartitionException" in said:
-                raise _UnknownTopicError(said) from error
-            raise request_error(self._servers, error.java_exception) from error
+            java_message = message_with_causes(error.java_exception)
+            if "UnknownTopicOrPartitionException" in java_message:
+                raise _UnknownTopicError(java_message) from error
+            raise request_error(self._bootstrap_servers, error.java_exception) from error
 
 
 class _UnknownTopicError(WorldError):
     pass
 
 
-_LATE = "java.util.concurrent.TimeoutException"
+_TIMEOUT_EXCEPTION = "java.util.concurrent.TimeoutException"
 """The exception of a Java future that has no result in time."""
-_RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
+_RETRIABLE_EXCEPTION = "org.apache.kafka.common.errors.RetriableException"
 """The exception of Kafka's clients for errors after which a retry may succeed: no connection, no response in time, no
 leader yet."""
 
@@ -260,41 +281,42 @@ leader yet."""
 def is_retriable(error: Any) -> bool:
     """Whether Kafka's client marks a Java exception, or one of its causes, as retriable."""
     while error is not None:
-        kind = error.getClass()
-        while kind is not None:
-            if kind.getName() == _RETRIABLE:
+        java_class = error.getClass()
+        while java_class is not None:
+            if java_class.getName() == _RETRIABLE_EXCEPTION:
                 return True
-            kind = kind.getSuperclass()
+            java_class = java_class.getSuperclass()
         error = error.getCause()
     return False
 
 
-def request_error(servers: str, error: Any) -> WorldError:
-    """The error to raise for a Java exception that a request to the cluster at ``servers`` raised: an UnreachableError
-    if a retry may succeed, because the response is late or the exception is retriable; otherwise a WorldError."""
-    said = message_with_causes(error)
-    if said.startswith(_LATE) or is_retriable(error):
-        return UnreachableError(f"Kafka at {servers} did not answer: {said}")
-    return WorldError(f"Kafka at {servers} rejected the request: {said}")
+def request_error(bootstrap_servers: str, error: Any) -> WorldError:
+    """The error to raise for a Java exception that a request to the cluster at ``bootstrap_servers`` raised: an
+    UnreachableError if a retry may succeed, because the response is late or the exception is retriable; otherwise a
+    WorldError."""
+    java_message = message_with_causes(error)
+    if java_message.startswith(_TIMEOUT_EXCEPTION) or is_retriable(error):
+        return UnreachableError(f"Kafka at {bootstrap_servers} did not answer: {java_message}")
+    return WorldError(f"Kafka at {bootstrap_servers} rejected the request: {java_message}")
 
 
-def record_method(java: Any, name: str, returns: Any, interface: Any) -> Any:
+def record_method_as_function(java: Any, name: str, return_type: Any, interface: Any) -> Any:
     """The method ``name`` of Kafka's ``ConsumerRecord`` as a Java object that implements the functional interface
-    ``interface``; ``returns`` is the Java type of the method's result.
+    ``interface``; ``return_type`` is the Java type of the method's result.
 
     Java applies this function to many records in one call: a call from Python for each record would take much longer.
     """
     record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
-    method = invoke.MethodHandles.publicLookup().findVirtual(record, name, invoke.MethodType.methodType(returns))
+    method = invoke.MethodHandles.publicLookup().findVirtual(record, name, invoke.MethodType.methodType(return_type))
     return invoke.MethodHandleProxies.asInterfaceInstance(interface._java_lang_class, method)
 
 
 def message_with_causes(error: Any) -> str:
     """Class and message of a Java exception and of each of its causes, in one line, without repetitions."""
-    found: list[str] = []
+    texts: list[str] = []
     while error is not None:
         text = str(error.toString())
-        if not any(text in before for before in found):
-            found.append(text)
+        if not any(text in earlier for earlier in texts):
+            texts.append(text)
         error = error.getCause()
-    return "; ".join(found)
+    return "; ".join(texts)

@@ -19,27 +19,27 @@ from pyspark.sql.types import StructType
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width
 from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.generations.stores import NoPositions, PositionStore
+from coterie.spark.generations.stores import PositionStore, UnmovablePositions
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
-from coterie.spark.user_code import call_within, load, well_formed
+from coterie.spark.user_code import call_with_timeout, check_function_name, load_function
 
-BUILD_LIMIT_S = 60
+BUILD_TIMEOUT_S = 60
 """How long, in seconds, a function may take to build its stream. It reads no rows meanwhile."""
 
-FUNCTION = "pipeline.function"
+FUNCTION_KEY = "pipeline.function"
 """The key with the function's name, ``package.module:name``."""
 DEFINITION = ConfigDef(
     (
         ConfigKey(
-            name=FUNCTION,
+            name=FUNCTION_KEY,
             type=Type.STRING,
             documentation="package.module:name of a function (spark, config) that returns a streaming DataFrame.",
             importance=Importance.HIGH,
-            validator=well_formed,
+            validator=check_function_name,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Function",
@@ -47,7 +47,7 @@ DEFINITION = ConfigDef(
     )
 )
 
-_STATEFUL = frozenset(
+_STATEFUL_PLAN_NODES = frozenset(
     [
         "Aggregate",
         "Deduplicate",
@@ -76,11 +76,11 @@ class PythonSource:
     has_fixed_split: ClassVar[bool] = True
     reports_bad_records: ClassVar[bool] = False
     can_wait_for_rows: ClassVar[bool] = False
-    position_store: ClassVar[PositionStore] = NoPositions()
+    position_store: ClassVar[PositionStore] = UnmovablePositions()
 
-    function: str
-    """The function's name, ``package.module:name``."""
-    config: PrefixedConfig = field(repr=False)
+    function_name: str
+    """The full name of the function, ``package.module:name``."""
+    prefixed_config: PrefixedConfig = field(repr=False)
 
     @classmethod
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
@@ -90,9 +90,9 @@ class PythonSource:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Errors, by the user's key: builds the stream without starting it, and returns the error of the function."""
         try:
-            cls.of(config, TaskInput(task_number=0, task_count=1, parts=(), split_function=cls.split_function)).schema(
-                spark
-            )
+            cls.of(
+                config, TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function)
+            ).schema(spark)
         except ConfigError as error:
             return error.listed
         return {}
@@ -103,35 +103,37 @@ class PythonSource:
         return ()
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+    def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """Nothing: there are no keys to infer."""
         return {}
 
     @classmethod
-    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+    def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
         """One source partition: the stream."""
         return ["stream"]
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """One task, whatever ``tasks_max`` is."""
-        return [list(parts)]
+        return [list(source_partitions)]
 
     @classmethod
-    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+    def initial_positions(
+        cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
+    ) -> Positions:
         """No positions: the stream's own sources begin where the function's options for them determine."""
         return {}
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
-        return cls(function=config.read(DEFINITION, FUNCTION, str), config=config)
+        return cls(function_name=config.required_value(DEFINITION, FUNCTION_KEY, str), prefixed_config=config)
 
     def schema(self, spark: SparkSession) -> StructType:
         # The function may change any setting of its session.
-        return self._built(spark.newSession()).schema
+        return self._build_stream(spark.newSession()).schema
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        return self._built(spark)
+        return self._build_stream(spark)
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Always False: from the plan of an unknown source the number of a batch's rows cannot be determined."""
@@ -143,41 +145,44 @@ class PythonSource:
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: Spark fails a batch that it could not read."""
 
-    def _built(self, spark: SparkSession) -> DataFrame:
+    def _build_stream(self, spark: SparkSession) -> DataFrame:
         """The stream that the function returns. The function receives the connector's config, without the keys of the
         task.
 
         :raises ConfigError: when the worker does not allow the function's module, or the function does not exist,
-            raises, does not return within :data:`BUILD_LIMIT_S`, or returns anything other than a stream without state.
+            raises, does not return within :data:`BUILD_TIMEOUT_S`, or returns anything other than a stream without
+            state.
         """
-        config = {key: value for key, value in self.config.config.items() if not key.startswith("task.")}
+        config = {key: value for key, value in self.prefixed_config.config.items() if not key.startswith("task.")}
         try:
-            made = call_within(BUILD_LIMIT_S, load(spark, self.function), spark, config)
-            _check(made)
+            result = call_with_timeout(BUILD_TIMEOUT_S, load_function(spark, self.function_name), spark, config)
+            _check_stateless_stream(result)
         except (PySparkException, ValueError) as error:
-            raise self.config.config_error(FUNCTION, str(error)) from error
-        assert isinstance(made, DataFrame)
-        return made
+            raise self.prefixed_config.config_error(FUNCTION_KEY, str(error)) from error
+        assert isinstance(result, DataFrame)
+        return result
 
 
-def _check(made: object) -> None:
-    """Check that ``made``, a function's result, is a stream without state.
+def _check_stateless_stream(result: object) -> None:
+    """Check that ``result``, a function's result, is a stream without state.
 
     :raises ValueError: when it is not; the message says what it is.
     """
-    if not isinstance(made, DataFrame):
-        raise ValueError(f"the function returned a {type(made).__name__}, not a DataFrame")
-    if not made.isStreaming:
+    if not isinstance(result, DataFrame):
+        raise ValueError(f"the function returned a {type(result).__name__}, not a DataFrame")
+    if not result.isStreaming:
         raise ValueError("the function returned a DataFrame that is not a stream: build it from spark.readStream")
-    for node in _nodes(made._jdf.queryExecution().analyzed()):
+    for node in _plan_nodes(result._jdf.queryExecution().analyzed()):
         name = str(node.nodeName())
-        if name in _STATEFUL or (name == "Join" and node.left().isStreaming() and node.right().isStreaming()):
+        if name in _STATEFUL_PLAN_NODES or (
+            name == "Join" and node.left().isStreaming() and node.right().isStreaming()
+        ):
             raise ValueError(f"the function's stream keeps state between batches ({name}), which is not supported yet")
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _plan_nodes(plan: Any) -> Iterator[Any]:
     """All nodes of ``plan``, a logical plan of Spark in the JVM."""
     yield plan
     children = plan.children()
     for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+        yield from _plan_nodes(children.apply(index))

@@ -25,9 +25,9 @@ from coterie.spark.positions import (
     planned_offset,
     write_source_log,
 )
-from coterie.spark.prefixed_config import OPTIONS, PrefixedConfig, option_errors
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import SMALL_BATCH_ROWS, TaskInput
+from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
 
 DEFINITION = ConfigDef(
     (
@@ -44,7 +44,7 @@ DEFINITION = ConfigDef(
         ),
     )
 )
-SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
+RATE_SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
 """The columns of Spark's rate source."""
 
 
@@ -52,16 +52,16 @@ class RatePositions:
     """The position store of the rate source. A position is the number of seconds whose values the task has read, by the
     name of its source partition."""
 
-    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
+    def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         offset = committed_offset(checkpoint)
-        return {} if offset is None else {parts[0]: int(offset)}
+        return {} if offset is None else {source_partitions[0]: int(offset)}
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
         """Write ``positions`` so that the stream continues from now with the next value. The values of the time since
         the last run are not skipped: they come later."""
         for seconds in positions.values():
             write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
-            commit_empty_batches(checkpoint, str(seconds), batches=1)
+            commit_empty_batches(checkpoint, str(seconds), batch_count=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RateSource:
     """Generates rows ``timestamp TIMESTAMP, value BIGINT``, with values from 0: over all tasks ``rows_per_second`` rows
     in each second."""
 
-    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
     identity_keys: ClassVar[tuple[str, ...]] = ("rows.per.second",)
     connection_keys: ClassVar[tuple[str, ...]] = ()
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
@@ -87,7 +87,7 @@ class RateSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        return option_errors(config, "RateSource")
+        return unsupported_option_errors(config, "RateSource")
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
@@ -95,32 +95,34 @@ class RateSource:
         return ()
 
     @classmethod
-    def infer(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
+    def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """Nothing: there are no keys to infer."""
         return {}
 
     @classmethod
-    def parts(cls, config: PrefixedConfig) -> Sequence[str]:
+    def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
         """One source partition: the stream of all values."""
         return ["rate"]
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """``tasks_max`` tasks, each with one source partition. The number of tasks is in its name: a task of
         another split cannot use its position."""
         return [[f"task {task} of {tasks_max}"] for task in range(tasks_max)]
 
     @classmethod
-    def initial_positions(cls, config: PrefixedConfig, parts: Sequence[str], *, is_new_connector: bool) -> Positions:
+    def initial_positions(
+        cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
+    ) -> Positions:
         """No positions: the values begin with 0 at the first start of a task."""
         return {}
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
-        return cls(rows_per_second=config.read(DEFINITION, "rows.per.second", int), task_input=task_input)
+        return cls(rows_per_second=config.required_value(DEFINITION, "rows.per.second", int), task_input=task_input)
 
     def schema(self, spark: SparkSession) -> StructType:
-        return SCHEMA
+        return RATE_SCHEMA
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         # One Spark partition: a batch of a file sink is one file.
@@ -131,9 +133,9 @@ class RateSource:
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """See :meth:`Source.is_batch_small`. Computed from the batch's number of seconds; the rows of the other tasks
         count, too."""
-        before = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
-        seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(before or 0)
-        return seconds * self.rows_per_second <= SMALL_BATCH_ROWS
+        previous_offset = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
+        seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
+        return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: every batch can be read."""

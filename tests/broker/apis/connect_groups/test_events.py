@@ -13,15 +13,8 @@ from coterie.broker.apis.connect_groups.events import (
     install_assignment_event,
     prepare_assignment_event,
 )
-from coterie.groups.connect.messages import (
-    Assignor,
-    Claims,
-    Configured,
-    DescribeGroup,
-    Heartbeat,
-    InstallAssignment,
-    PrepareAssignment,
-)
+from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAssignment, PrepareAssignment
+from coterie.nouns.connect_groups import Assignor, Claims, Configured
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs

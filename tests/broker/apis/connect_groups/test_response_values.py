@@ -15,17 +15,19 @@ from coterie.broker.apis.connect_groups.response_values import (
     prepare_assignment_values,
 )
 from coterie.groups.connect.messages import (
-    AssignmentToMember,
-    ConnectErrorCode,
     DescribedDeparted,
     DescribedMember,
     DescribeGroupResponse,
     GroupState,
+    MemberDeparted,
+    MemberMetadata,
+)
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    AssignmentToMember,
     HeartbeatResponse,
     InstallAssignmentResponse,
     LeaderOfGroup,
-    MemberDeparted,
-    MemberMetadata,
     PrepareAssignmentResponse,
 )
 from coterie.nouns.ids import (
@@ -39,14 +41,14 @@ from coterie.nouns.ids import (
     WorkerUrl,
 )
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import MemberState
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
 from coterie.wire.connect_group_jobs import arrays_of
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, encode_response
 from coterie.wire.kio_entities import Values, build_response
-from coterie.wire.schemas import CONNECT_GROUP_APIS, not_none, response_schema
+from coterie.wire.schemas import CONNECT_GROUP_APIS, response_schema, without_none
 
 
 def jobs(name: str) -> Jobs:
@@ -291,7 +293,7 @@ def missing(schema: Any, values: Values) -> Iterator[str]:
     names = {field.name: field for field in fields(schema)}
     yield from (f"{schema.__name__}.{name}" for name in set(names) ^ set(values))
     for name in set(names) & set(values):
-        element = not_none(names[name].type)
+        element = without_none(names[name].type)
         element = getattr(element, "__args__", (element,))[0]
         inner = values[name] if isinstance(values[name], list | tuple) else [values[name]]
         for one in inner if is_dataclass(element) else ():

@@ -7,15 +7,8 @@ of single fields are checked here; the coordinator checks them against the group
 from collections import Counter
 from typing import Any
 
-from coterie.groups.connect.messages import (
-    Assignor,
-    Claims,
-    Configured,
-    DescribeGroup,
-    Heartbeat,
-    InstallAssignment,
-    PrepareAssignment,
-)
+from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAssignment, PrepareAssignment
+from coterie.nouns.connect_groups import Assignor, Claims, Configured
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_of, listed_jobs

@@ -3,11 +3,9 @@
 from typing import Any
 
 from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED
-from coterie.groups.connect.messages import (
+from coterie.groups.connect.messages import DescribedDeparted, DescribedMember, DescribeGroupResponse
+from coterie.nouns.connect_groups import (
     AssignmentToMember,
-    DescribedDeparted,
-    DescribedMember,
-    DescribeGroupResponse,
     HeartbeatResponse,
     InstallAssignmentResponse,
     LeaderOfGroup,

@@ -30,7 +30,7 @@ from coterie.groups.classic.offset_messages import (
     TopicPartition,
 )
 from coterie.groups.classic.state import Group, Phase
-from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.coordinator import CoordinatorStep
@@ -45,11 +45,11 @@ from coterie.wire.errors import ErrorCode
 class _Received:
     """What clients have received from the group, between its first generation and its deletion."""
 
-    generations: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
+    members_by_generation: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
     """The members of each generation, as the generation's leader received them."""
-    highest: Generation = Generation(0)
+    highest_generation: Generation = Generation(0)
     """The highest generation that a client has received."""
-    led: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
+    assignments_by_generation: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
     """For each generation, the assignments that its leader has sent, by member."""
 
 
@@ -62,22 +62,22 @@ class ClientsChecker:
         self._group_size_max = group_size_max
         self._received = _Received()
         self._identities: dict[MemberId, MemberIdentity] = {}
-        self._current: dict[InstanceId, MemberId] = {}
+        self._member_id_by_instance: dict[InstanceId, MemberId] = {}
         """The member id of each static member that received a JoinGroup response last."""
-        self._retired: set[MemberId] = set()
+        self._replaced_member_ids: set[MemberId] = set()
         """The member ids that a newer member with the same instance id has replaced, from the time at which the newer
         member's JoinGroup response was sent."""
-        self._offers: dict[InstanceId, tuple[str, ...]] = {}
+        self._offered_protocols: dict[InstanceId, tuple[str, ...]] = {}
         """The protocols that each static member offered in its last successful JoinGroup, until it joins again."""
-        self._received_when_decided: dict[ReplyTo, _Received] = {}
+        self._received_when_computed: dict[ReplyTo, _Received] = {}
         """The value of ``_received`` in the step that computed the response to each request: the group may be deleted
         before the response is sent."""
         self._commits: dict[TopicPartition, list[int]] = {}
         """For each partition, the offsets that were written since its offset was last removed, in the order of writing.
         A lower offset may follow a higher one, if its connection broke and its request arrived late."""
-        self._acknowledged: dict[TopicPartition, int] = {}
+        self._acknowledged_commit_index: dict[TopicPartition, int] = {}
         """For each partition, the index in ``_commits`` of the last commit that was acknowledged to a client."""
-        self._heard_at_ms: dict[MemberId, int] = {}
+        self._last_success_at_ms: dict[MemberId, int] = {}
         """When the coordinator last responded to each member without an error, or loaded the group."""
         self._emptied_at_ms: int | None = None
         """When the group became empty; None while it has members, or was never empty."""
@@ -90,16 +90,16 @@ class ClientsChecker:
     def on_step(self, step: CoordinatorStep) -> None:
         """Check the records and responses of one step."""
         if isinstance(step.event, SyncGroup) and step.event.assignments and step.output.records:
-            self._received.led[step.event.generation] = {
+            self._received.assignments_by_generation[step.event.generation] = {
                 self._identities[member_id]: assignment for member_id, assignment in step.event.assignments
             }
         for record in step.output.records:
             self._on_record(step, record)
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
-            self._patient(step, step.event.key.member_id)
+            self._check_session_removal(step, step.event.key.member_id)
         for effect in step.output.effects:
             if isinstance(effect, Reply):
-                self._on_decided(step, effect)
+                self._check_computed_response(step, effect)
 
     def _on_record(self, step: CoordinatorStep, record: Record) -> None:
         """Take note of a record that the step writes.
@@ -114,8 +114,8 @@ class ClientsChecker:
                         Invariant.ROOM, f"a generation of {len(members)} members, the maximum is {self._group_size_max}"
                     )
             case GroupRemoved():
-                if step.before.phase is not Phase.EMPTY:
-                    raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {step.before.phase}")
+                if step.group_before.phase is not Phase.EMPTY:
+                    raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {step.group_before.phase}")
                 self._received = _Received()
                 self._emptied_at_ms = None
             case OffsetWritten(partition=partition, committed=committed):
@@ -125,14 +125,14 @@ class ClientsChecker:
                 if isinstance(step.event, OffsetCommit) and step.event.retention_ms is not None:
                     self._own_retention_ms[partition] = step.event.retention_ms
             case OffsetRemoved(partition=partition):
-                if (why_not := self._why_kept(step, partition)) is not None:
-                    raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {why_not}")
+                if (reason_to_keep := self._reason_to_keep_offset(step, partition)) is not None:
+                    raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {reason_to_keep}")
                 self._commits.pop(partition, None)
-                self._acknowledged.pop(partition, None)
+                self._acknowledged_commit_index.pop(partition, None)
 
-    def _why_kept(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
+    def _reason_to_keep_offset(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
         """The reason why the step must not remove the offset of ``partition``; None if it may."""
-        event, phase = step.event, step.before.phase
+        event, phase = step.event, step.group_before.phase
         is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
@@ -143,109 +143,112 @@ class ClientsChecker:
                 return None if partition in partitions and not is_read else "it may not be deleted"
             case TimerFired(key=ExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
-                own_ms = self._own_retention_ms.get(partition)
-                if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_ms is None:
+                own_retention_ms = self._own_retention_ms.get(partition)
+                if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
                     since_ms = max(since_ms, self._emptied_at_ms)
-                if is_read or (phase is not Phase.EMPTY and step.group.protocol_type != CONSUMER):
+                if is_read or (phase is not Phase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
                     return f"the group is {phase}"
                 age_ms = self._world.now_ms - since_ms
-                retention_ms = OFFSETS_RETENTION_MS if own_ms is None else own_ms
+                retention_ms = OFFSETS_RETENTION_MS if own_retention_ms is None else own_retention_ms
                 return None if age_ms >= retention_ms else f"it is {age_ms} ms old"
             case _:
                 return f"by {type(event).__name__}"
 
-    def _patient(self, step: CoordinatorStep, member_id: MemberId) -> None:
+    def _check_session_removal(self, step: CoordinatorStep, member_id: MemberId) -> None:
         """Check a member that the step may have removed because its session timer fired.
 
         :raises Violation: PATIENT.
         """
-        if member_id in step.group.members or member_id not in step.before.members:
+        if member_id in step.group.members or member_id not in step.group_before.members:
             return
-        silent_ms = self._world.now_ms - self._heard_at_ms.get(member_id, 0)
+        silent_ms = self._world.now_ms - self._last_success_at_ms.get(member_id, 0)
         if silent_ms < SESSION_TIMEOUT_MS:
             raise Violation(Invariant.PATIENT, f"{member_id} is removed after {silent_ms} ms of silence")
 
     # -- a response, at the step that produces it -------------------------------------------------------------------
 
-    def _on_decided(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
+    def _check_computed_response(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
         """Check a response in the step that computes it.
 
         :raises Violation: ONE_PER_INSTANCE, AS_LED, CURRENT_COMMITS, GONE, STATIC_STAYS_QUIET, NOTHING_LOST.
         """
-        request, response = step.asked[reply.to], reply.response
-        self._received_when_decided[reply.to] = self._received
+        request, response = step.unanswered_requests[reply.to], reply.response
+        self._received_when_computed[reply.to] = self._received
         if response.error is not ErrorCode.none:
             return
         if isinstance(request, Heartbeat | SyncGroup | JoinGroup) or (
             isinstance(request, OffsetCommit) and request.generation >= 0
         ):
-            self._on_member_answered(request, response)
+            self._note_member_success(request, response)
         match request, response:
             case SyncGroup(), SyncGroupResponse():
-                self._as_led(request, response)
+                self._check_assignment_is_leaders(request, response)
             case OffsetCommit(), OffsetCommitResponse() if request.generation >= 0:
-                self._current_commit(request)
+                self._check_commit_generation(request)
             case DeleteGroup(), _:
                 if step.group.generation_record is not None or step.group.offsets:
                     raise Violation(Invariant.GONE, f"the group is deleted and in generation {step.group.generation}")
             case JoinGroup(instance_id=instance_id), _ if instance_id is not None:
-                self._static_stays_quiet(step, request)
+                self._check_static_rejoin_is_quiet(step, request)
             case _, OffsetFetchResponse(offsets=offsets):
-                for partition, known in offsets.items():
-                    if known.offset != self._commits[partition][-1]:
+                for partition, committed in offsets.items():
+                    if committed.offset != self._commits[partition][-1]:
                         raise Violation(
-                            Invariant.NOTHING_LOST, f"{partition} is fetched at {known.offset}, not at its last commit"
+                            Invariant.NOTHING_LOST,
+                            f"{partition} is fetched at {committed.offset}, not at its last commit",
                         )
             case _:
                 pass
 
-    def _on_member_answered(self, request: Request, response: Response) -> None:
+    def _note_member_success(self, request: Request, response: Response) -> None:
         """Take note that a member receives a response without error; it must not be one that was replaced."""
         if isinstance(response, JoinGroupResponse):
             member_id = response.member_id
         else:
             assert isinstance(request, Heartbeat | SyncGroup | OffsetCommit)
             member_id = request.member_id
-        self._heard_at_ms[member_id] = self._world.now_ms
-        if member_id in self._retired:
+        self._last_success_at_ms[member_id] = self._world.now_ms
+        if member_id in self._replaced_member_ids:
             raise Violation(
                 Invariant.ONE_PER_INSTANCE,
                 f"{member_id} receives a response, but {self._identities[member_id]} has a newer member id",
             )
 
-    def _static_stays_quiet(self, step: CoordinatorStep, request: JoinGroup) -> None:
+    def _check_static_rejoin_is_quiet(self, step: CoordinatorStep, request: JoinGroup) -> None:
         """Check that a static member that rejoins a STABLE group, with the protocols of its last join, gets its
         response without a rebalance."""
-        before = step.before
-        is_back = not request.member_id and request.instance_id in before.static_members
+        group_before = step.group_before
+        is_static_rejoin = not request.member_id and request.instance_id in group_before.static_members
         assert request.instance_id is not None
-        offered = self._offers.pop(request.instance_id, None)
-        if not is_back or before.phase is not Phase.STABLE or offered != _names(request):
+        offered = self._offered_protocols.pop(request.instance_id, None)
+        if not is_static_rejoin or group_before.phase is not Phase.STABLE or offered != _protocol_names(request):
             return
-        others = [
+        other_replies = [
             effect for effect in step.output.effects if isinstance(effect, Reply) and effect.to != request.reply_to
         ]
-        if others or step.group.generation != before.generation or step.group.phase is not Phase.STABLE:
+        if other_replies or step.group.generation != group_before.generation or step.group.phase is not Phase.STABLE:
             raise Violation(
                 Invariant.STATIC_STAYS_QUIET,
                 f"{request.instance_id} rejoins, and the group is disturbed: it is {step.group.phase}",
             )
 
-    def _as_led(self, request: SyncGroup, response: SyncGroupResponse) -> None:
+    def _check_assignment_is_leaders(self, request: SyncGroup, response: SyncGroupResponse) -> None:
         """Check that the member receives the assignment that its leader has sent for it."""
-        led = self._received.led.get(request.generation)
-        place = self._identities[request.member_id]
-        if led is not None and led.get(place, b"") != response.assignment:
+        leader_assignments = self._received.assignments_by_generation.get(request.generation)
+        identity = self._identities[request.member_id]
+        if leader_assignments is not None and leader_assignments.get(identity, b"") != response.assignment:
             raise Violation(
-                Invariant.AS_LED, f"{place} receives {response.assignment!r}, its leader sent {led.get(place)!r}"
+                Invariant.AS_LED,
+                f"{identity} receives {response.assignment!r}, its leader sent {leader_assignments.get(identity)!r}",
             )
 
-    def _current_commit(self, request: OffsetCommit) -> None:
+    def _check_commit_generation(self, request: OffsetCommit) -> None:
         """Check that no client has received a later generation than that of the accepted commit."""
-        if request.generation < self._received.highest:
+        if request.generation < self._received.highest_generation:
             raise Violation(
                 Invariant.CURRENT_COMMITS,
-                f"{request.member_id} commits in generation {request.generation}, {self._received.highest} was sent",
+                f"{request.member_id} commits in generation {request.generation}, "
+                f"{self._received.highest_generation} was sent",
             )
 
     # -- a response, when it leaves ---------------------------------------------------------------------------------
@@ -258,11 +261,13 @@ class ClientsChecker:
             case JoinGroup(), JoinGroupResponse():
                 self._on_joined(request, response)
             case OffsetCommit(), OffsetCommitResponse():
-                for new, error in zip(request.offsets, response.errors, strict=True):
-                    commits = self._commits.get(new.partition, [])
-                    if error is ErrorCode.none and new.offset in commits:
-                        at = commits.index(new.offset)
-                        self._acknowledged[new.partition] = max(self._acknowledged.get(new.partition, 0), at)
+                for new_offset, error in zip(request.offsets, response.errors, strict=True):
+                    commits = self._commits.get(new_offset.partition, [])
+                    if error is ErrorCode.none and new_offset.offset in commits:
+                        commit_index = commits.index(new_offset.offset)
+                        self._acknowledged_commit_index[new_offset.partition] = max(
+                            self._acknowledged_commit_index.get(new_offset.partition, 0), commit_index
+                        )
             case _:
                 pass
 
@@ -271,26 +276,29 @@ class ClientsChecker:
 
         :raises Violation: GENERATION_RISES.
         """
-        told, member_id = self._received_when_decided.pop(request.reply_to, self._received), response.member_id
-        place = self._identities[member_id] = request.instance_id or member_id
-        if response.generation < told.highest:
+        received, member_id = self._received_when_computed.pop(request.reply_to, self._received), response.member_id
+        identity = self._identities[member_id] = request.instance_id or member_id
+        if response.generation < received.highest_generation:
             raise Violation(
-                Invariant.GENERATION_RISES, f"{place} receives {response.generation}, {told.highest} was sent before"
+                Invariant.GENERATION_RISES,
+                f"{identity} receives {response.generation}, {received.highest_generation} was sent before",
             )
-        told.highest = response.generation
+        received.highest_generation = response.generation
         if response.members:
-            places = frozenset(one.instance_id or one.member_id for one in response.members)
-            if told.generations.setdefault(response.generation, places) != places:
+            identities = frozenset(
+                joined_member.instance_id or joined_member.member_id for joined_member in response.members
+            )
+            if received.members_by_generation.setdefault(response.generation, identities) != identities:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
-            for one in response.members:
-                self._identities[one.member_id] = one.instance_id or one.member_id
+            for joined_member in response.members:
+                self._identities[joined_member.member_id] = joined_member.instance_id or joined_member.member_id
         if request.instance_id is not None:
-            self._offers[request.instance_id] = _names(request)
+            self._offered_protocols[request.instance_id] = _protocol_names(request)
         if request.instance_id is not None and not request.member_id:
-            former_id = self._current.get(request.instance_id)
+            former_id = self._member_id_by_instance.get(request.instance_id)
             if former_id is not None and former_id != member_id:
-                self._retired.add(former_id)
-            self._current[request.instance_id] = member_id
+                self._replaced_member_ids.add(former_id)
+            self._member_id_by_instance[request.instance_id] = member_id
 
     # -- starts of the coordinator ----------------------------------------------------------------------------------
 
@@ -299,48 +307,49 @@ class ClientsChecker:
 
         :raises Violation: NOTHING_LOST.
         """
-        if group.generation_record is not None and group.generation < self._received.highest:
+        if group.generation_record is not None and group.generation < self._received.highest_generation:
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
         for partition in self._commits.keys() | group.offsets.keys():
             self._on_offset_loaded(partition, group)
         for member_id in group.generation_record.members if group.generation_record is not None else ():
             # The member's session begins again at the load.
-            self._heard_at_ms[member_id] = self._world.now_ms
+            self._last_success_at_ms[member_id] = self._world.now_ms
         # The crash may have undone the removal of an offset: until it is removed again, its older commit counts.
         self._emptied_at_ms = (
             group.generation_record.written_at_ms
             if group.generation_record is not None and not group.generation_record.members
             else None
         )
-        self._committed_at_ms = {partition: known.committed_at_ms for partition, known in group.offsets.items()}
+        self._committed_at_ms = {partition: committed.committed_at_ms for partition, committed in group.offsets.items()}
         self._own_retention_ms = {
-            partition: known.expires_at_ms - known.committed_at_ms
-            for partition, known in group.offsets.items()
-            if known.expires_at_ms is not None
+            partition: committed.expires_at_ms - committed.committed_at_ms
+            for partition, committed in group.offsets.items()
+            if committed.expires_at_ms is not None
         }
 
     def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
         """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but none that was
         acknowledged."""
-        known, commits = group.offsets.get(partition), self._commits.pop(partition, [])
-        acknowledged = self._acknowledged.pop(partition, None)
-        if known is None:
-            kept = None
-        elif known.offset in commits:
-            kept = commits.index(known.offset)
-            self._commits[partition] = commits[: kept + 1]
+        loaded_offset, commits = group.offsets.get(partition), self._commits.pop(partition, [])
+        acknowledged = self._acknowledged_commit_index.pop(partition, None)
+        if loaded_offset is None:
+            kept_index = None
+        elif loaded_offset.offset in commits:
+            kept_index = commits.index(loaded_offset.offset)
+            self._commits[partition] = commits[: kept_index + 1]
         else:
             # The crash has lost the record that removed the offset.
-            kept, acknowledged = 0, None
-            self._commits[partition] = [known.offset]
+            kept_index, acknowledged = 0, None
+            self._commits[partition] = [loaded_offset.offset]
         if acknowledged is not None:
-            if kept is None or kept < acknowledged:
+            if kept_index is None or kept_index < acknowledged:
                 raise Violation(
-                    Invariant.NOTHING_LOST, f"{partition} was acknowledged at {commits[acknowledged]}, now is {known}"
+                    Invariant.NOTHING_LOST,
+                    f"{partition} was acknowledged at {commits[acknowledged]}, now is {loaded_offset}",
                 )
-            self._acknowledged[partition] = acknowledged
+            self._acknowledged_commit_index[partition] = acknowledged
 
 
-def _names(request: JoinGroup) -> tuple[str, ...]:
+def _protocol_names(request: JoinGroup) -> tuple[str, ...]:
     """The names of the protocols that the request offers, in order."""
     return tuple(protocol.name for protocol in request.protocols)

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from coterie.groups.classic.messages import JoinedMember
 from coterie.groups.classic.offset_messages import NewOffset, TopicId, TopicPartition
-from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.primitives import Writer
 
-GROUP = GroupId("readers")
+GROUP_ID = GroupId("readers")
 SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 1_500
@@ -21,12 +21,12 @@ OFFSETS_RETENTION_MS = 30_000
 OFFSETS_RETENTION_CHECK_MS = 5_000
 OWN_RETENTION_MS = 12_000
 """The retention time that some offset commits request for their offset."""
-LATE_MAX_MS = 8_000
+REQUEST_DELAY_MAX_MS = 8_000
 """How late a request may arrive whose connection broke."""
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
 """The topic to which the members subscribe; and a topic for which only clients outside of the group commit offsets."""
-PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
+READ_PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
 OTHER_PARTITION = TopicPartition(OTHER_TOPIC, 0)
 TOPIC_ID = TopicId(b"whatever it is..")
 LEADER_EPOCH = 7
@@ -40,24 +40,24 @@ class ClientsPlay:
         self.network = network
         self.coordinator = coordinator
         self.protocol_type = protocol_type
-        self._offset = 0
+        self._last_offset = 0
 
     def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
         """The next offset to commit for ``partition``. It is higher than all earlier ones, so that every commit is
         different."""
-        self._offset += 1
+        self._last_offset += 1
         return NewOffset(
             partition=partition,
             topic_id=TOPIC_ID,
-            offset=self._offset,
+            offset=self._last_offset,
             leader_epoch=LEADER_EPOCH,
             metadata=metadata,
         )
 
-    def subscription(self) -> bytes:
+    def encode_subscription(self) -> bytes:
         """The metadata of a member: for a consumer its topics; for another protocol type bytes that only the members
         understand."""
-        if self.protocol_type != CONSUMER:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return b"\xff anything at all"
         writer = Writer()
         writer.int16(0)
@@ -67,14 +67,14 @@ class ClientsPlay:
         return writer.getvalue()
 
 
-def assign(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
-    """The assignment of `PARTITIONS` to ``members`` by turns, encoded, by member id."""
-    shares: dict[MemberId, list[str]] = {one.member_id: [] for one in members}
-    for number in range(len(PARTITIONS)):
-        shares[members[number % len(members)].member_id].append(str(number))
-    return {member_id: ",".join(share).encode() for member_id, share in shares.items()}
+def encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
+    """The assignment of `READ_PARTITIONS` to ``members`` by turns, encoded, by member id."""
+    partition_numbers: dict[MemberId, list[str]] = {member.member_id: [] for member in members}
+    for number in range(len(READ_PARTITIONS)):
+        partition_numbers[members[number % len(members)].member_id].append(str(number))
+    return {member_id: ",".join(numbers).encode() for member_id, numbers in partition_numbers.items()}
 
 
-def assigned(assignment: bytes) -> Sequence[TopicPartition]:
-    """The partitions in an assignment that `assign` has encoded."""
-    return [PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]
+def decode_assignment(assignment: bytes) -> Sequence[TopicPartition]:
+    """The partitions in an assignment that `encode_assignments` has encoded."""
+    return [READ_PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]

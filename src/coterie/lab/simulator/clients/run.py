@@ -5,15 +5,15 @@ from collections.abc import Collection
 from functools import partial
 
 from coterie.groups.classic.state import Group, Limits
-from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.lab.simulator.clients.checker import ClientsChecker
 from coterie.lab.simulator.clients.client import Client
 from coterie.lab.simulator.clients.play import (
-    GROUP,
+    GROUP_ID,
     HEARTBEAT_INTERVAL_MS,
     OFFSETS_RETENTION_CHECK_MS,
     OFFSETS_RETENTION_MS,
-    PARTITIONS,
+    READ_PARTITIONS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     ClientsPlay,
@@ -37,7 +37,7 @@ QUIET_MS = 2 * SESSION_TIMEOUT_MS
 """For this time after the clients have settled, no rebalance may come."""
 
 
-def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
     """Simulate clients with one seed. A violated invariant is in the outcome; every other exception is a bug of a
     machine or of the simulator, and is raised with the end of the trace in a note."""
     world = World(seed)
@@ -50,17 +50,25 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int 
     )
     checker = ClientsChecker(world, group_size_max=group_size_max)
     network = Network(world)
-    coordinator = SimCoordinator(world, checker, group_id=GROUP, limits=limits, steps=steps)
-    play = ClientsPlay(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
+    coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=limits, steps=steps)
+    play = ClientsPlay(
+        world, network, coordinator, protocol_type=world.rng.choice((CONSUMER_PROTOCOL_TYPE, "a third type"))
+    )
 
-    def story() -> None:
+    def run_faults_and_settle() -> None:
         faults = ClientsFaults(play)
-        faults.run(faults_ms)
+        faults.run_with_faults(faults_ms)
         world.run_until(world.now_ms + DELIVERY_MAX_MS)
-        faults.start_missing()
-        check_settled(play, faults.living.values())
+        faults.start_missing_services()
+        check_settled(play, faults.live_processes.values())
 
-    return run_to_outcome(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
+    return run_to_outcome(
+        seed,
+        world,
+        run_faults_and_settle,
+        generation_count=lambda: coordinator.group.generation,
+        trace_lines=trace_lines,
+    )
 
 
 def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
@@ -69,15 +77,15 @@ def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
 
     :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE.
     """
-    world, missing = play.world, partial(unsettled_reason, play, clients)
-    run_until_settled(world, missing, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
+    world, reason_unsettled = play.world, partial(unsettled_reason, play, clients)
+    run_until_settled(world, reason_unsettled, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
     generation = play.coordinator.group.generation
-    world.record(RecordKind.SETTLED, generation)
+    world.add_record(RecordKind.SETTLED, generation)
     world.run_until(world.now_ms + QUIET_MS)
-    if missing() is not None or play.coordinator.group.generation != generation:
+    if reason_unsettled() is not None or play.coordinator.group.generation != generation:
         raise Violation(
             Invariant.QUIET,
-            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {missing()}",
+            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {reason_unsettled()}",
         )
     play.coordinator.crash()
 
@@ -88,13 +96,13 @@ def unsettled_reason(play: ClientsPlay, clients: Collection[Client]) -> str | No
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:
         return f"the group is {group.phase}"
-    inside = [client for client in clients if not client.refused_for_size]
-    if len(inside) < len(clients) and len(group.members) < group.limits.group_size_max:
+    accepted_clients = [client for client in clients if not client.refused_for_size]
+    if len(accepted_clients) < len(clients) and len(group.members) < group.limits.group_size_max:
         return "a client is refused for the group's size, and the group is not full"
-    if {client.member_id for client in inside} != group.members.keys():
-        return f"members are {sorted(group.members)}, clients are {sorted(client.name for client in inside)}"
-    for client in inside:
+    if {client.member_id for client in accepted_clients} != group.members.keys():
+        return f"members are {sorted(group.members)}, clients are {sorted(client.name for client in accepted_clients)}"
+    for client in accepted_clients:
         if not client.is_settled or client.generation != group.generation:
             return f"{client.name} is in generation {client.generation}, the group in {group.generation}"
-    owned = sorted(partition for client in inside for partition in client.owned)
-    return None if owned == list(PARTITIONS) else f"owned partitions are {owned}"
+    owned = sorted(partition for client in accepted_clients for partition in client.owned)
+    return None if owned == list(READ_PARTITIONS) else f"owned partitions are {owned}"

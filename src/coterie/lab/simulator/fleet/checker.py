@@ -24,7 +24,7 @@ from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.deferral_checks import DeferralChecker
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, job_list_text
+from coterie.lab.simulator.fleet.rounds import CheckedRound, RoundMember, check_round, job_list_text
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.sim_process import sorted_by_name
@@ -49,23 +49,23 @@ class FleetChecker:
         self._policy = policy
         self._session_timeout_ms = session_timeout_ms
         self._deferral_checker = DeferralChecker(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
-        self.stops = 0
+        self.stop_count = 0
         """Number of task stops ordered so far."""
-        self.undelivered_assignments = 0
+        self.undelivered_assignment_count = 0
         """Number of SyncGroups so far that received no assignment, because the next rebalance had begun."""
         self.processes: Mapping[str, Process] = {}
         """The processes that have not ended, by name."""
         self._sent_by_generation: dict[Generation, tuple[MemberIdentity, str | None]] = {}
         """For each generation that a member has received, its leader and protocol."""
-        self._memberships: dict[Generation, frozenset[MemberIdentity]] = {}
+        self._members_by_generation: dict[Generation, frozenset[MemberIdentity]] = {}
         """The members of each generation, as its leader received them."""
         self._identities: dict[MemberId, MemberIdentity] = {}
         """A static member's instance id; the member id of any other member."""
-        self._fenced: set[MemberId] = set()
+        self._fenced_member_ids: set[MemberId] = set()
         """The member ids that another process with the same instance id has replaced. Each of their processes learns
         this from the response to its next heartbeat (KIP-345), or stops its tasks when it has had no response for a
         session timeout."""
-        self._checked = Generation(0)
+        self._last_checked_generation = Generation(0)
         """The last generation whose assignments were checked. Such a generation is written again when a static member
         rejoins."""
         self._released_by_draining = NO_JOBS
@@ -79,16 +79,16 @@ class FleetChecker:
             return  # A heartbeat changes nothing that is checked here.
         if isinstance(step.event, SyncGroup):
             self._on_sync(step.event, step)
-        for instance_id, former in step.before.static_members.items():
+        for instance_id, former in step.group_before.static_members.items():
             if step.group.static_members.get(instance_id, former) != former:
-                self._fenced.add(former)
+                self._fenced_member_ids.add(former)
         for record in step.output.records:
             assert isinstance(record, GenerationWritten), "workers commit no offsets, and their group is not deleted"
             for member_id, member in record.members.items():
                 self._identities[member_id] = member.instance_id or member_id
             self._on_written(record)
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
-            self._on_expired(step.before.members - step.group.members.keys())
+            self._on_expired(step.group_before.members - step.group.members.keys())
 
     def _on_sync(self, request: SyncGroup, step: CoordinatorStep) -> None:
         """Check the members of the leader's SyncGroup, if the step writes its assignments.
@@ -97,11 +97,11 @@ class FleetChecker:
         """
         if not step.output.records or not request.assignments:
             return
-        given = {member_id for member_id, _ in request.assignments}
-        if given != step.before.members:
+        assigned_member_ids = {member_id for member_id, _ in request.assignments}
+        if assigned_member_ids != step.group_before.members:
             raise Violation(
                 Invariant.KNOWN_MEMBERS,
-                f"the leader assigns to {sorted(given)}, members are {sorted(step.before.members)}",
+                f"the leader assigns to {sorted(assigned_member_ids)}, members are {sorted(step.group_before.members)}",
             )
 
     def _on_written(self, record: GenerationWritten) -> None:
@@ -115,8 +115,8 @@ class FleetChecker:
                 raise Violation(
                     Invariant.GENERATION_RISES, f"generation {record.generation} begins, {highest} was sent before"
                 )
-        elif record.generation > self._checked:
-            self._checked = record.generation
+        elif record.generation > self._last_checked_generation:
+            self._last_checked_generation = record.generation
             self._check_round(record)
 
     def _check_round(self, record: GenerationWritten) -> None:
@@ -124,8 +124,10 @@ class FleetChecker:
 
         :raises Violation: KNOWN_MEMBERS, or those of `check_round`.
         """
-        protocol = {one.wire_name: one for one in ConnectProtocol}[record.protocol or ""]
-        parts: dict[MemberId, Part] = {}
+        protocol = {connect_protocol.wire_name: connect_protocol for connect_protocol in ConnectProtocol}[
+            record.protocol or ""
+        ]
+        members: dict[MemberId, RoundMember] = {}
         configured, delay_ms = NO_JOBS, 0
         for member_id, member in record.members.items():
             if not member.assignment:
@@ -135,13 +137,15 @@ class FleetChecker:
             assignment = decode_assignment(member.assignment)[1]
             if assignment.error is not AssignmentError.NO_ERROR:
                 return
-            parts[member_id] = Part.of(self._identities[member_id], decode_metadata(member.subscription)[1], assignment)
+            members[member_id] = RoundMember.from_bytes(
+                self._identities[member_id], decode_metadata(member.subscription)[1], assignment
+            )
             configured = self._config_log.configured_jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
         round_ = CheckedRound(
             generation=record.generation,
             protocol=protocol,
-            parts=parts,
+            members=members,
             configured=configured,
             delay_ms=delay_ms,
             released_by_draining=self._released_by_draining,
@@ -150,15 +154,15 @@ class FleetChecker:
         if protocol is ConnectProtocol.EAGER:
             self._released_by_draining = NO_JOBS  # a leader keeps no state after an eager round
             return
-        drained = [part.revoked for part in parts.values() if part.draining]
-        self._released_by_draining = (self._released_by_draining - round_.owned) | union(drained)
+        released = [round_member.revoked for round_member in members.values() if round_member.draining]
+        self._released_by_draining = (self._released_by_draining - round_.owned) | union(released)
 
     def on_reply(self, request: Request, response: Response) -> None:
         """Check a JoinGroup response that is being sent; count the SyncGroups without an assignment."""
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
             self._on_joined(response)
         elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
-            self.undelivered_assignments += 1
+            self.undelivered_assignment_count += 1
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
         """Check that all members of a generation receive the same leader and protocol, and its leader always the same
@@ -167,15 +171,15 @@ class FleetChecker:
         :raises Violation: GENERATION_RISES.
         """
         leader = self._identities[response.leader]
-        told_before = self._sent_by_generation.setdefault(response.generation, (leader, response.protocol))
-        if told_before != (leader, response.protocol):
+        sent_before = self._sent_by_generation.setdefault(response.generation, (leader, response.protocol))
+        if sent_before != (leader, response.protocol):
             raise Violation(
                 Invariant.GENERATION_RISES,
-                f"generation {response.generation} is led by {leader}, but was led by {told_before[0]}",
+                f"generation {response.generation} is led by {leader}, but was led by {sent_before[0]}",
             )
         if response.members:
-            members = frozenset(self._identities[one.member_id] for one in response.members)
-            if self._memberships.setdefault(response.generation, members) != members:
+            members = frozenset(self._identities[joined_member.member_id] for joined_member in response.members)
+            if self._members_by_generation.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
 
     def on_loaded(self, group: Group) -> None:
@@ -185,27 +189,29 @@ class FleetChecker:
         """
         if group.generation < max(self._sent_by_generation, default=Generation(0)):
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
-        self._fenced -= group.members.keys()  # the crash has lost the records of their successors
+        self._fenced_member_ids -= group.members.keys()  # the crash has lost the records of their successors
 
-    def _on_expired(self, gone: AbstractSet[MemberId]) -> None:
-        """Check that the processes of the members ``gone``, which were removed because a session has expired, run no
-        task.
+    def _on_expired(self, removed_members: AbstractSet[MemberId]) -> None:
+        """Check that the processes of the members ``removed_members``, which were removed because a session has
+        expired, run no task.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
-            if process.member.member_id in gone and self._should_have_stopped(process):
-                self._still_runs(process, "is removed")
+            if process.member.member_id in removed_members and self._should_have_stopped(process):
+                self._check_runs_no_task(process, "is removed")
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def on_round_computed(self, process: Process, wanted: AssignmentsRequested, computed: ComputedAssignments) -> None:
+    def on_round_computed(
+        self, process: Process, requested_round: AssignmentsRequested, computed: ComputedAssignments
+    ) -> None:
         """Check the scheduled rebalance delay in the round that the leader ``process`` has computed, also if no member
         will receive its assignments.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
-        token = RoundToken.of(wanted.token)
+        token = RoundToken.checked(requested_round.token)
         if computed.has_config_mismatch:
             return
         if token.protocol is ConnectProtocol.EAGER:
@@ -214,8 +220,10 @@ class FleetChecker:
         round_ = CheckedRound(
             generation=token.generation,
             protocol=token.protocol,
-            parts={
-                member_id: Part.reported(self._identities[member_id], wanted.members[member_id], assignment)
+            members={
+                member_id: RoundMember.from_report(
+                    self._identities[member_id], requested_round.members[member_id], assignment
+                )
                 for member_id, assignment in computed.assignments.items()
             },
             configured=self._config_log.configured_jobs_at(computed.config_offset),
@@ -260,7 +268,7 @@ class FleetChecker:
         """
         if spec is None:
             return
-        self.stops += 1
+        self.stop_count += 1
         task, offset = spec.task, process.herder.config.offset
         if process.is_ending or task not in process.assigned_jobs:
             return
@@ -270,25 +278,25 @@ class FleetChecker:
                 f"{process.name} stops {task}, which is assigned to it and has its present config",
             )
 
-    def on_write_acknowledged(self, request: Write, process: Process, since: int) -> None:
+    def on_write_acknowledged(self, request: Write, process: Process, since_offset: int) -> None:
         """Check the success of a user's ``request`` that ``process`` reports: the change is in the log from offset
-        ``since`` on, the log's end when the request was sent, and the process has read it.
+        ``since_offset`` on, the log's end when the request was sent, and the process has read it.
 
         :raises Violation: TOLD_IS_WRITTEN.
         """
-        holds: Mapping[str, object] | None
+        expected_entries: Mapping[str, object] | None
         match request:
             case PutConnector(connector=name, config=config):
-                key, holds = f"connector-{name}", {"properties": dict(config)}
+                key, expected_entries = f"connector-{name}", {"properties": dict(config)}
             case DeleteConnector(connector=name):
-                key, holds = f"connector-{name}", None
+                key, expected_entries = f"connector-{name}", None
             case SetTargetState(connector=name, target_state=state):
-                key, holds = f"target-state-{name}", {"state.v2": state.value}
-            case other:
-                raise AssertionError(f"users send no such request: {other}")
-        read = max(process.herder.config.offset, 0)
-        for line in self._config_log.lines[since:read]:
-            if line.key == key.encode() and _says(line.value, holds):
+                key, expected_entries = f"target-state-{name}", {"state.v2": state.value}
+            case unexpected_request:
+                raise AssertionError(f"users send no such request: {unexpected_request}")
+        read_offset = max(process.herder.config.offset, 0)
+        for line in self._config_log.lines[since_offset:read_offset]:
+            if line.key == key.encode() and _has_entries(line.value, expected_entries):
                 return
         raise Violation(
             Invariant.TOLD_IS_WRITTEN, f"{process.name} reports that {key} is written, but has not read it in the log"
@@ -299,11 +307,15 @@ class FleetChecker:
 
         :raises Violation: ONE_OWNER.
         """
-        if process.member.member_id in self._fenced:
+        if process.member.member_id in self._fenced_member_ids:
             return  # The process has not received the error yet.
-        for other in sorted_by_name(self.processes):
-            if other is not process and task in other.running_tasks and self._is_effective(other):
-                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} runs")
+        for other_process in sorted_by_name(self.processes):
+            if (
+                other_process is not process
+                and task in other_process.running_tasks
+                and self._is_running_member(other_process)
+            ):
+                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} runs")
 
     def on_restart(self, process: Process, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Check the restart of ``task`` by ``process`` after its query has died. ``holds_checkpoint``: whether the
@@ -316,10 +328,10 @@ class FleetChecker:
                 Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task}, whose checkpoint was taken over"
             )
         if self._world.now_ms >= process.last_answered_sent_at_ms + Lease(self._session_timeout_ms).duration_ms:
-            unheard_ms = self._world.now_ms - process.last_answered_sent_at_ms
+            silent_ms = self._world.now_ms - process.last_answered_sent_at_ms
             raise Violation(
                 Invariant.RESTARTED_IN_PLACE,
-                f"{process.name} restarts {task}, its last request with a response is {unheard_ms} ms old",
+                f"{process.name} restarts {task}, its last request with a response is {silent_ms} ms old",
             )
         self.on_start(process, task)
 
@@ -329,11 +341,13 @@ class FleetChecker:
 
         :raises Violation: ONE_OWNER.
         """
-        if self._may_be_counted_in(process):
-            for other in sorted_by_name(self.processes):
-                both = sorted(map(str, process.running_tasks.keys() & other.running_tasks.keys()))
-                if both and other is not process and self._is_effective(other):
-                    raise Violation(Invariant.ONE_OWNER, f"{process.name} resumes {both}, which {other.name} runs")
+        if self._may_be_member(process):
+            for other_process in sorted_by_name(self.processes):
+                shared_tasks = sorted(map(str, process.running_tasks.keys() & other_process.running_tasks.keys()))
+                if shared_tasks and other_process is not process and self._is_running_member(other_process):
+                    raise Violation(
+                        Invariant.ONE_OWNER, f"{process.name} resumes {shared_tasks}, which {other_process.name} runs"
+                    )
 
     def check_every_second(self) -> None:
         """Check that each process without a response for a session timeout has stopped its tasks. Called every second.
@@ -341,41 +355,43 @@ class FleetChecker:
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
-            unheard = self._world.now_ms >= process.last_answered_sent_at_ms + self._session_timeout_ms
-            if unheard and self._should_have_stopped(process):
-                self._still_runs(process, f"has had no response for {self._session_timeout_ms} ms")
+            has_expired = self._world.now_ms >= process.last_answered_sent_at_ms + self._session_timeout_ms
+            if has_expired and self._should_have_stopped(process):
+                self._check_runs_no_task(process, f"has had no response for {self._session_timeout_ms} ms")
 
     def _should_have_stopped(self, process: Process) -> bool:
         """Whether ``process`` has had time to stop its tasks. A paused process has not; its time begins when it
         resumes, because it then handles timers and responses in any order."""
-        patience_ms = process.herder.settings.stop_grace_ms + 300
-        return not process.paused and process.resumed_at_ms + patience_ms < self._world.now_ms
+        stop_time_ms = process.herder.settings.stop_grace_ms + 300
+        return not process.is_paused and process.resumed_at_ms + stop_time_ms < self._world.now_ms
 
-    def _still_runs(self, process: Process, what: str) -> None:
-        """Raise if ``process`` runs tasks; ``what`` says why it must run none.
+    def _check_runs_no_task(self, process: Process, reason: str) -> None:
+        """Raise if ``process`` runs tasks; ``reason`` says why it must run none.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         if process.running_tasks:
             runs = sorted(map(str, process.running_tasks))
-            raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
+            raise Violation(
+                Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {reason} and still runs {runs}"
+            )
 
-    def _is_effective(self, process: Process) -> bool:
+    def _is_running_member(self, process: Process) -> bool:
         """Whether ``process`` runs without a pause and may still be a member. If it is no member, the tasks that it
         still runs are fenced: their next owner takes over their checkpoints."""
-        return not process.paused and self._may_be_counted_in(process)
+        return not process.is_paused and self._may_be_member(process)
 
-    def _may_be_counted_in(self, process: Process) -> bool:
+    def _may_be_member(self, process: Process) -> bool:
         """Whether the coordinator may still have ``process`` as a member: the process was not replaced, and one of its
         requests of the last session timeout has had a response."""
-        is_fenced = process.member.member_id in self._fenced
+        is_fenced = process.member.member_id in self._fenced_member_ids
         return not is_fenced and self._world.now_ms < process.last_answered_sent_at_ms + self._session_timeout_ms
 
 
-def _says(value: bytes | None, holds: Mapping[str, object] | None) -> bool:
-    """Whether the value of a line has all entries of ``holds``; with ``holds`` None, whether the line is a
-    tombstone."""
-    if value is None or holds is None:
-        return value is None and holds is None
-    said = loads(value)
-    return all(said.get(key) == what for key, what in holds.items())
+def _has_entries(value: bytes | None, expected_entries: Mapping[str, object] | None) -> bool:
+    """Whether the value of a line has all entries of ``expected_entries``; with ``expected_entries`` None, whether the
+    line is a tombstone."""
+    if value is None or expected_entries is None:
+        return value is None and expected_entries is None
+    entries = loads(value)
+    return all(entries.get(key) == expected for key, expected in expected_entries.items())

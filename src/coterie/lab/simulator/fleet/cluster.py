@@ -42,9 +42,9 @@ class Cluster:
         """The settings of each worker, by its name."""
         self.config_read_delay_ms: dict[str, int] = {}
         """For each worker that reads the config log late, by how many ms."""
-        self.on_failed: Callable[[str], None] = lambda home: None
+        self.on_process_failed: Callable[[str], None] = lambda home: None
         """Called with the worker's name when a process has ended with an exit code other than 0."""
-        self.on_drained: Callable[[str], None] = lambda home: None
+        self.on_worker_drained: Callable[[str], None] = lambda home: None
         """Called with the worker's name when the process of a drained worker has ended with exit code 0."""
         self.relaunch: Callable[[str, PlaceHandover | None], None] = lambda home, place: None
         """Called with the worker's name when a process relaunches itself, and with the membership that the next process

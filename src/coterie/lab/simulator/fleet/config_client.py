@@ -7,7 +7,7 @@ from coterie.herder import messages as herder
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.records import RecordKind, size_and_checksum
+from coterie.lab.simulator.records import RecordKind, count_size_and_checksum
 from coterie.nouns.ids import ConfigOffset
 
 
@@ -27,71 +27,75 @@ class ConfigClient:
         self._feed_herder = feed_herder
         self._wake_readers = wake_readers
 
-    def read(self) -> None:
+    def read_new_lines(self) -> None:
         """Pass all lines that the herder has not received to the herder."""
         lines = self._cluster.config_log.lines[max(self._process.herder.config.offset, 0) :]
         if lines:
             self._feed_herder(herder.ConfigLinesRead(lines=lines))
 
-    def poll(self) -> None:
+    def poll_config_log(self) -> None:
         """Read the log after a round trip over the worker's link, and after the worker's read delay. A failed poll is
         repeated."""
         process = self._process
-        late_ms = self._cluster.config_read_delay_ms.get(process.service, 0)
-        self._cluster.network.call(
+        read_delay_ms = self._cluster.config_read_delay_ms.get(process.service, 0)
+        self._cluster.network.send_request(
             process.service,
-            lambda call: call.answer(None),
-            answered=lambda _: process.after(late_ms, self.read) if late_ms else process.deliver(self.read),
-            failed=lambda _: process.after(500, self.poll),
+            lambda call: call.respond(None),
+            on_response=lambda _: (
+                process.call_after(read_delay_ms, self.read_new_lines)
+                if read_delay_ms
+                else process.deliver(self.read_new_lines)
+            ),
+            on_failure=lambda _: process.call_after(500, self.poll_config_log),
         )
 
     def find_end(self, chore: herder.FindConfigEnd) -> None:
         """Pass the log's end offset to the herder; None if the request failed."""
-        self._ask(
-            lambda: self._cluster.config_log.end,
+        self._call_broker(
+            lambda: self._cluster.config_log.end_offset,
             lambda end: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=end)),
             lambda _: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=None)),
         )
 
-    def append(self, chore: herder.AppendConfig) -> None:
+    def append_lines(self, chore: herder.AppendConfig) -> None:
         """Append lines, and pass the log's end offset or the failure to the herder. After a failure the lines may have
         been appended."""
-        self._ask(
-            lambda: self._append(chore.lines),
+        self._call_broker(
+            lambda: self._append_and_record(chore.lines),
             lambda end: self._feed_herder(herder.ConfigAppended(purpose=chore.purpose, end_offset=end)),
             lambda reason: self._feed_herder(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
         )
 
-    def _append(self, lines: Sequence[NewTopicRecord]) -> ConfigOffset:
+    def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> ConfigOffset:
         """Append ``lines`` and record this. Returns the log's end offset."""
         world = self._process.world
         end = self._cluster.config_log.append(lines, world.now_ms)
-        values = size_and_checksum((line.key, line.value) for line in lines)
-        world.record(RecordKind.CONFIG_APPENDED, self._process.name, *values, end)
+        values = count_size_and_checksum((line.key, line.value) for line in lines)
+        world.add_record(RecordKind.CONFIG_APPENDED, self._process.name, *values, end)
         return end
 
-    def _ask(
+    def _call_broker(
         self,
         serve: Callable[[], ConfigOffset],
-        answered: Callable[[ConfigOffset], None],
-        failed: Callable[[str], None],
+        on_end_offset: Callable[[ConfigOffset], None],
+        on_failure: Callable[[str], None],
     ) -> None:
-        """Call ``serve`` at the broker, and ``answered`` with its result or ``failed`` with the reason at the process.
-        Every worker polls if the log has grown."""
+        """Call ``serve`` at the broker, and ``on_end_offset`` with its result or ``on_failure`` with the reason at the
+        process. Every worker polls if the log has grown."""
 
-        def served(call: Call) -> None:
-            before = self._cluster.config_log.end
-            call.answer(serve())
-            if self._cluster.config_log.end > before:
+        def serve_and_wake_readers(call: Call) -> None:
+            end_before = self._cluster.config_log.end_offset
+            call.respond(serve())
+            if self._cluster.config_log.end_offset > end_before:
                 self._wake_readers()
 
-        def heard(end: object) -> None:
-            assert isinstance(end, int)
-            self._process.deliver(lambda: answered(ConfigOffset(end)))
+        def on_response(end_offset: object) -> None:
+            assert isinstance(end_offset, int)
+            self._process.deliver(lambda: on_end_offset(ConfigOffset(end_offset)))
 
-        self._cluster.network.call(
+        self._cluster.network.send_request(
             self._process.service,
-            served,
-            answered=heard,
-            failed=lambda reason: self._process.deliver(lambda: failed(reason)),
+            serve_and_wake_readers,
+            on_response=on_response,
+            on_failure=lambda reason: self._process.deliver(lambda: on_failure(reason)),
         )

@@ -21,31 +21,33 @@ class ConfigLog:
         self._runnable_tasks_at: list[Mapping[ConnectorTaskId, TaskSpec]] = [{}]
 
     @property
-    def end(self) -> ConfigOffset:
+    def end_offset(self) -> ConfigOffset:
         """The offset of the next line."""
         return ConfigOffset(len(self.lines))
 
     def append(self, lines: Sequence[NewTopicRecord], now_ms: int) -> ConfigOffset:
         """Append ``lines`` and return the end offset."""
-        for new in lines:
-            line = TopicRecord(partition=0, offset=len(self.lines), timestamp_ms=now_ms, key=new.key, value=new.value)
+        for new_line in lines:
+            line = TopicRecord(
+                partition=0, offset=len(self.lines), timestamp_ms=now_ms, key=new_line.key, value=new_line.value
+            )
             self.lines.append(line)
             self._state.apply(line)
             self._configured_jobs_at.append(self._state.jobs())
             self._runnable_tasks_at.append(self._runnable_tasks())
-        return self.end
+        return self.end_offset
 
     def _runnable_tasks(self) -> Mapping[ConnectorTaskId, TaskSpec]:
         """The tasks of the connectors whose target state is STARTED, with their configs."""
-        work = {}
+        runnable_tasks = {}
         for name in self._state.names():
             connector = self._state.connector(name)
             if connector is None or self._state.target_state(name) is not TargetState.STARTED:
                 continue
             for number, config in enumerate(connector.task_configs):
                 task = ConnectorTaskId(name, number)
-                work[task] = TaskSpec(task=task, incarnation=connector.incarnation, config=config)
-        return work
+                runnable_tasks[task] = TaskSpec(task=task, incarnation=connector.incarnation, config=config)
+        return runnable_tasks
 
     def configured_jobs_at(self, offset: ConfigOffset) -> Jobs:
         """The configured jobs as a worker sees them that has read the log up to ``offset``."""
@@ -56,7 +58,7 @@ class ConfigLog:
         log up to ``offset``."""
         return self._runnable_tasks_at[max(offset, 0)]
 
-    def names(self) -> list[ConnectorName]:
+    def connector_names(self) -> list[ConnectorName]:
         """The names of all configured connectors."""
         return self._state.names()
 
@@ -65,7 +67,7 @@ class ConfigLog:
         connector = self._state.connector(name)
         return connector.incarnation if connector is not None else None
 
-    def unpublished(self) -> list[ConnectorName]:
+    def connectors_without_published_tasks(self) -> list[ConnectorName]:
         """The started connectors whose task configs have not been written since their config last changed."""
         return [
             name

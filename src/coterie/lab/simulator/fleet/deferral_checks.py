@@ -43,9 +43,9 @@ class DeferralChecker:
         on, so jobs may be deferred for ``max_delay_ms + slack_ms``."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
-        self._by_leader: dict[Process, LeaderRound] = {}
+        self._last_round_by_leader: dict[Process, LeaderRound] = {}
         self._unassigned_since_ms: dict[Job, int] = {}
-        self._latest = Generation(-1)
+        self._latest_generation = Generation(-1)
 
     def on_round_computed(
         self, leader: Process, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
@@ -55,51 +55,57 @@ class DeferralChecker:
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
-        before = self._by_leader.get(leader)
-        waits: Mapping[Job, ExpectedDeferral] = {}
-        if before is not None and before.generation == received_generation:
-            waits = self._expected_deferrals(before, round_, now_ms)
-            for member, part in sorted(round_.parts.items()):
-                early = [job for job in part.assigned if job in waits and waits[job].identity != part.identity]
-                if early:
-                    first = waits[early[0]]
+        previous_round = self._last_round_by_leader.get(leader)
+        expected_deferrals: Mapping[Job, ExpectedDeferral] = {}
+        if previous_round is not None and previous_round.generation == received_generation:
+            expected_deferrals = self._expected_deferrals(previous_round, round_, now_ms)
+            for member_id, member in sorted(round_.members.items()):
+                early_jobs = [
+                    job
+                    for job in member.assigned
+                    if job in expected_deferrals and expected_deferrals[job].identity != member.identity
+                ]
+                if early_jobs:
+                    first_deferral = expected_deferrals[early_jobs[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
-                        f"generation {round_.generation} assigns {member} {job_list_text(Jobs.of(early))}, "
-                        f"deferred for {first.identity} for {first.deadline_ms - now_ms} ms more",
+                        f"generation {round_.generation} assigns {member_id} {job_list_text(Jobs.of(early_jobs))}, "
+                        f"deferred for {first_deferral.identity} for {first_deferral.deadline_ms - now_ms} ms more",
                     )
-        self._by_leader[leader] = LeaderRound(
+        self._last_round_by_leader[leader] = LeaderRound(
             generation=round_.generation,
-            owned_after={part.identity: part.owned_after for part in round_.parts.values()},
-            draining=frozenset(part.identity for part in round_.parts.values() if part.draining),
-            deferrals=waits,
+            owned_after={part.identity: part.owned_after for part in round_.members.values()},
+            draining=frozenset(part.identity for part in round_.members.values() if part.draining),
+            deferrals=expected_deferrals,
         )
-        if round_.generation > self._latest:
-            self._latest = round_.generation
+        if round_.generation > self._latest_generation:
+            self._latest_generation = round_.generation
             self._check_unassigned(round_, now_ms)
 
     def on_eager_round_computed(self, leader: Process) -> None:
         """Forget the last round of ``leader``: it has computed an eager round, for which all members stop all jobs and
         no job is deferred."""
-        self._by_leader.pop(leader, None)
+        self._last_round_by_leader.pop(leader, None)
 
     def _expected_deferrals(
-        self, before: LeaderRound, round_: CheckedRound, now_ms: int
+        self, previous_round: LeaderRound, round_: CheckedRound, now_ms: int
     ) -> Mapping[Job, ExpectedDeferral]:
-        """The jobs that ``round_`` must not assign to other members, because their owner has left after ``before``, the
-        leader's previous round, and their delay has not passed."""
-        present = {part.identity for part in round_.parts.values()}
+        """The jobs that ``round_`` must not assign to other members, because their owner has left after
+        ``previous_round``, the leader's previous round, and their delay has not passed."""
+        present = {member.identity for member in round_.members.values()}
         if not self._max_delay_ms:
             return {}
-        waits = dict(before.deferrals)
-        for place in sorted(before.owned_after.keys() - present - before.draining):
-            fresh = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, identity=place)
-            waits.update({job: fresh for job in before.owned_after[place] if job not in waits})
+        deferral_by_job = dict(previous_round.deferrals)
+        for identity in sorted(previous_round.owned_after.keys() - present - previous_round.draining):
+            new_deferral = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, identity=identity)
+            deferral_by_job.update(
+                {job: new_deferral for job in previous_round.owned_after[identity] if job not in deferral_by_job}
+            )
         return {
-            job: wait
-            for job, wait in waits.items()
-            if wait.deadline_ms > now_ms
-            and wait.identity not in present
+            job: deferral
+            for job, deferral in deferral_by_job.items()
+            if deferral.deadline_ms > now_ms
+            and deferral.identity not in present
             and job in round_.configured
             and job not in round_.owned
         }
@@ -109,10 +115,10 @@ class DeferralChecker:
 
         :raises Violation: DELAY_ENDS.
         """
-        missing = set(round_.unassigned)
+        unassigned = set(round_.unassigned)
         self._unassigned_since_ms = {
             job: self._unassigned_since_ms.get(job, now_ms)
-            for job in sorted(missing, key=str)
+            for job in sorted(unassigned, key=str)
             if job in round_.assignable
         }
         for job, since_ms in self._unassigned_since_ms.items():

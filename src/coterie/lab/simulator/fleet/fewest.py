@@ -5,35 +5,39 @@ from collections.abc import Sequence
 from functools import cache
 
 
-def fewest_stops(held: Sequence[tuple[int, int]], *, connectors: int, tasks: int) -> int:
+def fewest_stops(loads: Sequence[tuple[int, int]], *, connector_count: int, task_count: int) -> int:
     """The smallest number of jobs that must be taken from their workers, so that on every worker the numbers of
     connectors, of tasks and of jobs are at the floor or the ceiling of the average.
 
-    ``held`` has the number of connectors and the number of tasks that each worker has; ``connectors`` and ``tasks`` are
-    the numbers of all configured ones.
+    ``loads`` has the number of connectors and the number of tasks that each worker has; ``connector_count`` and
+    ``task_count`` are the numbers of all configured ones.
     """
-    return _fewest(tuple(sorted(held)), connectors, tasks)
+    return _fewest_stops_of_sorted(tuple(sorted(loads)), connector_count, task_count)
 
 
 @cache
-def _fewest(held: tuple[tuple[int, int], ...], connectors: int, tasks: int) -> int:
-    """As `fewest_stops`, with sorted ``held``, so that the cache is used for equal loads."""
-    if not held:
+def _fewest_stops_of_sorted(loads: tuple[tuple[int, int], ...], connector_count: int, task_count: int) -> int:
+    """As `fewest_stops`, with sorted ``loads``, so that the cache is used for equal loads."""
+    if not loads:
         return 0
-    connectors_floor, connector_extras = divmod(connectors, len(held))
-    tasks_floor, task_extras = divmod(tasks, len(held))
+    connectors_floor, connector_extras = divmod(connector_count, len(loads))
+    tasks_floor, task_extras = divmod(task_count, len(loads))
     # A worker with one extra connector and one extra task has two extra jobs: allowed only if no worker has no extra.
-    kinds = ((0, 1), (1, 0), (1, 1)) if connector_extras + task_extras > len(held) else ((0, 0), (0, 1), (1, 0))
-    reached = {(0, 0): 0}
+    extras_of_one_worker = (
+        ((0, 1), (1, 0), (1, 1)) if connector_extras + task_extras > len(loads) else ((0, 0), (0, 1), (1, 0))
+    )
+    stops_by_used_extras = {(0, 0): 0}
     """The fewest stops so far, by the numbers of connector extras and of task extras that are used."""
-    for has_connectors, has_tasks in held:
-        further: dict[tuple[int, int], int] = {}
-        for (of_connectors, of_tasks), stops in reached.items():
-            for one, other in kinds:
-                at = (of_connectors + one, of_tasks + other)
-                now = stops
-                now += max(0, has_connectors - connectors_floor - one)
-                now += max(0, has_tasks - tasks_floor - other)
-                further[at] = min(further.get(at, now), now)
-        reached = further
-    return reached[(connector_extras, task_extras)]
+    for connector_load, task_load in loads:
+        stops_with_next_worker: dict[tuple[int, int], int] = {}
+        for (connector_extras_used, task_extras_used), stops in stops_by_used_extras.items():
+            for connector_extra, task_extra in extras_of_one_worker:
+                used_extras = (connector_extras_used + connector_extra, task_extras_used + task_extra)
+                stops_so_far = stops
+                stops_so_far += max(0, connector_load - connectors_floor - connector_extra)
+                stops_so_far += max(0, task_load - tasks_floor - task_extra)
+                stops_with_next_worker[used_extras] = min(
+                    stops_with_next_worker.get(used_extras, stops_so_far), stops_so_far
+                )
+        stops_by_used_extras = stops_with_next_worker
+    return stops_by_used_extras[(connector_extras, task_extras)]

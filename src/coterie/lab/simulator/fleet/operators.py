@@ -28,37 +28,37 @@ FORGED_BODY = b"task configs"
 class Operators:
     """Sends the requests of one seed."""
 
-    def __init__(self, cluster: Cluster, living: dict[str, WorkerProcess]) -> None:
+    def __init__(self, cluster: Cluster, live_processes: dict[str, WorkerProcess]) -> None:
         self._cluster = cluster
-        self._living = living
+        self._live_processes = live_processes
         self._world = cluster.world
         self._rng = cluster.world.rng
 
-    def drain(self) -> None:
+    def drain_random_worker(self) -> None:
         """Drain a random worker, if another one remains that does not drain."""
-        stay = [process for process in self._working() if not process.is_draining]
-        if len(stay) > 1:
-            self._order(self._rng.choice(stay), "drain", DrainWorker)
+        candidates = [process for process in self._running_processes() if not process.is_draining]
+        if len(candidates) > 1:
+            self._send_order(self._rng.choice(candidates), "drain", DrainWorker)
 
-    def uncordon(self) -> None:
+    def uncordon_random_worker(self) -> None:
         """End the drain of a random draining worker."""
-        draining = [process for process in self._working() if process.is_draining]
+        draining = [process for process in self._running_processes() if process.is_draining]
         if draining:
-            self._order(self._rng.choice(draining), "uncordon", UncordonWorker)
+            self._send_order(self._rng.choice(draining), "uncordon", UncordonWorker)
 
-    def restart(self) -> None:
+    def restart_random_worker(self) -> None:
         """Restart a random worker: its process relaunches itself, and the next process keeps the membership."""
-        working = self._working()
-        if working:
-            self._order(self._rng.choice(working), "restart", RestartWorker)
+        running = self._running_processes()
+        if running:
+            self._send_order(self._rng.choice(running), "restart", RestartWorker)
 
-    def _order(self, process: WorkerProcess, what: str, order: type[WorkerOrder]) -> None:
-        """Send ``order`` to a worker, and take note of a success in ``process``. ``what`` is the order's name in
+    def _send_order(self, process: WorkerProcess, order_name: str, order: type[WorkerOrder]) -> None:
+        """Send ``order`` to a worker, and take note of a success in ``process``. ``order_name`` is the order's name in
         records."""
 
-        def answered(answer: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             is_done = isinstance(answer, Done)
-            self._world.record(RecordKind.REQUESTED, process.name, what, is_done)
+            self._world.add_record(RecordKind.REQUESTED, process.name, order_name, is_done)
             if order is RestartWorker:
                 process.is_ending = process.is_ending or is_done
             elif order is DrainWorker:
@@ -66,28 +66,28 @@ class Operators:
             elif is_done:
                 process.is_draining = False
 
-        process.deliver(lambda: process.rest.ask(order(worker=process.service), answered))
+        process.deliver(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
 
-    def forge(self) -> None:
+    def forge_task_configs(self) -> None:
         """Send forged task configs for a random connector to the leader."""
-        names, leader = self._cluster.config_log.names(), self._leader()
+        names, leader = self._cluster.config_log.connector_names(), self._find_signing_leader()
         if names and leader is not None:
-            signature = self._rng.choice(self._forgeries(leader))
-            self._put_forged(leader, self._rng.choice(names), signature)
+            signature = self._rng.choice(self._forged_signatures(leader))
+            self._send_forged(leader, self._rng.choice(names), signature)
 
-    def forge_all(self) -> None:
+    def forge_all_task_configs(self) -> None:
         """Send forged task configs for every connector, with every kind of forged signature."""
-        leader = self._leader()
+        leader = self._find_signing_leader()
         if leader is None:
             return
-        for name in self._cluster.config_log.names():
-            for signature in self._forgeries(leader):
-                self._put_forged(leader, name, signature)
+        for name in self._cluster.config_log.connector_names():
+            for signature in self._forged_signatures(leader):
+                self._send_forged(leader, name, signature)
 
-    def _leader(self) -> WorkerProcess | None:
+    def _find_signing_leader(self) -> WorkerProcess | None:
         """The leader, if it runs without a pause, has its assignment, and the group's protocol signs requests;
         otherwise None. Without signatures a leader accepts task configs of any sender."""
-        for process in self._working():
+        for process in self._running_processes():
             if (
                 process.herder.place.is_leader
                 and process.herder.place.is_settled
@@ -96,7 +96,7 @@ class Operators:
                 return process
         return None
 
-    def _forgeries(self, leader: WorkerProcess) -> Sequence[Signature | None]:
+    def _forged_signatures(self, leader: WorkerProcess) -> Sequence[Signature | None]:
         """The forged signatures: none; a valid signature of another body, as if a request had been recorded; a
         signature by another key. Only none, if there is no session key."""
         key = leader.herder.config.session_key
@@ -109,11 +109,13 @@ class Operators:
             replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
         )
 
-    def _put_forged(self, leader: WorkerProcess, name: ConnectorName, signature: Signature | None) -> None:
+    def _send_forged(self, leader: WorkerProcess, name: ConnectorName, signature: Signature | None) -> None:
         """Send task configs with ``signature`` to the leader; the checker receives the response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
-        leader.rest.ask(request, partial(self._cluster.checker.on_forged, leader))
+        leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged, leader))
 
-    def _working(self) -> list[WorkerProcess]:
+    def _running_processes(self) -> list[WorkerProcess]:
         """The processes that are neither paused nor ending."""
-        return [process for process in sorted_by_name(self._living) if not (process.paused or process.is_ending)]
+        return [
+            process for process in sorted_by_name(self._live_processes) if not (process.is_paused or process.is_ending)
+        ]

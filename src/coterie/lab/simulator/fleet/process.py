@@ -20,18 +20,18 @@ class Process(SimProcess):
     def __init__(
         self,
         world: World,
-        living: dict[str, Self],
+        live_processes: dict[str, Self],
         service: str,
         herder: Herder,
         member: Member,
-        place: PlaceHandover | None,
+        handover: PlaceHandover | None,
     ) -> None:
-        """``place`` is the membership that the process continues, as the next process after a relaunch; otherwise
+        """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
         name = service
-        while name in living:
+        while name in live_processes:
             name += "'"
-        super().__init__(world, name, service, living)
+        super().__init__(world, name, service, live_processes)
         self.herder = herder
         self.member = member
         self.running_tasks: dict[ConnectorTaskId, TaskSpec] = {}
@@ -44,11 +44,11 @@ class Process(SimProcess):
         """When the process last resumed after a pause; 0 if it was never paused."""
         self.last_answered_sent_at_ms = world.now_ms
         """When the newest of those requests was sent to which the coordinator has responded as to a member."""
-        self.assigned_jobs = place.jobs if place is not None else NO_JOBS
+        self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
         """The jobs that the worker owns by all assignments that it has received since it last lost its membership."""
-        self.received_generation: Generation | None = place.generation if place is not None else None
+        self.received_generation: Generation | None = handover.generation if handover is not None else None
         """The last generation whose assignment was received; None if none was since the membership was last lost."""
-        self.protocol = ConnectProtocol.from_setting(place.protocol) if place is not None else None
+        self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None
         """The group's protocol in the generation ``received_generation``."""
         self.elected_protocol = self.protocol.wire_name if self.protocol is not None else ""
         """The group's protocol by the response to the last JoinGroup, also if the assignment of that round was not

@@ -12,7 +12,7 @@ from coterie.lab.simulator.network import Call
 from coterie.nouns.ids import WorkerUrl
 
 
-class Rest:
+class RestEndpoints:
     """The REST endpoints of one process, and its client of the leader's endpoints."""
 
     def __init__(
@@ -20,62 +20,64 @@ class Rest:
         process: Process,
         cluster: Cluster,
         feed_herder: Callable[[herder.Event], None],
-        at: Callable[[WorkerUrl], Self | None],
+        endpoints_of: Callable[[WorkerUrl], Self | None],
     ) -> None:
-        """``feed_herder`` passes an event to the process's herder; ``at`` returns the endpoints of the running worker
-        with this URL, None if it does not run."""
+        """``feed_herder`` passes an event to the process's herder; ``endpoints_of`` returns the endpoints of the
+        running worker with this URL, None if it does not run."""
         self._process = process
         self._cluster = cluster
         self._feed_herder = feed_herder
-        self._at = at
-        self._asked: dict[RequestId, Callable[[Answer], None]] = {}
+        self._endpoints_of = endpoints_of
+        self._answer_callbacks: dict[RequestId, Callable[[Answer], None]] = {}
         """For each request without a response, the function that receives it."""
-        self._requests = 0
+        self._request_count = 0
 
-    def ask(self, request: Request, answered: Callable[[Answer], None]) -> None:
-        """Pass ``request`` to the herder. ``answered`` is called once with the response; never if the process ends
+    def send_to_herder(self, request: Request, on_answer: Callable[[Answer], None]) -> None:
+        """Pass ``request`` to the herder. ``on_answer`` is called once with the response; never if the process ends
         before."""
-        id_ = RequestId(self._requests)
-        self._requests += 1
-        self._asked[id_] = answered
-        fresh = self._cluster.fresh_incarnation()
-        self._feed_herder(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
+        request_id = RequestId(self._request_count)
+        self._request_count += 1
+        self._answer_callbacks[request_id] = on_answer
+        fresh_incarnation = self._cluster.fresh_incarnation()
+        self._feed_herder(herder.RequestArrived(id=request_id, request=request, fresh_incarnation=fresh_incarnation))
 
-    def answer(self, reply: herder.Reply) -> None:
+    def deliver_answer(self, reply: herder.Reply) -> None:
         """Pass a response of the herder to the sender of its request."""
-        self._asked.pop(reply.id)(reply.answer)
+        self._answer_callbacks.pop(reply.id)(reply.answer)
 
     def publish(self, chore: herder.PublishTaskConfigs) -> None:
         """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty. The herder
         receives the result."""
         process = self._process
 
-        def published(refusal: str | None, *, forbidden: bool = False) -> None:
-            done = herder.TaskConfigsPublished(
+        def report_result(refusal: str | None, *, forbidden: bool = False) -> None:
+            task_configs_published = herder.TaskConfigsPublished(
                 connector=chore.connector,
                 config_line_offset=chore.config_line_offset,
                 refusal=refusal,
                 forbidden=forbidden,
             )
-            process.deliver(lambda: self._feed_herder(done))
+            process.deliver(lambda: self._feed_herder(task_configs_published))
 
-        leader = self._at(chore.leader_url)
+        leader = self._endpoints_of(chore.leader_url)
         if leader is None:
-            process.after(50, lambda: published("connection refused"))
+            process.call_after(50, lambda: report_result("connection refused"))
             return
 
         def serve(call: Call) -> None:
             body = repr(chore.configs).encode()
             signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
             request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
-            leader._process.deliver(lambda: leader.ask(request, call.answer))
+            leader._process.deliver(lambda: leader.send_to_herder(request, call.respond))
 
-        def answered(answer: object) -> None:
+        def on_response(answer: object) -> None:
             assert isinstance(answer, Done | RequestRefused)
             if isinstance(answer, RequestRefused):
-                published(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
+                report_result(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
             else:
-                published(None)
+                report_result(None)
 
-        call = self._cluster.network.call(leader._process.service, serve, answered=answered, failed=published)
-        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no response"))
+        call = self._cluster.network.send_request(
+            leader._process.service, serve, on_response=on_response, on_failure=report_result
+        )
+        process.call_after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.fail_now("no response"))

@@ -16,12 +16,12 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import AssignmentChange, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
-TRIES_MAX = 64
+OWNER_CHOICES_MAX = 64
 """The greatest number of ways to attribute jobs with two owners to one of them that `_check_stops` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RoundMember:
     """One member in a round: what it has reported, and what the round assigns and revokes."""
 
     identity: MemberIdentity
@@ -41,7 +41,9 @@ class Part:
         return (self.owned - self.revoked) | self.assigned
 
     @classmethod
-    def of(cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment) -> "Part":
+    def from_bytes(
+        cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment
+    ) -> "RoundMember":
         """The member with its metadata and its assignment as decoded from their bytes."""
         claims = None
         if metadata.static_connectors is not None or metadata.static_tasks is not None:
@@ -56,7 +58,7 @@ class Part:
         )
 
     @classmethod
-    def reported(cls, identity: MemberIdentity, report: MemberReport, assignment: AssignmentChange) -> "Part":
+    def from_report(cls, identity: MemberIdentity, report: MemberReport, assignment: AssignmentChange) -> "RoundMember":
         """The member with its report and its assignment as the leader has them."""
         return cls(
             identity=identity,
@@ -74,7 +76,7 @@ class CheckedRound:
 
     generation: Generation
     protocol: ConnectProtocol
-    parts: Mapping[MemberId, Part]
+    members: Mapping[MemberId, RoundMember]
     """The members by member id."""
     configured: Jobs
     """The jobs that were configured at the config offset up to which the leader had read."""
@@ -86,12 +88,14 @@ class CheckedRound:
     @cached_property
     def claimed(self) -> Jobs:
         """The jobs that members claim. The claims of draining members do not count."""
-        return union([part.claims for part in self.parts.values() if part.claims is not None and not part.draining])
+        return union(
+            [member.claims for member in self.members.values() if member.claims is not None and not member.draining]
+        )
 
     @cached_property
-    def wildcard_members(self) -> Sequence[Part]:
+    def wildcard_members(self) -> Sequence[RoundMember]:
         """The members that claim no jobs and do not drain: each may run all jobs that no member claims."""
-        return [part for part in self.parts.values() if part.claims is None and not part.draining]
+        return [member for member in self.members.values() if member.claims is None and not member.draining]
 
     @cached_property
     def assignable(self) -> Jobs:
@@ -101,20 +105,20 @@ class CheckedRound:
     @cached_property
     def owned(self) -> Jobs:
         """The jobs that the members owned before the round."""
-        return union([part.owned for part in self.parts.values()])
+        return union([member.owned for member in self.members.values()])
 
     @cached_property
     def unassigned(self) -> Jobs:
         """The jobs that some member may run, and that no member owned before the round or is assigned."""
-        return self.assignable - self.owned - union([part.assigned for part in self.parts.values()])
+        return self.assignable - self.owned - union([member.assigned for member in self.members.values()])
 
-    def eligible_jobs(self, part: Part, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that the member ``part`` may run. A draining member may run only jobs that no other member
-        may run, and that it owns or that a draining member has released."""
-        if part.draining:
-            again = (jobs & (part.owned | self.released_by_draining)) - self.assignable
-            return again if part.claims is None else again & (part.owned | part.claims)
-        return jobs - self.claimed if part.claims is None else jobs & part.claims
+    def eligible_jobs(self, member: RoundMember, jobs: Jobs) -> Jobs:
+        """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no other
+        member may run, and that it owns or that a draining member has released."""
+        if member.draining:
+            keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable
+            return keepable if member.claims is None else keepable & (member.owned | member.claims)
+        return jobs - self.claimed if member.claims is None else jobs & member.claims
 
 
 def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
@@ -123,20 +127,22 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
     :raises Violation: of the first invariant that is found broken.
     """
     _check_releases(round_)
-    for (one, its), (other, others) in combinations(sorted(round_.parts.items()), 2):
-        if both := its.owned_after & others.owned_after:
-            raise _violation(Invariant.DISJOINT, round_, f"{one}, {other} both own {job_list_text(both)} after it")
-    ends = union([part.owned_after for part in round_.parts.values()])
-    if surplus := ends - round_.configured:
-        raise _violation(Invariant.ACCOUNTED, round_, f"keeps deleted jobs: {job_list_text(surplus)}")
+    for (member_id, member), (other_id, other_member) in combinations(sorted(round_.members.items()), 2):
+        if shared_jobs := member.owned_after & other_member.owned_after:
+            raise _round_violation(
+                Invariant.DISJOINT, round_, f"{member_id}, {other_id} both own {job_list_text(shared_jobs)} after it"
+            )
+    owned_after = union([member.owned_after for member in round_.members.values()])
+    if surplus := owned_after - round_.configured:
+        raise _round_violation(Invariant.ACCOUNTED, round_, f"keeps deleted jobs: {job_list_text(surplus)}")
     if round_.protocol is ConnectProtocol.EAGER:
-        _check_eager(round_, ends)
+        _check_eager(round_, owned_after)
         return
     if round_.unassigned and round_.delay_ms == 0:
-        raise _violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(round_.unassigned)}")
-    for member, part in sorted(round_.parts.items()):
-        _check_claims(round_, policy, member, part)
-        _check_quota(round_, member, part)
+        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(round_.unassigned)}")
+    for member_id, member in sorted(round_.members.items()):
+        _check_claims(round_, policy, member_id, member)
+        _check_quota(round_, member_id, member)
     _check_stops(round_, policy)
 
 
@@ -145,11 +151,13 @@ def _check_releases(round_: CheckedRound) -> None:
 
     :raises Violation: RELEASED_FIRST.
     """
-    for member, part in sorted(round_.parts.items()):
-        for other, its in sorted(round_.parts.items()):
-            if member != other and (both := part.assigned & its.owned):
-                raise _violation(
-                    Invariant.RELEASED_FIRST, round_, f"assigns {member} {job_list_text(both)}, which {other} owns"
+    for member_id, member in sorted(round_.members.items()):
+        for other_id, other_member in sorted(round_.members.items()):
+            if member_id != other_id and (shared_jobs := member.assigned & other_member.owned):
+                raise _round_violation(
+                    Invariant.RELEASED_FIRST,
+                    round_,
+                    f"assigns {member_id} {job_list_text(shared_jobs)}, which {other_id} owns",
                 )
 
 
@@ -159,48 +167,54 @@ def _check_eager(round_: CheckedRound, owned_after: Jobs) -> None:
 
     :raises Violation: ACCOUNTED.
     """
-    if owned_after and (missing := round_.configured - owned_after):
-        raise _violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(missing)}")
+    if owned_after and (unassigned := round_.configured - owned_after):
+        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(unassigned)}")
 
 
-def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member: MemberId, part: Part) -> None:
+def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: MemberId, member: RoundMember) -> None:
     """The member is assigned only jobs that it may run, and must release those that it may not run. While jobs are
     deferred or moves are limited, a draining member may keep jobs.
 
     :raises Violation: DRAINED, CLAIMED_ONLY.
     """
-    if wrong := part.assigned - round_.eligible_jobs(part, part.assigned):
-        which = Invariant.DRAINED if part.draining else Invariant.CLAIMED_ONLY
-        raise _violation(which, round_, f"assigns {member} {job_list_text(wrong)}, which it may not run")
-    ineligible = (part.owned & round_.configured) - part.revoked - round_.eligible_jobs(part, part.owned)
-    if part.draining:
-        ineligible &= round_.assignable
-    if ineligible and part.draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
-        raise _violation(
-            Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible)} with {member}, which is draining"
+    if ineligible_assigned := member.assigned - round_.eligible_jobs(member, member.assigned):
+        invariant = Invariant.DRAINED if member.draining else Invariant.CLAIMED_ONLY
+        raise _round_violation(
+            invariant, round_, f"assigns {member_id} {job_list_text(ineligible_assigned)}, which it may not run"
         )
-    if ineligible and not part.draining:
-        raise _violation(
-            Invariant.CLAIMED_ONLY, round_, f"leaves {job_list_text(ineligible)} with {member}, which may not run it"
+    ineligible_kept = (member.owned & round_.configured) - member.revoked - round_.eligible_jobs(member, member.owned)
+    if member.draining:
+        ineligible_kept &= round_.assignable
+    if ineligible_kept and member.draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
+        raise _round_violation(
+            Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible_kept)} with {member_id}, which is draining"
+        )
+    if ineligible_kept and not member.draining:
+        raise _round_violation(
+            Invariant.CLAIMED_ONLY,
+            round_,
+            f"leaves {job_list_text(ineligible_kept)} with {member_id}, which may not run it",
         )
 
 
-def _check_quota(round_: CheckedRound, member: MemberId, part: Part) -> None:
+def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember) -> None:
     """A member that is assigned connectors or tasks has no more of these than its quota, the ceiling of the average.
     Not checked for static members, members with claims and draining members.
 
     :raises Violation: FAIR_SHARE.
     """
-    if part.claims is not None or part.draining or part.identity != member:
+    if member.claims is not None or member.draining or member.identity != member_id:
         return
-    wildcard, ends = round_.configured - round_.claimed, part.owned_after - round_.claimed
-    for kind, new, has, all_ in (
-        ("connectors", part.assigned.connectors, ends.connectors, wildcard.connectors),
-        ("tasks", part.assigned.tasks, ends.tasks, wildcard.tasks),
+    wildcard, owned_after = round_.configured - round_.claimed, member.owned_after - round_.claimed
+    for kind, assigned, owned, configured in (
+        ("connectors", member.assigned.connectors, owned_after.connectors, wildcard.connectors),
+        ("tasks", member.assigned.tasks, owned_after.tasks, wildcard.tasks),
     ):
-        share = -(-len(all_) // len(round_.wildcard_members))
-        if new and len(has) > share:
-            raise _violation(Invariant.FAIR_SHARE, round_, f"assigns {member} {kind} up to {len(has)}, quota {share}")
+        quota = -(-len(configured) // len(round_.wildcard_members))
+        if assigned and len(owned) > quota:
+            raise _round_violation(
+                Invariant.FAIR_SHARE, round_, f"assigns {member_id} {kind} up to {len(owned)}, quota {quota}"
+            )
 
 
 def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
@@ -209,70 +223,92 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
 
     :raises Violation: ONLY_WHAT_MUST_MOVE, MOVES_PER_ROUND.
     """
-    runners: dict[Job, list[Part]] = {}
-    for part in round_.parts.values():
-        for job in part.owned & round_.configured:
-            runners.setdefault(job, []).append(part)
-    stopped = {job: parts for job, parts in runners.items() if all(job in part.revoked for part in parts)}
-    must_go = {
+    owners_by_job: dict[Job, list[RoundMember]] = {}
+    for owner in round_.members.values():
+        for job in owner.owned & round_.configured:
+            owners_by_job.setdefault(job, []).append(owner)
+    owners_by_stopped_job = {
+        job: owners for job, owners in owners_by_job.items() if all(job in part.revoked for part in owners)
+    }
+    ineligible_stops = {
         job
-        for job, parts in stopped.items()
+        for job, parts in owners_by_stopped_job.items()
         if all(job not in round_.eligible_jobs(part, part.owned) for part in parts)
     }
-    free = {job: parts for job, parts in stopped.items() if job not in must_go}
-    if away := [job for job in free if job in round_.claimed]:
-        raise _violation(
+    stopped_for_balance = {job: parts for job, parts in owners_by_stopped_job.items() if job not in ineligible_stops}
+    if claimed_stops := [job for job in stopped_for_balance if job in round_.claimed]:
+        raise _round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
-            f"revokes {job_list_text(Jobs.of(away))} from a member that claims it",
+            f"revokes {job_list_text(Jobs.of(claimed_stops))} from a member that claims it",
         )
-    if free and _has_deferred_jobs(round_):
-        raise _violation(
-            Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {job_list_text(Jobs.of(free))} while jobs are deferred"
+    if stopped_for_balance and _has_deferred_jobs(round_):
+        raise _round_violation(
+            Invariant.ONLY_WHAT_MUST_MOVE,
+            round_,
+            f"stops {job_list_text(Jobs.of(stopped_for_balance))} while jobs are deferred",
         )
-    drained = [job for job in must_go if all(part.draining for part in stopped[job])]
-    if policy.moves_per_round_max is not None and len(free) + len(drained) > policy.moves_per_round_max:
-        raise _violation(
-            Invariant.MOVES_PER_ROUND, round_, f"stops {len(free) + len(drained)}, limit {policy.moves_per_round_max}"
+    drained_stops = [job for job in ineligible_stops if all(part.draining for part in owners_by_stopped_job[job])]
+    if (
+        policy.moves_per_round_max is not None
+        and len(stopped_for_balance) + len(drained_stops) > policy.moves_per_round_max
+    ):
+        raise _round_violation(
+            Invariant.MOVES_PER_ROUND,
+            round_,
+            f"stops {len(stopped_for_balance) + len(drained_stops)}, limit {policy.moves_per_round_max}",
         )
-    if free:
-        fewest = max(_fewest(round_, runners, free, counted) for counted in _owner_choices(round_, free))
-        if len(free) > fewest:
-            raise _violation(
-                Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {job_list_text(Jobs.of(free))}, {fewest} are enough"
+    if stopped_for_balance:
+        fewest = max(
+            _fewest_stops(round_, owners_by_job, stopped_for_balance, owner_by_job)
+            for owner_by_job in _owner_choices(round_, stopped_for_balance)
+        )
+        if len(stopped_for_balance) > fewest:
+            raise _round_violation(
+                Invariant.ONLY_WHAT_MUST_MOVE,
+                round_,
+                f"stops {job_list_text(Jobs.of(stopped_for_balance))}, {fewest} are enough",
             )
 
 
-def _owner_choices(round_: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
-    """The ways, `TRIES_MAX` at most, in which the assignor may have attributed each job of ``free`` to one owner: a job
-    with two owners may count for either of them."""
-    of_each = [[part for part in parts if job in round_.eligible_jobs(part, part.owned)] for job, parts in free.items()]
-    return [dict(zip(free, way, strict=True)) for way in islice(product(*of_each), TRIES_MAX)]
+def _owner_choices(
+    round_: CheckedRound, stopped_for_balance: Mapping[Job, Sequence[RoundMember]]
+) -> Sequence[Mapping[Job, RoundMember]]:
+    """The ways, `OWNER_CHOICES_MAX` at most, in which the assignor may have attributed each job of
+    ``stopped_for_balance`` to one owner: a job with two owners may count for either of them."""
+    possible_owners = [
+        [owner for owner in owners if job in round_.eligible_jobs(owner, owner.owned)]
+        for job, owners in stopped_for_balance.items()
+    ]
+    return [
+        dict(zip(stopped_for_balance, choice, strict=True))
+        for choice in islice(product(*possible_owners), OWNER_CHOICES_MAX)
+    ]
 
 
-def _fewest(
+def _fewest_stops(
     round_: CheckedRound,
-    runners: Mapping[Job, Sequence[Part]],
-    free: Mapping[Job, object],
-    counted: Mapping[Job, Part],
+    owners_by_job: Mapping[Job, Sequence[RoundMember]],
+    stopped_for_balance: Mapping[Job, object],
+    chosen_owner_by_job: Mapping[Job, RoundMember],
 ) -> int:
-    """The fewest jobs that must stop for balance, if each stopped job counts for its owner in ``counted``. ``runners``
-    has the owners of each configured job before the round."""
+    """The fewest jobs that must stop for balance, if each stopped job counts for its owner in ``chosen_owner_by_job``.
+    ``owners_by_job`` has the owners of each configured job before the round."""
     connectors, tasks = Counter[MemberIdentity](), Counter[MemberIdentity]()
-    has: dict[Job, Part] = {}
-    for job, parts in runners.items():
-        stays = next((part for part in parts if job not in part.revoked), None)
-        if stays is not None or job in counted:
-            has[job] = stays or counted[job]
-    has.update({job: part for part in round_.parts.values() for job in part.assigned})
-    for job, part in has.items():
+    owner_by_job: dict[Job, RoundMember] = {}
+    for job, owners in owners_by_job.items():
+        keeping_owner = next((owner for owner in owners if job not in owner.revoked), None)
+        if keeping_owner is not None or job in chosen_owner_by_job:
+            owner_by_job[job] = keeping_owner or chosen_owner_by_job[job]
+    owner_by_job.update({job: part for part in round_.members.values() for job in part.assigned})
+    for job, part in owner_by_job.items():
         if job not in round_.claimed:
             (tasks if isinstance(job, ConnectorTaskId) else connectors)[part.identity] += 1
     wildcard = round_.configured - round_.claimed
     return fewest_stops(
         [(connectors[part.identity], tasks[part.identity]) for part in round_.wildcard_members],
-        connectors=len(wildcard.connectors),
-        tasks=len(wildcard.tasks),
+        connector_count=len(wildcard.connectors),
+        task_count=len(wildcard.tasks),
     )
 
 
@@ -284,9 +320,9 @@ def _has_deferred_jobs(round_: CheckedRound) -> bool:
     return bool(round_.unassigned) and round_.delay_ms > 0
 
 
-def _violation(invariant: Invariant, round_: CheckedRound, what: str) -> Violation:
-    """The violation of ``invariant``; ``what`` follows the round's generation in its text."""
-    return Violation(invariant, f"generation {round_.generation} {what}")
+def _round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:
+    """The violation of ``invariant``; ``description`` follows the round's generation in its text."""
+    return Violation(invariant, f"generation {round_.generation} {description}")
 
 
 def job_list_text(jobs: Jobs) -> str:

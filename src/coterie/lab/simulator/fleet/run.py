@@ -9,7 +9,7 @@ from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
-from coterie.lab.simulator.fleet.settings import DELAY_MAX_MS, GROUP, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
+from coterie.lab.simulator.fleet.settings import DELAY_MAX_MS, GROUP_ID, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.fleet.settled_checks import QUIET_MS, SETTLE_MS, SettledChecks
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, run_to_outcome
@@ -18,12 +18,14 @@ from coterie.lab.steps import STEPS, Steps
 
 FAULTS_MS = 8 * 60_000
 """How long faults are injected."""
-LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS)
+COORDINATOR_LIMITS = Limits(
+    initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
+)
 """The coordinator's settings. The first removal of expired offsets comes only after the end of a seed: the workers'
 group has no offsets, so it would be removed then if it is empty."""
 
 
-def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
     """Simulate workers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
     machine or of the simulator, and is raised with the end of the trace in a note."""
     world = World(seed)
@@ -36,13 +38,13 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 
     config_log = ConfigLog()
     checker = FleetChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
-    coordinator = SimCoordinator(world, checker, group_id=GROUP, limits=LIMITS, steps=steps)
+    coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=COORDINATOR_LIMITS, steps=steps)
     cluster = Cluster(world, checker, network, coordinator, config_log, policy, session_keys, steps)
 
-    def story() -> None:
+    def run_faults_and_checks() -> None:
         faults = FleetFaults(cluster)
-        checker.processes = faults.living
-        faults.run(faults_ms)
+        checker.processes = faults.live_processes
+        faults.run_with_faults(faults_ms)
         checks = SettledChecks(cluster, faults)
         checks.wait_until_settled()
         checks.check_no_rebalance()
@@ -50,4 +52,10 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 
         checks.check_one_change()
         coordinator.crash()
 
-    return run_to_outcome(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
+    return run_to_outcome(
+        seed,
+        world,
+        run_faults_and_checks,
+        generation_count=lambda: coordinator.group.generation,
+        trace_lines=trace_lines,
+    )

@@ -21,87 +21,87 @@ class SimTaskRuntime:
         self._rng = process.world.rng
         self._checker = checker
         self._feed_herder = feed_herder
-        self._held: dict[ConnectorTaskId, TaskSpec] = {}
+        self._specs_with_checkpoint: dict[ConnectorTaskId, TaskSpec] = {}
         """The tasks whose checkpoints the process holds, also those whose query has died, as they were started."""
-        self._deaths: dict[ConnectorTaskId, int] = {}
+        self._death_count_by_task: dict[ConnectorTaskId, int] = {}
         """How often each task's query has died since its last progress."""
-        self._stopping: set[ConnectorTaskId] = set()
+        self._stopping_tasks: set[ConnectorTaskId] = set()
         """The tasks that are being stopped."""
 
-    def begin(self, chore: herder.StartTask | herder.RestartTask | herder.StopTask) -> None:
+    def begin_chore(self, chore: herder.StartTask | herder.RestartTask | herder.StopTask) -> None:
         """Begin to start, restart or stop a task. The herder receives the result later."""
         match chore:
-            case herder.StartTask(spec=start):
-                self._start(start)
+            case herder.StartTask(spec=spec):
+                self._start_task(spec)
             case herder.RestartTask(task=task):
-                self._restart(task)
+                self._restart_task(task)
             case herder.StopTask(task=task, grace_ms=grace_ms):
-                self._stop(task, grace_ms)
+                self._stop_task(task, grace_ms)
 
     def close(self) -> None:
         """End all tasks at once."""
         self._process.running_tasks.clear()
-        self._held.clear()
+        self._specs_with_checkpoint.clear()
 
-    def mortal(self) -> list[ConnectorTaskId]:
+    def tasks_that_may_die(self) -> list[ConnectorTaskId]:
         """The tasks whose queries may die: they run, are not being stopped, and their herder would restart them."""
-        active = sorted(self._process.running_tasks.keys() - self._stopping)
-        return [task for task in active if self._deaths[task] < RESTARTS_MAX]
+        running_tasks = sorted(self._process.running_tasks.keys() - self._stopping_tasks)
+        return [task for task in running_tasks if self._death_count_by_task[task] < RESTARTS_MAX]
 
-    def die(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
+    def end_query(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Let the query of ``task`` die. With ``holds_checkpoint`` False the reason is that another worker has taken
         over the task's checkpoint."""
-        self._process.world.record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
+        self._process.world.add_record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
         del self._process.running_tasks[task]
-        self._deaths[task] += 1
+        self._death_count_by_task[task] += 1
         if not holds_checkpoint:
-            del self._held[task]
+            del self._specs_with_checkpoint[task]
         self._feed_herder(TaskDied(task=task, trace="the query died", holds_checkpoint=holds_checkpoint))
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
-    def _start(self, spec: TaskSpec) -> None:
-        self._record(RecordKind.TASK_STARTS, spec.task)
-        self._held[spec.task] = spec
-        self._deaths[spec.task] = 0
+    def _start_task(self, spec: TaskSpec) -> None:
+        self._record_task(RecordKind.TASK_STARTS, spec.task)
+        self._specs_with_checkpoint[spec.task] = spec
+        self._death_count_by_task[spec.task] = 0
         self._checker.on_start(self._process, spec.task)
-        self._run(spec)
+        self._run_query(spec)
 
-    def _restart(self, task: ConnectorTaskId) -> None:
-        self._record(RecordKind.TASK_RESTARTS, task)
-        self._checker.on_restart(self._process, task, holds_checkpoint=task in self._held)
-        self._run(self._held[task])
+    def _restart_task(self, task: ConnectorTaskId) -> None:
+        self._record_task(RecordKind.TASK_RESTARTS, task)
+        self._checker.on_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
+        self._run_query(self._specs_with_checkpoint[task])
 
-    def _stop(self, task: ConnectorTaskId, grace_ms: int) -> None:
-        self._process.world.record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
+    def _stop_task(self, task: ConnectorTaskId, grace_ms: int) -> None:
+        self._process.world.add_record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
         self._checker.on_stop(self._process, self._process.running_tasks.get(task))
-        self._stopping.add(task)
-        self._process.after(self._rng.randint(5, max(grace_ms, 5)), partial(self._stopped, task))
+        self._stopping_tasks.add(task)
+        self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._report_stopped, task))
 
-    def _run(self, spec: TaskSpec) -> None:
+    def _run_query(self, spec: TaskSpec) -> None:
         """Run the task's query; after up to 600 ms the task counts as started."""
         self._process.running_tasks[spec.task] = spec
-        self._process.after(self._rng.randint(20, 600), partial(self._started, spec))
+        self._process.call_after(self._rng.randint(20, 600), partial(self._report_started, spec))
 
-    def _started(self, spec: TaskSpec) -> None:
+    def _report_started(self, spec: TaskSpec) -> None:
         """Report the task as started, and its first progress some time later."""
-        self._process.after(self._rng.randint(100, 2_000), partial(self._progress, spec))
+        self._process.call_after(self._rng.randint(100, 2_000), partial(self._report_progress, spec))
         self._feed_herder(herder.TaskStarted(task=spec.task))
 
-    def _progress(self, spec: TaskSpec) -> None:
+    def _report_progress(self, spec: TaskSpec) -> None:
         """Report progress, unless the query has died or was stopped."""
         if self._process.running_tasks.get(spec.task) is spec:
-            self._deaths[spec.task] = 0
+            self._death_count_by_task[spec.task] = 0
             self._feed_herder(TaskProgressed(task=spec.task, batch_id=0, input_rows=1))
 
-    def _stopped(self, task: ConnectorTaskId) -> None:
+    def _report_stopped(self, task: ConnectorTaskId) -> None:
         """Report the task as stopped, and give up its checkpoint."""
         self._process.running_tasks.pop(task, None)  # absent if its query has died or the runtime has closed
-        self._held.pop(task, None)
-        self._stopping.discard(task)
-        self._record(RecordKind.TASK_STOPPED, task)
+        self._specs_with_checkpoint.pop(task, None)
+        self._stopping_tasks.discard(task)
+        self._record_task(RecordKind.TASK_STOPPED, task)
         self._feed_herder(herder.TaskStopped(task=task))
 
-    def _record(self, kind: RecordKind, task: ConnectorTaskId) -> None:
+    def _record_task(self, kind: RecordKind, task: ConnectorTaskId) -> None:
         """Record an act on ``task``."""
-        self._process.world.record(kind, self._process.name, str(task))
+        self._process.world.add_record(kind, self._process.name, str(task))

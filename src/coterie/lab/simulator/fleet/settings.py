@@ -6,7 +6,7 @@ from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import ConnectProtocol
 
-GROUP = GroupId("fleet")
+GROUP_ID = GroupId("fleet")
 SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 30_000
 HEARTBEAT_INTERVAL_MS = 1_000
@@ -15,7 +15,7 @@ DELAY_MAX_MS = 20_000
 STOP_GRACE_MS = 2_000
 """How long a task may take to stop."""
 REQUEST_TIMEOUT_MS = 30_000
-LATE_MAX_MS = 8_000
+REQUEST_DELAY_MAX_MS = 8_000
 """How late a request may arrive whose connection broke."""
 ROUND_INTERVAL_MS = 2_000
 """The time between two rounds that move jobs, in seeds with an interval."""

@@ -51,24 +51,24 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """One write of the log's thread: ``run`` performs it in the store, ``on_outcome`` receives its result or its error
-    when it is durable or has failed."""
+    """One write of the log's thread: ``execute`` performs it in the store, ``on_outcome`` receives its result or its
+    error when it is durable or has failed."""
 
     transactional_id: str
-    what: Event | NewBatch
+    request: Event | NewBatch
     """The request: an event of the coordinator, or a batch."""
-    by: str
+    sender: str
     """The name of the process that has sent the request, or the word timer."""
-    run: Callable[[Store], WriteResult]
+    execute: Callable[[Store], WriteResult]
     on_outcome: Callable[[WriteResult | CoterieError], None]
-    now_ms: int
+    received_at_ms: int
     """When the broker received the request."""
 
 
 class StoreDisk(FaultyDisk):
     """The disk of the broker's store."""
 
-    failing = False
+    is_failing = False
     """Whether each write fails now."""
 
 
@@ -81,7 +81,7 @@ class SimBroker:
         self._store = store
         self.topic = topic
         self.disk = StoreDisk()
-        self.up = False
+        self.is_up = False
         self.start()
 
     def use_up_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
@@ -104,78 +104,78 @@ class SimBroker:
 
     def start(self) -> None:
         """Read the open transactions and set their timers, then accept requests again."""
-        self._waiting: list[_Write] = []
-        self._writing: list[_Write] = []
-        self._calls: dict[Call, None] = {}
-        self._timers = SimTimers[str](self._world, self._time_out)
-        self.topic.load()
+        self._queued_writes: list[_Write] = []
+        self._writes_in_progress: list[_Write] = []
+        self._open_calls: dict[Call, None] = {}
+        self._timers = SimTimers[str](self._world, self._queue_timeout)
+        self.topic.load_partitions()
         for transactional_id, written in read_transactions(self._store.database):
             due_ms = deadline_ms(written)
             if due_ms is not None:
                 self._timers.set(transactional_id, due_ms)
-        self.up = True
-        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
+        self.is_up = True
+        self._world.add_record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
         self._checker.on_loaded()
 
     def crash(self) -> None:
         """Crash: open calls fail. The write in progress is durable or lost; those after it are lost."""
-        self._world.record(RecordKind.BROKER_CRASHES)
-        self.up = False
+        self._world.add_record(RecordKind.BROKER_CRASHES)
+        self.is_up = False
         self._timers.close()
-        if self._writing and self._world.chance(0.5):
+        if self._writes_in_progress and self._world.draw_bool(0.5):
             # The write is durable without an acknowledgement.
-            self._commit(self._writing)
-        self._writing, self._waiting = [], []
-        for call in self._calls:
+            self._commit_writes(self._writes_in_progress)
+        self._writes_in_progress, self._queued_writes = [], []
+        for call in self._open_calls:
             call.fail("the connection was reset", within_ms=200)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, call: Call, by: str, transactional_id: str, make_event: Callable[[int], Event]) -> None:
+    def serve_event(self, call: Call, sender: str, transactional_id: str, make_event: Callable[[int], Event]) -> None:
         """Pass the event that ``make_event`` builds from a fresh producer id to the coordinator of
         ``transactional_id``. The response is the coordinator's `Reply`; KAFKA_STORAGE_ERROR if the write fails."""
-        now_ms = self._world.now_ms
+        received_at_ms = self._world.now_ms
 
-        def told(written: WriteResult | CoterieError) -> None:
-            if isinstance(written, WriteResult):
-                call.answer(next(effect for effect in written.effects if isinstance(effect, Reply)))
+        def respond(outcome: WriteResult | CoterieError) -> None:
+            if isinstance(outcome, WriteResult):
+                call.respond(next(effect for effect in outcome.effects if isinstance(effect, Reply)))
             else:
-                call.answer(Reply(error=ErrorCode.kafka_storage_error))
+                call.respond(Reply(error=ErrorCode.kafka_storage_error))
 
-        self._serve(
+        self._queue_request(
             call,
             _Write(
                 transactional_id=transactional_id,
-                what=make_event(-1),
-                by=by,
-                run=lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
-                on_outcome=told,
-                now_ms=now_ms,
+                request=make_event(-1),
+                sender=sender,
+                execute=lambda store: step_coordinator(store, transactional_id, make_event, now_ms=received_at_ms),
+                on_outcome=respond,
+                received_at_ms=received_at_ms,
             ),
         )
 
-    def produce(self, call: Call, by: str, batch: NewBatch) -> None:
-        """Append a batch of the process ``by``. The response is a `Produced`."""
-        now_ms = self._world.now_ms
+    def serve_batch(self, call: Call, sender: str, batch: NewBatch) -> None:
+        """Append a batch that the process ``sender`` has sent. The response is a `Produced`."""
+        received_at_ms = self._world.now_ms
 
-        def told(written: WriteResult | CoterieError) -> None:
-            match written:
+        def respond(outcome: WriteResult | CoterieError) -> None:
+            match outcome:
                 case WriteResult():
-                    call.answer(Produced(base_offset=written.base_offset))
+                    call.respond(Produced(base_offset=outcome.base_offset))
                 case KafkaRefusal():
-                    call.answer(Produced(error=written.error))
+                    call.respond(Produced(error=outcome.error))
                 case _:
-                    call.answer(Produced(error=ErrorCode.kafka_storage_error))
+                    call.respond(Produced(error=ErrorCode.kafka_storage_error))
 
-        self._serve(
+        self._queue_request(
             call,
             _Write(
                 transactional_id=batch.transactional_id or "",
-                what=batch,
-                by=by,
-                run=lambda store: append(store, batch, now_ms=now_ms),
-                on_outcome=told,
-                now_ms=now_ms,
+                request=batch,
+                sender=sender,
+                execute=lambda store: append(store, batch, now_ms=received_at_ms),
+                on_outcome=respond,
+                received_at_ms=received_at_ms,
             ),
         )
 
@@ -187,115 +187,127 @@ class SimBroker:
             if written.state is TransactionState.ONGOING
         ]
 
-    def time_out(self, transactional_id: str) -> None:
+    def fire_timer(self, transactional_id: str) -> None:
         """Fire the timer of ``transactional_id`` now: the coordinator must check whether its deadline has passed."""
-        if self.up:
-            self._time_out(transactional_id)
+        if self.is_up:
+            self._queue_timeout(transactional_id)
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
-    def _serve(self, call: Call, write: _Write) -> None:
+    def _queue_request(self, call: Call, write: _Write) -> None:
         """Queue the write of a request; the call fails if the broker is down."""
-        if not self.up:
+        if not self.is_up:
             call.fail("connection refused", within_ms=20)
             return
-        self._calls[call] = None
-        self._put(write)
+        self._open_calls[call] = None
+        self._queue_write(write)
 
-    def _time_out(self, transactional_id: str) -> None:
+    def _queue_timeout(self, transactional_id: str) -> None:
         """Queue the abort of the transaction if its deadline has passed."""
-        now_ms, alarms = self._world.now_ms, self._timers
+        now_ms, timers = self._world.now_ms, self._timers
 
-        def make(fresh: int) -> Event:
+        def make_event(fresh: int) -> Event:
             return TimeoutPassed(fresh_producer_id=fresh)
 
-        def told(written: WriteResult | CoterieError) -> None:
-            if isinstance(written, WorldError):
-                alarms.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
+        def retry_after_failure(outcome: WriteResult | CoterieError) -> None:
+            if isinstance(outcome, WorldError):
+                timers.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
 
-        self._put(
+        self._queue_write(
             _Write(
                 transactional_id=transactional_id,
-                what=make(-1),
-                by="timer",
-                run=lambda store: step_coordinator(store, transactional_id, make, now_ms=now_ms),
-                on_outcome=told,
-                now_ms=now_ms,
+                request=make_event(-1),
+                sender="timer",
+                execute=lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
+                on_outcome=retry_after_failure,
+                received_at_ms=now_ms,
             )
         )
 
-    def _put(self, write: _Write) -> None:
+    def _queue_write(self, write: _Write) -> None:
         """Queue ``write``, and begin to write unless a write is in progress."""
-        self._waiting.append(write)
-        if not self._writing:
-            self._begin()
+        self._queued_writes.append(write)
+        if not self._writes_in_progress:
+            self._write_queued()
 
-    def _begin(self) -> None:
+    def _write_queued(self) -> None:
         """Write all queued writes together."""
-        self._writing, self._waiting = self._waiting, []
-        writing = self._writing
+        self._writes_in_progress, self._queued_writes = self._queued_writes, []
+        writes = self._writes_in_progress
 
-        def written() -> None:
-            if writing is not self._writing:
+        def on_written() -> None:
+            if writes is not self._writes_in_progress:
                 return  # the broker has crashed since
-            outcomes = self._fail(writing) if self.disk.failing else self._commit(writing)
-            self._writing = []
+            outcomes = self._roll_back_writes(writes) if self.disk.is_failing else self._commit_writes(writes)
+            self._writes_in_progress = []
             for write, outcome in outcomes:
                 self._deliver_outcome(write, outcome)
             self._checker.on_partitions_updated()
-            if self._waiting:
-                self._begin()
+            if self._queued_writes:
+                self._write_queued()
 
-        self._world.after(self.disk.write_ms(self._world.rng), written)
+        self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), on_written)
 
-    def _commit(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+    def _commit_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
         """Run ``writes`` as one transaction of the store, commit and check it. Returns each write with its result or
         its error."""
         self._store.begin()
-        steps, outcomes = self._run(writes)
+        durable_writes, outcomes = self._execute_writes(writes)
         self._store.commit()
-        for step, (_, outcome) in zip(steps, outcomes, strict=True):
-            values = _values(step, outcome)
-            self._world.record(RecordKind.STEP, step.transactional_id, recorded_name(step.what), step.by, *values)
-        self._checker.on_durable(steps)
+        for durable_write, (_, outcome) in zip(durable_writes, outcomes, strict=True):
+            values = _recorded_values(durable_write, outcome)
+            self._world.add_record(
+                RecordKind.STEP,
+                durable_write.transactional_id,
+                recorded_name(durable_write.request),
+                durable_write.sender,
+                *values,
+            )
+        self._checker.on_durable(durable_writes)
         return outcomes
 
-    def _fail(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+    def _roll_back_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
         """Run ``writes`` as one transaction of the store and roll it back, as when the disk fails. Returns each write
         with the error."""
         self._store.begin()
-        self._run(writes)
+        self._execute_writes(writes)
         self._store.rollback()
-        self._world.record(RecordKind.ROLLED_BACK, len(writes))
+        self._world.add_record(RecordKind.ROLLED_BACK, len(writes))
         return [(write, WorldError("the disk fails")) for write in writes]
 
-    def _run(self, writes: list[_Write]) -> tuple[list[DurableWrite], list[tuple[_Write, WriteResult | CoterieError]]]:
+    def _execute_writes(
+        self, writes: list[_Write]
+    ) -> tuple[list[DurableWrite], list[tuple[_Write, WriteResult | CoterieError]]]:
         """Run ``writes`` in the store's open transaction. Returns what the checks need of each write, and each write
         with its result or its refusal."""
-        steps: list[DurableWrite] = []
+        durable_writes: list[DurableWrite] = []
         outcomes: list[tuple[_Write, WriteResult | CoterieError]] = []
         for write in writes:
-            before = read_transaction(self._store.database, write.transactional_id)
+            state_before = read_transaction(self._store.database, write.transactional_id)
             changes = self._store.changes
             outcome: WriteResult | CoterieError
             with MachineCheck("broker"):
                 try:
-                    outcome = write.run(self._store)
-                except CoterieError as refused:
+                    outcome = write.execute(self._store)
+                except CoterieError as refusal:
                     assert self._store.changes == changes, "refuse before the first write"
-                    outcome = refused
-            after = read_transaction(self._store.database, write.transactional_id)
-            steps.append(DurableWrite(write.transactional_id, write.what, write.by, before, after, write.now_ms))
+                    outcome = refusal
+            state_after = read_transaction(self._store.database, write.transactional_id)
+            durable_writes.append(
+                DurableWrite(
+                    write.transactional_id, write.request, write.sender, state_before, state_after, write.received_at_ms
+                )
+            )
             outcomes.append((write, outcome))
-        return steps, outcomes
+        return durable_writes, outcomes
 
     def _deliver_outcome(self, write: _Write, outcome: WriteResult | CoterieError) -> None:
         """Update partitions and timers with the result of ``write``, then respond to its request."""
         if isinstance(outcome, WriteResult):
-            for grown in outcome.partitions:
-                partition = self.topic.partitions[grown.topic_partition.partition]
-                partition.first_unstable_offset = grown.first_unstable_offset
-                partition.advance_end_offset(grown.end_offset)
+            for partition_change in outcome.partitions:
+                partition = self.topic.partitions[partition_change.topic_partition.partition]
+                partition.first_unstable_offset = partition_change.first_unstable_offset
+                partition.advance_end_offset(partition_change.end_offset)
             for effect in outcome.effects:
                 match effect:
                     case SetTimer(at_ms=at_ms):
@@ -307,12 +319,19 @@ class SimBroker:
         write.on_outcome(outcome)
 
 
-def _values(step: DurableWrite, outcome: WriteResult | CoterieError) -> tuple[RecordValue, ...]:
+def _recorded_values(durable_write: DurableWrite, outcome: WriteResult | CoterieError) -> tuple[RecordValue, ...]:
     """The values of one write in a record."""
     match outcome:
         case WriteResult():
-            ends = (f"{grown.topic_partition.partition}:{grown.end_offset}" for grown in outcome.partitions)
-            return outcome.base_offset, step.after.state if step.after is not None else None, *ends
+            end_offsets = (
+                f"{partition_change.topic_partition.partition}:{partition_change.end_offset}"
+                for partition_change in outcome.partitions
+            )
+            return (
+                outcome.base_offset,
+                durable_write.state_after.state if durable_write.state_after is not None else None,
+                *end_offsets,
+            )
         case KafkaRefusal():
             return (outcome.error.name,)
         case _:

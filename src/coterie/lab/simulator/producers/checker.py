@@ -16,7 +16,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
 )
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.lab.simulator.producers.sim_topic import PARTITIONS, SimTopic
+from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT, SimTopic
 from coterie.lab.simulator.producers.transaction_contents import (
     LogBatch,
     TransactionContents,
@@ -29,15 +29,15 @@ from coterie.wire.errors import ErrorCode
 
 
 class DurableWrite(NamedTuple):
-    """One write of the broker that is durable: the request ``what`` of the process ``by``, and the state of the
+    """One write of the broker that is durable: ``request``, which the process ``sender`` has sent, and the state of the
     transactional id before and after it."""
 
     transactional_id: str
-    what: Event | NewBatch
-    by: str
-    before: TransactionWritten | None
-    after: TransactionWritten | None
-    now_ms: int
+    request: Event | NewBatch
+    sender: str
+    state_before: TransactionWritten | None
+    state_after: TransactionWritten | None
+    received_at_ms: int
     """When the broker received the request."""
 
 
@@ -46,17 +46,17 @@ class _PartitionLog:
     """One partition: its log as far as it was read, its open batches and its reader."""
 
     batches: list[LogBatch] = field(default_factory=list)
-    open: dict[int, list[LogBatch]] = field(default_factory=dict)
+    open_batches: dict[int, list[LogBatch]] = field(default_factory=dict)
     """By producer id, the batches that no commit or abort marker has followed."""
-    offset: int = 0
+    next_offset: int = 0
     """The next offset of the checks."""
-    read_offset: int = 0
+    reader_offset: int = 0
     """The next offset of the read_committed reader."""
 
     @property
-    def open_offset(self) -> int | None:
+    def first_open_offset(self) -> int | None:
         """The first offset of all open batches; None if there are none."""
-        return min((entries[0].base_offset for entries in self.open.values()), default=None)
+        return min((entries[0].base_offset for entries in self.open_batches.values()), default=None)
 
 
 class ProducersChecker:
@@ -66,45 +66,47 @@ class ProducersChecker:
         self._world = world
         self._topic = topic
         self._timeout_ms = timeout_ms
-        self._logs = [_PartitionLog() for _ in range(PARTITIONS)]
-        self._transactions: dict[bytes, TransactionContents] = {}
+        self._partition_logs = [_PartitionLog() for _ in range(PARTITION_COUNT)]
+        self._transaction_by_label: dict[bytes, TransactionContents] = {}
         """The transaction of each label."""
-        self._written: dict[bytes, tuple[int, int]] = {}
+        self._position_by_label: dict[bytes, tuple[int, int]] = {}
         """The partition and the offset at which each label was written."""
-        self._committed: set[bytes] = set()
+        self._committed_labels: set[bytes] = set()
         """The labels whose commit marker was read."""
-        self._ends: dict[TransactionContents, bool] = {}
+        self._is_commit_by_transaction: dict[TransactionContents, bool] = {}
         """For each transaction of which a marker was read, whether it commits."""
-        self._over: set[TransactionContents] = set()
+        self._ended_transactions: set[TransactionContents] = set()
         """The transactions that have ended in all partitions, or of whose end the producer has received the
         response."""
         self._received_identities: dict[str, ProducerIdAndEpoch] = {}
         """By transactional id, the greatest producer id and epoch that a process has received."""
-        self._processes: dict[ProducerIdAndEpoch, str] = {}
+        self._process_by_identity: dict[ProducerIdAndEpoch, str] = {}
         """The process that has received each producer id and epoch."""
-        self._started: dict[str, set[str]] = {}
+        self._started_processes: dict[str, set[str]] = {}
         """By transactional id, the processes that have requested a producer id as newly started."""
         self._may_be_refused: set[str] = set()
         """The processes whose requests may be refused: there is a newer process of their transactional id, or its
         transaction has timed out."""
-        self._begun: dict[str, tuple[str, int]] = {}
+        self._open_transaction_start: dict[str, tuple[str, int]] = {}
         """By transactional id with an open transaction, the process that began the transaction, and when."""
-        self.ended = 0
+        self.ended_transaction_count = 0
         """Number of transactions that have ended."""
 
     # -- producers' requests and responses ----------------------------------------------------------------------------
 
     def on_label(self, transaction: TransactionContents, label: bytes) -> None:
         """Take note that a batch of ``transaction`` has the label ``label``."""
-        self._transactions[label] = transaction
+        self._transaction_by_label[label] = transaction
 
-    def on_identity(self, by: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
-        """Check the producer id and epoch that the process ``by`` receives.
+    def on_identity(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
+        """Check the producer id and epoch that ``process`` receives.
 
         :raises Violation: ONE_PRODUCER.
         """
-        if self._processes.setdefault(producer, by) != by:
-            raise Violation(Invariant.ONE_PRODUCER, f"{by} receives {producer}, as did {self._processes[producer]}")
+        if self._process_by_identity.setdefault(producer, process) != process:
+            raise Violation(
+                Invariant.ONE_PRODUCER, f"{process} receives {producer}, as did {self._process_by_identity[producer]}"
+            )
         self._received_identities[transactional_id] = max(
             self._received_identities.get(transactional_id, producer), producer
         )
@@ -114,9 +116,9 @@ class ProducersChecker:
 
         :raises Violation: EXACTLY_ONCE.
         """
-        told, found = (partition, base_offset), self._written.get(label)
-        if found != told:
-            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is acknowledged at {told}, and is at {found}")
+        acknowledged, written = (partition, base_offset), self._position_by_label.get(label)
+        if written != acknowledged:
+            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is acknowledged at {acknowledged}, and is at {written}")
 
     def on_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
         """Check that a batch may be refused as out of order: when it was sent, an earlier batch had no response
@@ -127,62 +129,70 @@ class ProducersChecker:
         if not had_earlier:
             raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is refused as out of order")
 
-    def on_refused(self, by: str, error: ErrorCode) -> None:
-        """Check that a request of the process ``by`` may be refused.
+    def on_refused(self, process: str, error: ErrorCode) -> None:
+        """Check that a request of ``process`` may be refused.
 
         :raises Violation: FENCED_FOR_A_REASON.
         """
-        if by not in self._may_be_refused:
-            raise Violation(Invariant.FENCED_FOR_A_REASON, f"{by} is refused with {error.name}")
+        if process not in self._may_be_refused:
+            raise Violation(Invariant.FENCED_FOR_A_REASON, f"{process} is refused with {error.name}")
 
     def on_ended(self, transaction: TransactionContents, *, is_commit: bool) -> None:
         """Check the success of the commit or abort of ``transaction`` that its producer receives.
 
         :raises Violation: TOLD_IS_DONE.
         """
-        self._over.add(transaction)
+        self._ended_transactions.add(transaction)
         labels = {label for labels in transaction.labels.values() for label in labels}
-        if is_commit and not labels <= self._committed:
+        if is_commit and not labels <= self._committed_labels:
             raise Violation(
                 Invariant.TOLD_IS_DONE,
-                f"{transaction.name} is reported as committed; {sorted(labels - self._committed)} is not",
+                f"{transaction.name} is reported as committed; {sorted(labels - self._committed_labels)} is not",
             )
-        if not is_commit and labels & self._written.keys() and self._ends.get(transaction) is not False:
+        if (
+            not is_commit
+            and labels & self._position_by_label.keys()
+            and self._is_commit_by_transaction.get(transaction) is not False
+        ):
             raise Violation(Invariant.TOLD_IS_DONE, f"{transaction.name} is reported as aborted, and is not")
 
     # -- the broker's writes ------------------------------------------------------------------------------------------
 
-    def on_durable(self, steps: Sequence[DurableWrite]) -> None:
+    def on_durable(self, writes: Sequence[DurableWrite]) -> None:
         """Check the writes of one transaction of the store, which are durable now, and the batches that they have added
         to the logs.
 
         :raises Violation: ALL_OR_NOTHING, and those of the steps and of the batches.
         """
-        for step in steps:
-            self._on_step(step)
-        ended = [transaction for number in range(len(self._logs)) for transaction in self._follow(number)]
-        for transaction in ended:
-            for number, log in enumerate(self._logs):
+        for write in writes:
+            self._check_write(write)
+        ended_transactions = [
+            transaction for number in range(len(self._partition_logs)) for transaction in self._read_new_batches(number)
+        ]
+        for transaction in ended_transactions:
+            for number, log in enumerate(self._partition_logs):
                 if any(
-                    self._transaction_of(entry) is transaction for entries in log.open.values() for entry in entries
+                    self._transaction_of(batch) is transaction
+                    for batches in log.open_batches.values()
+                    for batch in batches
                 ):
                     raise Violation(
                         Invariant.ALL_OR_NOTHING, f"{transaction.name} has ended, and is open in partition {number}"
                     )
-        self._over.update(ended)
+        self._ended_transactions.update(ended_transactions)
 
     def on_partitions_updated(self) -> None:
         """Check each partition's last stable offset, after the broker has updated it.
 
         :raises Violation: STABLE.
         """
-        for partition, log in zip(self._topic.partitions, self._logs, strict=True):
-            undecided = log.open_offset
-            if undecided is not None and partition.last_stable_offset > undecided:
+        for partition, log in zip(self._topic.partitions, self._partition_logs, strict=True):
+            first_open_offset = log.first_open_offset
+            if first_open_offset is not None and partition.last_stable_offset > first_open_offset:
                 raise Violation(
                     Invariant.STABLE,
                     f"partition {partition.number} is stable up to {partition.last_stable_offset}, open from "
-                    f"{undecided}",
+                    f"{first_open_offset}",
                 )
 
     def on_loaded(self) -> None:
@@ -190,9 +200,9 @@ class ProducersChecker:
 
         :raises Violation: NOTHING_LOST, STABLE.
         """
-        for partition, log in zip(self._topic.partitions, self._logs, strict=True):
-            found = [read_log_batch(data) for data in self._topic.read(partition, 0, log.offset)]
-            if found != log.batches:
+        for partition, log in zip(self._topic.partitions, self._partition_logs, strict=True):
+            batches = [read_log_batch(data) for data in self._topic.read_batches(partition, 0, log.next_offset)]
+            if batches != log.batches:
                 raise Violation(Invariant.NOTHING_LOST, f"partition {partition.number} has a changed log after a crash")
         self.on_partitions_updated()
 
@@ -202,139 +212,154 @@ class ProducersChecker:
 
         :raises Violation: COMMITTED_ONLY.
         """
-        log, partition = self._logs[number], self._topic.partitions[number]
-        offset = log.read_offset
-        entries = [
+        log, partition = self._partition_logs[number], self._topic.partitions[number]
+        offset = log.reader_offset
+        batches = [
             read_log_batch(data)
-            for data in self._topic.read(partition, offset, partition.last_stable_offset, batches_max=batches_max)
+            for data in self._topic.read_batches(
+                partition, offset, partition.last_stable_offset, batches_max=batches_max
+            )
         ]
-        if not entries:
+        if not batches:
             return
-        end_offset = entries[-1].last_offset + 1
-        seen = filter_committed(
-            entries, [one[:2] for one in self._topic.aborted_transactions(partition, offset, end_offset)]
+        end_offset = batches[-1].last_offset + 1
+        received_labels = filter_committed(
+            batches, [aborted[:2] for aborted in self._topic.aborted_transactions(partition, offset, end_offset)]
         )
-        expected = [entry.label for entry in entries if entry.label in self._committed]
-        if seen != expected:
+        committed_labels = [batch.label for batch in batches if batch.label in self._committed_labels]
+        if received_labels != committed_labels:
             raise Violation(
                 Invariant.COMMITTED_ONLY,
-                f"the reader of partition {number} from {offset} receives {seen}, committed is {expected}",
+                f"the reader of partition {number} from {offset} receives {received_labels}, committed is "
+                f"{committed_labels}",
             )
-        log.read_offset = end_offset
+        log.reader_offset = end_offset
 
-    def rewind(self) -> None:
+    def restart_reader(self) -> None:
         """Let the read_committed consumer begin again at the start of all logs."""
-        for log in self._logs:
-            log.read_offset = 0
+        for log in self._partition_logs:
+            log.reader_offset = 0
 
-    def unread(self) -> str | None:
+    def read_to_end(self) -> str | None:
         """Let the read_committed consumer read on. Returns the reason why it has not reached the end of all logs; None
         when it has."""
-        for number, log in enumerate(self._logs):
+        for number, log in enumerate(self._partition_logs):
             self.on_read(number)
-            if log.read_offset != log.offset:
-                return f"partition {number} is read up to {log.read_offset} and ends at {log.offset}"
+            if log.reader_offset != log.next_offset:
+                return f"partition {number} is read up to {log.reader_offset} and ends at {log.next_offset}"
         return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _on_step(self, step: DurableWrite) -> None:
+    def _check_write(self, write: DurableWrite) -> None:
         """Check the end of a transaction, and take note of begun transactions and newly started processes.
 
         :raises Violation: ABORTED_FOR_A_REASON.
         """
-        started = self._started.setdefault(step.transactional_id, set())
-        if isinstance(step.what, InitProducerId) and step.after != step.before and step.what.expected_producer is None:
+        started_processes = self._started_processes.setdefault(write.transactional_id, set())
+        if (
+            isinstance(write.request, InitProducerId)
+            and write.state_after != write.state_before
+            and write.request.expected_producer is None
+        ):
             # A process may be its own successor: its earlier requests may arrive late.
-            self._may_be_refused |= started
-            started.add(step.by)
-        was_open = step.before is not None and step.before.state is TransactionState.ONGOING
-        is_open = step.after is not None and step.after.state is TransactionState.ONGOING
+            self._may_be_refused |= started_processes
+            started_processes.add(write.sender)
+        was_open = write.state_before is not None and write.state_before.state is TransactionState.ONGOING
+        is_open = write.state_after is not None and write.state_after.state is TransactionState.ONGOING
         if was_open and not is_open:
-            self.ended += 1
-            if isinstance(step.what, TimeoutPassed):
-                self._may_be_refused |= started
-            by, since_ms = self._begun.pop(step.transactional_id)
-            assert step.after is not None
-            self._world.record(RecordKind.TRANSACTION_ENDED, recorded_name(step.what), step.by, by)
-            if why_not := self._why_open(step, by, since_ms):
-                raise Violation(Invariant.ABORTED_FOR_A_REASON, f"the transaction of {by} ends: {why_not}")
+            self.ended_transaction_count += 1
+            if isinstance(write.request, TimeoutPassed):
+                self._may_be_refused |= started_processes
+            beginner, since_ms = self._open_transaction_start.pop(write.transactional_id)
+            assert write.state_after is not None
+            self._world.add_record(RecordKind.TRANSACTION_ENDED, recorded_name(write.request), write.sender, beginner)
+            if reason_to_stay_open := self._reason_to_stay_open(write, beginner, since_ms):
+                raise Violation(
+                    Invariant.ABORTED_FOR_A_REASON, f"the transaction of {beginner} ends: {reason_to_stay_open}"
+                )
         elif is_open and not was_open:
-            self._begun[step.transactional_id] = (step.by, step.now_ms)
+            self._open_transaction_start[write.transactional_id] = (write.sender, write.received_at_ms)
 
-    def _why_open(self, step: DurableWrite, by: str, since_ms: int) -> str | None:
-        """The reason why the step must not end the transaction that the process ``by`` began at ``since_ms``; None if
-        it may."""
-        match step.what:
+    def _reason_to_stay_open(self, write: DurableWrite, beginner: str, since_ms: int) -> str | None:
+        """The reason why the step must not end the transaction that the process ``beginner`` began at ``since_ms``;
+        None if it may."""
+        match write.request:
             case TimeoutPassed():
-                age_ms = step.now_ms - since_ms
+                age_ms = write.received_at_ms - since_ms
                 return None if age_ms >= self._timeout_ms else f"it is {age_ms} ms old"
             case InitProducerId():
                 return None
             case EndTransaction():
-                return None if step.by == by else f"by {step.by}"
+                return None if write.sender == beginner else f"by {write.sender}"
             case _:
-                return f"by {step.what}"
+                return f"by {write.request}"
 
-    def _follow(self, number: int) -> list[TransactionContents]:
+    def _read_new_batches(self, number: int) -> list[TransactionContents]:
         """Read the new batches of partition ``number``. Returns the transactions that have ended in them.
 
-        :raises Violation: NOTHING_LOST, and those of `_on_batch` and `_on_end`.
+        :raises Violation: NOTHING_LOST, and those of `_check_data_batch` and `_check_marker`.
         """
-        log, partition, ended = self._logs[number], self._topic.partitions[number], list[TransactionContents]()
-        for entry in map(read_log_batch, self._topic.read(partition, log.offset, 2**63 - 1)):
-            if entry.base_offset != log.offset:
+        log, partition, ended_transactions = (
+            self._partition_logs[number],
+            self._topic.partitions[number],
+            list[TransactionContents](),
+        )
+        for batch in map(read_log_batch, self._topic.read_batches(partition, log.next_offset, 2**63 - 1)):
+            if batch.base_offset != log.next_offset:
                 raise Violation(
                     Invariant.NOTHING_LOST,
-                    f"partition {number} continues at {entry.base_offset}, not at {log.offset}",
+                    f"partition {number} continues at {batch.base_offset}, not at {log.next_offset}",
                 )
-            log.batches.append(entry)
-            log.offset = entry.last_offset + 1
-            if entry.label is not None:
-                self._on_batch(number, entry)
-                log.open.setdefault(entry.producer.producer_id, []).append(entry)
-            elif batches := log.open.pop(entry.producer.producer_id, []):
-                ended.append(self._on_end(number, batches, is_commit=entry.is_commit))
-        return ended
+            log.batches.append(batch)
+            log.next_offset = batch.last_offset + 1
+            if batch.label is not None:
+                self._check_data_batch(number, batch)
+                log.open_batches.setdefault(batch.producer.producer_id, []).append(batch)
+            elif batches := log.open_batches.pop(batch.producer.producer_id, []):
+                ended_transactions.append(self._check_marker(number, batches, is_commit=batch.is_commit))
+        return ended_transactions
 
-    def _on_batch(self, number: int, batch: LogBatch) -> None:
+    def _check_data_batch(self, number: int, batch: LogBatch) -> None:
         """Check a new batch of data.
 
         :raises Violation: EXACTLY_ONCE, NOTHING_LATE.
         """
         label, transaction = batch.label, self._transaction_of(batch)
         assert label is not None
-        if label in self._written:
+        if label in self._position_by_label:
             raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is written again, at {batch.base_offset}")
-        self._written[label] = (number, batch.base_offset)
-        if transaction in self._over:
+        self._position_by_label[label] = (number, batch.base_offset)
+        if transaction in self._ended_transactions:
             raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written after its transaction has ended")
-        told = self._received_identities[transaction.transactional_id]
-        if batch.producer < told:
-            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written by {batch.producer}, {told} was sent")
+        newest_identity = self._received_identities[transaction.transactional_id]
+        if batch.producer < newest_identity:
+            raise Violation(
+                Invariant.NOTHING_LATE, f"{label!r} is written by {batch.producer}, {newest_identity} was sent"
+            )
 
-    def _on_end(self, number: int, batches: Sequence[LogBatch], *, is_commit: bool) -> TransactionContents:
+    def _check_marker(self, number: int, batches: Sequence[LogBatch], *, is_commit: bool) -> TransactionContents:
         """Check a new marker, which ends the transaction of ``batches`` in partition ``number``. Returns the
         transaction.
 
         :raises Violation: ALL_OR_NOTHING, COMMITTED_ONLY, EXACTLY_ONCE.
         """
         transaction = self._transaction_of(batches[0])
-        if self._ends.setdefault(transaction, is_commit) is not is_commit:
+        if self._is_commit_by_transaction.setdefault(transaction, is_commit) is not is_commit:
             raise Violation(Invariant.ALL_OR_NOTHING, f"{transaction.name} is committed and aborted")
         if is_commit:
-            if not transaction.is_commit_asked:
+            if not transaction.is_commit_requested:
                 raise Violation(Invariant.COMMITTED_ONLY, f"{transaction.name} is committed without a request")
-            labels = [entry.label for entry in batches]
+            labels = [batch.label for batch in batches]
             if labels != transaction.labels[number]:
                 raise Violation(
                     Invariant.EXACTLY_ONCE,
                     f"{transaction.name} is committed with {labels}, sent was {transaction.labels[number]}",
                 )
-            self._committed.update(transaction.labels[number])
+            self._committed_labels.update(transaction.labels[number])
         return transaction
 
     def _transaction_of(self, batch: LogBatch) -> TransactionContents:
         """The transaction whose producer has sent the batch."""
         assert batch.label is not None
-        return self._transactions[batch.label]
+        return self._transaction_by_label[batch.label]

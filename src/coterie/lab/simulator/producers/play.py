@@ -9,7 +9,7 @@ from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.checker import ProducersChecker
 from coterie.lab.simulator.world import World
 
-LATE_MAX_MS = 8_000
+REQUEST_DELAY_MAX_MS = 8_000
 """How late a request may arrive whose connection broke."""
 DELIVERY_TIMEOUT_MS = 1_500
 """How long after its making a batch is sent again; then the producer gives up the batch and aborts the transaction."""

@@ -6,11 +6,11 @@ from coterie.lab.simulator.faults import FaultInjector
 from coterie.lab.simulator.infrastructure_faults import InfrastructureFaults
 from coterie.lab.simulator.producers.play import ProducersPlay, TransactionProtocol
 from coterie.lab.simulator.producers.producer import ProducerProcess
-from coterie.lab.simulator.producers.sim_topic import PARTITIONS
+from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import newest_process
 
-IDS = ("orders", "payments", "audit")
+TRANSACTIONAL_IDS = ("orders", "payments", "audit")
 """The transactional ids; a seed has the first few of them."""
 
 
@@ -18,10 +18,10 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
     """Injects the faults of one seed, and lets the read_committed consumer read."""
 
     def __init__(self, play: ProducersPlay) -> None:
-        ids = IDS[: play.world.rng.randint(1, len(IDS))]
+        ids = TRANSACTIONAL_IDS[: play.world.rng.randint(1, len(TRANSACTIONAL_IDS))]
         super().__init__(play.world, InfrastructureFaults(play.world, play.network, play.broker, ids), ids)
         self._play = play
-        self._protocols = {
+        self._protocol_by_transactional_id = {
             name: self._rng.choice(
                 (TransactionProtocol.V10, TransactionProtocol.V11, TransactionProtocol.V12, TransactionProtocol.V12)
             )
@@ -29,91 +29,96 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         }
         """The protocol version of the next process of each transactional id."""
         for name in ids:
-            if play.world.chance(0.2):
+            if play.world.draw_bool(0.2):
                 play.broker.use_up_epochs(name, epochs_left=self._rng.randint(0, 6))
-        self._processes = 0
+        self._process_count = 0
         """Number of processes started so far."""
-        self._plan(
+        self._set_faults(
             {
-                self._pause: 4,
-                self._kill: 4,
-                self.kill_for_good: 1,
-                self._start_a_copy: 3,
-                self._upgrade: 1,
+                self._pause_random_process: 4,
+                self._kill_random_process: 4,
+                self.kill_permanently: 1,
+                self._start_second_process: 3,
+                self._change_protocol_version: 1,
                 self._fail_disk: 1,
-                self._time_out_too_soon: 2,
+                self._fire_timer_early: 2,
             },
-            pauses_ms=(1_000, 3_000, 8_000),
+            mean_intervals_ms=(1_000, 3_000, 8_000),
         )
 
-    def begin(self) -> None:
+    def begin_faults(self) -> None:
         for transactional_id in self._services:
-            self._world.after(self._rng.randint(0, 1_000), partial(self.start, transactional_id))
+            self._world.call_after(self._rng.randint(0, 1_000), partial(self.start_service, transactional_id))
         self._schedule_next_fault()
-        self._read()
+        self._read_committed_batches()
 
-    def end(self) -> None:
+    def end_faults(self) -> None:
         """Have every producer commit one last transaction. Some producers are killed permanently instead, in any state;
         the others are resumed. Perhaps crash the broker once more."""
         self._play.is_ending = True
-        self._play.broker.disk.failing = False
-        for producer in list(self.living.values()):
-            if self._world.chance(0.3):
+        self._play.broker.disk.is_failing = False
+        for producer in list(self.live_processes.values()):
+            if self._world.draw_bool(0.3):
                 self._never_restarted.add(producer.transactional_id)
                 producer.kill(RecordKind.BURIED)
             else:
-                self._resume(producer)
-        if self._world.chance(0.5):  # without a crash, the broker's present timers must end the open transactions
+                self._resume_process(producer)
+        if self._world.draw_bool(0.5):  # without a crash, the broker's present timers must end the open transactions
             self._infrastructure_faults.crash_coordinator()
 
-    def _read(self) -> None:
+    def _read_committed_batches(self) -> None:
         """Let the read_committed consumer fetch batches of each partition, a few or all; repeated until the end of the
         seed."""
-        if self._play.broker.up:
-            for number in range(PARTITIONS):
+        if self._play.broker.is_up:
+            for number in range(PARTITION_COUNT):
                 self._play.checker.on_read(number, batches_max=self._rng.choice((1, 3, -1)))
-        self._world.after(self._rng.randint(100, 1_000), self._read)
+        self._world.call_after(self._rng.randint(100, 1_000), self._read_committed_batches)
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
-    def start(self, service: str) -> None:
+    def start_service(self, service: str) -> None:
         """Start a process of the transactional id ``service`` if none runs, unless it is in ``_never_restarted``.
         During the faults this is repeated every few seconds, because the process may have been fenced by then."""
-        if service not in self._never_restarted and newest_process(self.living, service) is None:
+        if service not in self._never_restarted and newest_process(self.live_processes, service) is None:
             self._start_process(service)
-        if not self._faults_ended:
+        if not self._have_faults_ended:
             # Check again later: the process may have been fenced by then.
-            self._world.after(self._rng.randint(1_000, 6_000), partial(self.start, service))
+            self._world.call_after(self._rng.randint(1_000, 6_000), partial(self.start_service, service))
 
     def _start_process(self, transactional_id: str) -> None:
-        self._processes += 1
-        name, style = f"{transactional_id}-{self._processes}", self._protocols[transactional_id]
-        ProducerProcess(self._play, self.living, name, transactional_id, style)
+        self._process_count += 1
+        name, protocol = (
+            f"{transactional_id}-{self._process_count}",
+            self._protocol_by_transactional_id[transactional_id],
+        )
+        ProducerProcess(self._play, self.live_processes, name, transactional_id, protocol)
 
-    def _start_a_copy(self) -> None:
+    def _start_second_process(self) -> None:
         """Start a second process of a random producer, which must fence the first one."""
         producer = self._random_process()
         if producer is not None:
             self._start_process(producer.transactional_id)
 
-    def _upgrade(self) -> None:
+    def _change_protocol_version(self) -> None:
         """Choose another protocol version for the next process of a random transactional id."""
-        self._protocols[self._rng.choice(self._services)] = self._rng.choice(list(TransactionProtocol))
+        self._protocol_by_transactional_id[self._rng.choice(self._services)] = self._rng.choice(
+            list(TransactionProtocol)
+        )
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     def _fail_disk(self) -> None:
         """Let each write of the broker fail, for 0.1 to 4 s."""
         disk = self._play.broker.disk
-        disk.failing = True
-        self._world.record(RecordKind.DISK_FAILS)
+        disk.is_failing = True
+        self._world.add_record(RecordKind.DISK_FAILS)
 
         def heal() -> None:
-            disk.failing = False
+            disk.is_failing = False
 
-        self._world.after(self._rng.choice((100, 1_000, 4_000)), heal)
+        self._world.call_after(self._rng.choice((100, 1_000, 4_000)), heal)
 
-    def _time_out_too_soon(self) -> None:
+    def _fire_timer_early(self) -> None:
         """Fire the timer of a random transactional id before its time, as a delayed timer of an earlier transaction
         does."""
-        self._play.broker.time_out(self._rng.choice(self._services))
+        self._play.broker.fire_timer(self._rng.choice(self._services))

@@ -20,15 +20,15 @@ from coterie.lab.simulator.producers.broker import Produced
 from coterie.lab.simulator.producers.play import (
     DELIVERY_TIMEOUT_MS,
     IN_FLIGHT_MAX,
-    LATE_MAX_MS,
+    REQUEST_DELAY_MAX_MS,
     ProducersPlay,
     TransactionProtocol,
 )
-from coterie.lab.simulator.producers.sim_topic import PARTITIONS, topic_partition
+from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT, topic_partition
 from coterie.lab.simulator.producers.transaction_contents import TransactionContents
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import SimProcess
-from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
+from coterie.wire.batches import TRANSACTIONAL_BIT, NewRecord, check_produced_batch, encode_batch
 from coterie.wire.errors import ErrorCode
 
 
@@ -52,12 +52,12 @@ class ProducerProcess(SimProcess):
     def __init__(
         self,
         play: ProducersPlay,
-        living: "dict[str, ProducerProcess]",
+        live_processes: "dict[str, ProducerProcess]",
         name: str,
         transactional_id: str,
         protocol: TransactionProtocol,
     ) -> None:
-        super().__init__(play.world, name, transactional_id, living)
+        super().__init__(play.world, name, transactional_id, live_processes)
         self.play = play
         self.transactional_id = transactional_id
         self.protocol = protocol
@@ -67,164 +67,170 @@ class ProducerProcess(SimProcess):
         self._identity = NO_PRODUCER
         self._sequences: dict[int, int] = {}
         """The next sequence number in each partition."""
-        self._known: set[int] = set()
+        self._acknowledged_partitions: set[int] = set()
         """The partitions that have acknowledged a batch of the present producer id and epoch."""
-        self._count = 0
+        self._transaction_count = 0
         """Number of transactions begun so far."""
-        play.world.record(RecordKind.STARTS, name, protocol.name)
-        self._init(None)
+        play.world.add_record(RecordKind.STARTS, name, protocol.name)
+        self._request_producer_id(None)
 
     # -- between transactions -----------------------------------------------------------------------------------------
 
-    def _init(self, expected: ProducerIdAndEpoch | None) -> None:
-        """Request a producer id and epoch, then begin a transaction. ``expected`` are the present ones; None at the
-        start of the process."""
+    def _request_producer_id(self, expected_producer: ProducerIdAndEpoch | None) -> None:
+        """Request a producer id and epoch, then begin a transaction. ``expected_producer`` are the present ones; None
+        at the start of the process."""
 
-        def make(fresh_producer_id: int) -> Event:
+        def make_event(fresh_producer_id: int) -> Event:
             return InitProducerId(
                 timeout_ms=self.play.timeout_ms,
                 timeout_max_ms=self.play.timeout_ms,
-                expected_producer=expected,
+                expected_producer=expected_producer,
                 fresh_producer_id=fresh_producer_id,
             )
 
-        def answered(reply: Reply) -> None:
-            self._become(reply.producer)
-            self._rest()
+        def on_reply(reply: Reply) -> None:
+            self._use_identity(reply.producer)
+            self._begin_after_pause()
 
-        self._ask(make, answered)
+        self._send_until_answered(make_event, on_reply)
 
-    def _become(self, producer: ProducerIdAndEpoch) -> None:
+    def _use_identity(self, producer: ProducerIdAndEpoch) -> None:
         """Use ``producer`` from now on. If it is new, batches are numbered from 0 again."""
         if producer != self._identity:
-            self.play.world.record(RecordKind.BECOMES, self.name, *producer)
+            self.play.world.add_record(RecordKind.BECOMES, self.name, *producer)
             self.play.checker.on_identity(self.name, self.transactional_id, producer)
             self._identity = producer
-            self._sequences, self._known = {}, set()
+            self._sequences, self._acknowledged_partitions = {}, set()
 
-    def _rest(self) -> None:
+    def _begin_after_pause(self) -> None:
         """Begin the next transaction after up to 600 ms. It is the last one if the faults have ended."""
         is_last = self.play.is_ending
-        self.after(self._rng.randint(0, 600), lambda: self._begin(is_last=is_last))
+        self.call_after(self._rng.randint(0, 600), lambda: self._begin_transaction(is_last=is_last))
 
-    def _begin(self, *, is_last: bool) -> None:
+    def _begin_transaction(self, *, is_last: bool) -> None:
         """Begin a transaction with 1 to 8 batches; most transactions are to be committed."""
-        self._count += 1
-        self._transaction = TransactionContents(f"{self.name}/{self._count}", self.name, self.transactional_id)
+        self._transaction_count += 1
+        self._transaction = TransactionContents(
+            f"{self.name}/{self._transaction_count}", self.name, self.transactional_id
+        )
         self._is_last = is_last
-        self._wants_commit = is_last or self.play.world.chance(0.8)
+        self._wants_commit = is_last or self.play.world.draw_bool(0.8)
         self._is_aborting = False
-        self._added: set[int] = set()
+        self._added_partitions: set[int] = set()
         """The partitions that AddPartitions has added to the transaction."""
         self._batches: list[_Batch] = []
-        self._under_way = 0
+        self._pending_callback_count = 0
         """Number of callbacks that must run before the transaction may end."""
-        numbers = self._rng.sample(range(PARTITIONS), self._rng.randint(1, PARTITIONS))
-        self._plan = [self._rng.choice(numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
+        partition_numbers = self._rng.sample(range(PARTITION_COUNT), self._rng.randint(1, PARTITION_COUNT))
+        self._planned_partitions = [self._rng.choice(partition_numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
         """The partitions of the batches that are still to be sent."""
-        self._go_on()
+        self._send_next_batch()
 
     # -- within a transaction -----------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _send_next_batch(self) -> None:
         """Send the next batch of the plan; end the transaction if there is none."""
-        if self._is_aborting or not self._plan:
-            self._end_if_idle()
+        if self._is_aborting or not self._planned_partitions:
+            self._end_transaction_if_idle()
             return
-        number = self._plan[0]
+        partition_number = self._planned_partitions[0]
         # Before v12 a partition accepts any sequence number of a producer without batches in it, as in Kafka. There the
         # connection keeps batches in order; this network may not, so the first batch is sent alone.
-        is_known = self.protocol is TransactionProtocol.V12 or number in self._known
-        if self._span(number) == (IN_FLIGHT_MAX if is_known else 1):
-            self._within_transaction(50, self._go_on)
-        elif self.protocol is not TransactionProtocol.V12 and number not in self._added:
-            self._add(number)
+        is_acknowledged = self.protocol is TransactionProtocol.V12 or partition_number in self._acknowledged_partitions
+        if self._in_flight_span(partition_number) == (IN_FLIGHT_MAX if is_acknowledged else 1):
+            self._call_within_transaction(50, self._send_next_batch)
+        elif self.protocol is not TransactionProtocol.V12 and partition_number not in self._added_partitions:
+            self._add_partition(partition_number)
         else:
-            del self._plan[0]
-            self._send(self._numbered(number))
-            is_patient = not self._is_last and self.play.world.chance(0.02)
-            pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_patient else self._rng.randint(0, 60)
-            self._within_transaction(pause_ms, self._go_on)
+            del self._planned_partitions[0]
+            self._send_batch(self._make_batch(partition_number))
+            is_long_pause = not self._is_last and self.play.world.draw_bool(0.02)
+            pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_long_pause else self._rng.randint(0, 60)
+            self._call_within_transaction(pause_ms, self._send_next_batch)
 
-    def _span(self, number: int) -> int:
-        """Number of this transaction's batches in the partition ``number``, counted from the first one without a
-        response. The broker keeps the last `IN_FLIGHT_MAX` batches to detect duplicates."""
-        answered = [batch.is_written for batch in self._batches if batch.partition == number]
-        return len(answered) - answered.index(False) if False in answered else 0
+    def _in_flight_span(self, partition_number: int) -> int:
+        """Number of this transaction's batches in partition ``partition_number``, counted from the first one
+        without a response. The broker keeps the last `IN_FLIGHT_MAX` batches to detect duplicates."""
+        is_written_by_batch = [batch.is_written for batch in self._batches if batch.partition == partition_number]
+        return len(is_written_by_batch) - is_written_by_batch.index(False) if False in is_written_by_batch else 0
 
-    def _add(self, number: int) -> None:
-        """Add the partition ``number`` to the transaction, then go on. Before KIP-890 a partition must be added before
-        its first batch is sent."""
-        request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(number),)))
+    def _add_partition(self, partition_number: int) -> None:
+        """Add partition ``partition_number`` to the transaction, then go on. Before KIP-890 a partition must be
+        added before its first batch is sent."""
+        request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(partition_number),)))
 
-        def answered(_: Reply) -> None:
-            self._under_way -= 1
-            self._added.add(number)
-            self._go_on()
+        def on_reply(_: Reply) -> None:
+            self._pending_callback_count -= 1
+            self._added_partitions.add(partition_number)
+            self._send_next_batch()
 
-        self._under_way += 1
-        self._ask(lambda _: request, answered)
+        self._pending_callback_count += 1
+        self._send_until_answered(lambda _: request, on_reply)
 
-    def _numbered(self, number: int) -> _Batch:
-        """Make the next batch for the partition ``number``."""
-        label = self._transaction.label(number)
+    def _make_batch(self, partition_number: int) -> _Batch:
+        """Make the next batch for partition ``partition_number``."""
+        label = self._transaction.add_label(partition_number)
         self.play.checker.on_label(self._transaction, label)
-        sequence, records = self._sequences.get(number, 0), self._rng.randint(1, 3)
-        self._sequences[number] = sequence + records
+        sequence, record_count = self._sequences.get(partition_number, 0), self._rng.randint(1, 3)
+        self._sequences[partition_number] = sequence + record_count
         data = encode_batch(
-            [NewRecord(key=None, value=label)] * records,
+            [NewRecord(key=None, value=label)] * record_count,
             timestamp_ms=self.play.world.now_ms,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             base_sequence=sequence,
-            attributes=TRANSACTIONAL,
+            attributes=TRANSACTIONAL_BIT,
         )
-        batch = _Batch(number, label, data, self.play.world.now_ms)
+        batch = _Batch(partition_number, label, data, self.play.world.now_ms)
         self._batches.append(batch)
         return batch
 
-    def _send(self, batch: _Batch) -> None:
+    def _send_batch(self, batch: _Batch) -> None:
         """Send ``batch``; without a response it is sent again."""
         earlier = self._batches[: self._batches.index(batch)]
-        had_earlier = any(other.partition == batch.partition and not other.is_written for other in earlier)
-        new = NewBatch(
+        had_earlier = any(
+            earlier_batch.partition == batch.partition and not earlier_batch.is_written for earlier_batch in earlier
+        )
+        new_batch = NewBatch(
             topic_partition=topic_partition(batch.partition),
             partition_row_id=self.play.broker.topic.partitions[batch.partition].row_id,
             data=batch.data,
-            head=check_produced(batch.data),
+            head=check_produced_batch(batch.data),
             transactional_id=self.transactional_id,
             transaction_support=self.protocol.value,
             needs_keys=False,
         )
-        self._under_way += 1
+        self._pending_callback_count += 1
 
-        def answered(answer: object) -> None:
-            assert isinstance(answer, Produced)
-            self._under_way -= 1
-            self._on_produced(batch, answer, had_earlier=had_earlier)
+        def on_response(response: object) -> None:
+            assert isinstance(response, Produced)
+            self._pending_callback_count -= 1
+            self._on_produced(batch, response, had_earlier=had_earlier)
 
-        def failed(_: str) -> None:
-            self._under_way -= 1
+        def on_failure(_: str) -> None:
+            self._pending_callback_count -= 1
             self._send_again(batch)
 
-        self.play.network.call(
+        self.play.network.send_request(
             self.transactional_id,
-            lambda call: self.play.broker.produce(call, self.name, new),
-            answered=lambda answer: self.deliver(lambda: answered(answer)),
-            failed=lambda why: self.deliver(lambda: failed(why)),
-            late_max_ms=LATE_MAX_MS,
+            lambda call: self.play.broker.serve_batch(call, self.name, new_batch),
+            on_response=lambda answer: self.deliver(lambda: on_response(answer)),
+            on_failure=lambda reason: self.deliver(lambda: on_failure(reason)),
+            late_max_ms=REQUEST_DELAY_MAX_MS,
         )
 
-    def _on_produced(self, batch: _Batch, answer: Produced, *, had_earlier: bool) -> None:
+    def _on_produced(self, batch: _Batch, response: Produced, *, had_earlier: bool) -> None:
         """Process the broker's response to ``batch``. ``had_earlier``: when it was sent, an earlier batch of its
         partition had no response."""
-        self.play.world.record(RecordKind.PRODUCED, self.name, batch.partition, answer.error.name, answer.base_offset)
-        match answer.error:
+        self.play.world.add_record(
+            RecordKind.PRODUCED, self.name, batch.partition, response.error.name, response.base_offset
+        )
+        match response.error:
             case ErrorCode.none:
                 batch.is_written = True
-                self._known.add(batch.partition)
-                self.play.checker.on_written(batch.partition, batch.label, answer.base_offset)
-                self._end_if_idle()
+                self._acknowledged_partitions.add(batch.partition)
+                self.play.checker.on_written(batch.partition, batch.label, response.base_offset)
+                self._end_transaction_if_idle()
             case ErrorCode.kafka_storage_error:
                 self._send_again(batch)
             case ErrorCode.out_of_order_sequence_number:
@@ -234,50 +240,51 @@ class ProducerProcess(SimProcess):
             case error:
                 self.play.checker.on_refused(self.name, error)
                 self._is_aborting = True
-                self._end_if_idle()
+                self._end_transaction_if_idle()
 
     def _send_again(self, batch: _Batch) -> None:
         """Send ``batch`` again soon. After `DELIVERY_TIMEOUT_MS` abort the transaction instead."""
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
-            self.play.world.record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
+            self.play.world.add_record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
             self._is_aborting = True
-        self._within_transaction(
-            self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch)
+        self._call_within_transaction(
+            self._rng.randint(10, 200),
+            lambda: self._end_transaction_if_idle() if self._is_aborting else self._send_batch(batch),
         )
 
     # -- end of a transaction -----------------------------------------------------------------------------------------
 
-    def _within_transaction(self, ms: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after ``ms``; the transaction does not end before this call."""
+    def _call_within_transaction(self, in_ms: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after ``in_ms``; the transaction does not end before this call."""
 
-        def later() -> None:
-            self._under_way -= 1
+        def run_callback() -> None:
+            self._pending_callback_count -= 1
             callback()
 
-        self._under_way += 1
-        self.after(ms, later)
+        self._pending_callback_count += 1
+        self.call_after(in_ms, run_callback)
 
-    def _end_if_idle(self) -> None:
+    def _end_transaction_if_idle(self) -> None:
         """End the transaction if nothing is under way, and all batches are written or it is to be aborted."""
-        if self._under_way:
+        if self._pending_callback_count:
             return
         if self._is_aborting:
-            self._end(is_commit=False)
-        elif not self._plan and all(batch.is_written for batch in self._batches):
-            self._end(is_commit=self._wants_commit)
+            self._end_transaction(is_commit=False)
+        elif not self._planned_partitions and all(batch.is_written for batch in self._batches):
+            self._end_transaction(is_commit=self._wants_commit)
 
-    def _end(self, *, is_commit: bool) -> None:
+    def _end_transaction(self, *, is_commit: bool) -> None:
         """Commit or abort the transaction. Without KIP-890 an abort with unacknowledged batches also requests a new
         epoch, so that these batches cannot enter the next transaction."""
         transaction, producer = self._transaction, self._identity
-        transaction.is_commit_asked = is_commit
-        needs_epoch = not self.protocol.bumps_epoch and not all(batch.is_written for batch in self._batches)
-        if needs_epoch and self.play.world.chance(0.5):
+        transaction.is_commit_requested = is_commit
+        needs_new_epoch = not self.protocol.bumps_epoch and not all(batch.is_written for batch in self._batches)
+        if needs_new_epoch and self.play.world.draw_bool(0.5):
             # InitProducerId with the present epoch aborts the open transaction and returns the next epoch (KIP-360).
-            self._init(producer)
+            self._request_producer_id(producer)
             return
 
-        def make(fresh_producer_id: int) -> Event:
+        def make_event(fresh_producer_id: int) -> Event:
             return EndTransaction(
                 producer=producer,
                 is_commit=is_commit,
@@ -285,50 +292,50 @@ class ProducerProcess(SimProcess):
                 fresh_producer_id=fresh_producer_id,
             )
 
-        def answered(reply: Reply) -> None:
-            self.play.world.record(RecordKind.COMMITTED if is_commit else RecordKind.ABORTED, self.name)
+        def on_reply(reply: Reply) -> None:
+            self.play.world.add_record(RecordKind.COMMITTED if is_commit else RecordKind.ABORTED, self.name)
             self.play.checker.on_ended(transaction, is_commit=is_commit)
             if self._is_last and is_commit:
                 self.is_done = True
-                self.play.world.record(RecordKind.DONE, self.name)
-            elif needs_epoch:
-                self.after(self._rng.choice((0, 2_000)), lambda: self._init(producer))
+                self.play.world.add_record(RecordKind.DONE, self.name)
+            elif needs_new_epoch:
+                self.call_after(self._rng.choice((0, 2_000)), lambda: self._request_producer_id(producer))
             else:
-                self._become(reply.producer)
-                self._rest()
+                self._use_identity(reply.producer)
+                self._begin_after_pause()
 
-        self._ask(make, answered)
+        self._send_until_answered(make_event, on_reply)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, make: Callable[[int], Event], answered: Callable[[Reply], None]) -> None:
+    def _send_until_answered(self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]) -> None:
         """Send a request until it has a response. A refusal ends the process; after a storage error the request is sent
         again."""
         # Before KIP-890 all transactions of a process have one epoch, so the coordinator would apply a late request to
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
-        takes_late = self.protocol is TransactionProtocol.V12
+        may_arrive_late = self.protocol is TransactionProtocol.V12
 
         def serve(call: Call) -> None:
-            if takes_late or not call.is_over:
-                self.play.broker.ask(call, self.name, self.transactional_id, make)
+            if may_arrive_late or not call.has_ended:
+                self.play.broker.serve_event(call, self.name, self.transactional_id, make_event)
 
-        def again() -> None:
-            self.after(self._rng.randint(20, 300), lambda: self._ask(make, answered))
+        def retry() -> None:
+            self.call_after(self._rng.randint(20, 300), lambda: self._send_until_answered(make_event, on_success))
 
-        def heard(answer: object) -> None:
-            assert isinstance(answer, Reply)
-            if answer.error is ErrorCode.none:
-                answered(answer)
-            elif answer.error is ErrorCode.kafka_storage_error:
-                again()
+        def on_response(reply: object) -> None:
+            assert isinstance(reply, Reply)
+            if reply.error is ErrorCode.none:
+                on_success(reply)
+            elif reply.error is ErrorCode.kafka_storage_error:
+                retry()
             else:
-                self.play.checker.on_refused(self.name, answer.error)
-                self.kill(RecordKind.REFUSED, answer.error.name)
+                self.play.checker.on_refused(self.name, reply.error)
+                self.kill(RecordKind.REFUSED, reply.error.name)
 
-        self.play.network.call(
+        self.play.network.send_request(
             self.transactional_id,
             serve,
-            answered=lambda answer: self.deliver(partial(heard, answer)),
-            failed=lambda _: self.deliver(again),
-            late_max_ms=LATE_MAX_MS if takes_late else 0,
+            on_response=lambda answer: self.deliver(partial(on_response, answer)),
+            on_failure=lambda _: self.deliver(retry),
+            late_max_ms=REQUEST_DELAY_MAX_MS if may_arrive_late else 0,
         )

@@ -25,7 +25,7 @@ which the producer pauses more than once for twice the timeout, for the last tim
 producer."""
 
 
-def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: int = 15) -> Outcome:
+def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15) -> Outcome:
     """Simulate producers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
     machine or of the simulator, and is raised with the end of the trace in a note. The outcome's ``generations`` is the
     number of transactions that have ended, by a commit or an abort."""
@@ -37,15 +37,21 @@ def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, story_lines: in
     broker = SimBroker(world, checker, store, topic)
     play = ProducersPlay(world, Network(world), broker, checker, timeout_ms=timeout_ms)
 
-    def story() -> None:
+    def run_faults_and_settle() -> None:
         faults = ProducersFaults(play)
-        faults.run(faults_ms)
+        faults.run_with_faults(faults_ms)
         world.run_until(world.now_ms + DELIVERY_MAX_MS)
-        faults.start_missing()
-        check_settled(play, faults.living.values())
+        faults.start_missing_services()
+        check_settled(play, faults.live_processes.values())
 
     try:
-        return run_to_outcome(seed, world, story, generations=lambda: checker.ended, story_lines=story_lines)
+        return run_to_outcome(
+            seed,
+            world,
+            run_faults_and_settle,
+            generation_count=lambda: checker.ended_transaction_count,
+            trace_lines=trace_lines,
+        )
     finally:
         store.close()
 
@@ -58,20 +64,20 @@ def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -
     run_until_settled(
         play.world, partial(unsettled_reason, play, producers), Invariant.ENDS, within_ms=SETTLE_MS, every_ms=1_000
     )
-    play.world.record(RecordKind.SETTLED, play.checker.ended)
+    play.world.add_record(RecordKind.SETTLED, play.checker.ended_transaction_count)
     play.broker.crash()
     play.broker.start()
-    play.checker.rewind()
-    if (missing := unsettled_reason(play, producers)) is not None:
-        raise Violation(Invariant.NOTHING_LOST, f"after the last crash {missing}")
+    play.checker.restart_reader()
+    if (reason := unsettled_reason(play, producers)) is not None:
+        raise Violation(Invariant.NOTHING_LOST, f"after the last crash {reason}")
 
 
 def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
     """The reason why the producers have not settled; None when every transaction has ended, every producer has
     committed its last one, and the read_committed reader has read all logs to their end."""
-    if still_open := play.broker.open_transactions():
-        return f"the transactions of {still_open} are open"
+    if open_ids := play.broker.open_transactions():
+        return f"the transactions of {open_ids} are open"
     for producer in producers:
         if not producer.is_done:
             return f"{producer.name} has not committed its last transaction"
-    return play.checker.unread()
+    return play.checker.read_to_end()

@@ -13,8 +13,8 @@ from coterie.broker.storage.transaction_store import (
 )
 from coterie.groups.transaction_messages import TopicPartition
 
-TOPIC = "ledger"
-PARTITIONS = 3
+TOPIC_NAME = "ledger"
+PARTITION_COUNT = 3
 """Number of partitions of the topic."""
 
 
@@ -23,14 +23,14 @@ def create_store() -> Store:
     store = Store(Path(":memory:"))
     store.free_bytes_min = 0
     store.begin()
-    store.create_topic(TOPIC, PARTITIONS, {})
+    store.create_topic(TOPIC_NAME, PARTITION_COUNT, {})
     store.commit()
     return store
 
 
 def topic_partition(number: int) -> TopicPartition:
     """The partition ``number`` of the topic."""
-    return TopicPartition(TOPIC, number)
+    return TopicPartition(TOPIC_NAME, number)
 
 
 class SimTopic:
@@ -41,16 +41,16 @@ class SimTopic:
         self.partitions: Sequence[Partition] = ()
         """The partitions since the broker's last start; empty before its first start."""
 
-    def load(self) -> None:
+    def load_partitions(self) -> None:
         """Create the partitions at a start of the broker, with the first offset of an open transaction in each of
         them."""
         (stored,) = self._store.topics()
         self.partitions = Topic(stored).partitions
-        found = read_first_unstable_offsets(self._store.database)
+        first_unstable_offsets = read_first_unstable_offsets(self._store.database)
         for partition in self.partitions:
-            partition.first_unstable_offset = found.get(partition.row_id)
+            partition.first_unstable_offset = first_unstable_offsets.get(partition.row_id)
 
-    def read(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
+    def read_batches(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
         """The encoded batches that end at ``offset`` or later and before ``end_offset``, as a fetch returns them;
         ``batches_max`` of them at most, -1 for all."""
         rows = self._store.database.execute(

@@ -15,18 +15,18 @@ _COVERED_BY_CRC = slice(21, None)
 class TransactionContents:
     """One transaction, as its producer sends it."""
 
-    def __init__(self, name: str, by: str, transactional_id: str) -> None:
-        """``name`` is unique; ``by`` is the name of the producer's process."""
+    def __init__(self, name: str, process: str, transactional_id: str) -> None:
+        """``name`` is unique; ``process`` is the name of the producer's process."""
         self.name = name
-        self.by = by
+        self.process = process
         self.transactional_id = transactional_id
         self.labels: dict[int, list[bytes]] = {}
         """By partition, the labels of the transaction's batches in the order of their sequence numbers. The label of a
         batch is the value of its records."""
-        self.is_commit_asked = False
+        self.is_commit_requested = False
         """Whether the producer has requested the commit."""
 
-    def label(self, partition: int) -> bytes:
+    def add_label(self, partition: int) -> bytes:
         """Make a unique label for one more batch in ``partition``, and add it to ``labels``."""
         labels = self.labels.setdefault(partition, [])
         labels.append(f"{self.name} batch {len(labels) + 1} of {partition}".encode())
@@ -48,22 +48,22 @@ class LogBatch:
 @lru_cache(maxsize=4_096)  # a log is read from its start many times
 def read_log_batch(data: bytes) -> LogBatch:
     """Decode one batch of a log."""
-    head = read_batch_header(data)
+    header = read_batch_header(data)
     is_commit, label = False, None
-    if head.is_control:
-        commit = encode_marker(
-            producer_id=head.producer_id,
-            producer_epoch=head.producer_epoch,
+    if header.is_control:
+        commit_marker = encode_marker(
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
             is_commit=True,
-            timestamp_ms=head.base_timestamp_ms,
+            timestamp_ms=header.base_timestamp_ms,
         )
-        is_commit = data[_COVERED_BY_CRC] == commit[_COVERED_BY_CRC]
+        is_commit = data[_COVERED_BY_CRC] == commit_marker[_COVERED_BY_CRC]
     else:
         label = decode_records(data)[0].value
     return LogBatch(
-        base_offset=head.base_offset,
-        last_offset=head.last_offset,
-        producer=ProducerIdAndEpoch(head.producer_id, head.producer_epoch),
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        producer=ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
         label=label,
         is_commit=is_commit,
     )
@@ -76,14 +76,14 @@ def filter_committed(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, i
 
     ``aborted`` has the producer id and the first offset of each aborted transaction, sorted by the offsets.
     """
-    seen: list[bytes] = []
-    pending, hidden = list(aborted), set[int]()
-    for entry in batches:
-        while pending and pending[0][1] <= entry.last_offset:
-            hidden.add(pending.pop(0)[0])
-        if entry.label is None:
-            if not entry.is_commit:
-                hidden.discard(entry.producer.producer_id)
-        elif entry.producer.producer_id not in hidden:
-            seen.append(entry.label)
-    return seen
+    labels: list[bytes] = []
+    pending_aborts, hidden_producer_ids = list(aborted), set[int]()
+    for batch in batches:
+        while pending_aborts and pending_aborts[0][1] <= batch.last_offset:
+            hidden_producer_ids.add(pending_aborts.pop(0)[0])
+        if batch.label is None:
+            if not batch.is_commit:
+                hidden_producer_ids.discard(batch.producer.producer_id)
+        elif batch.producer.producer_id not in hidden_producer_ids:
+            labels.append(batch.label)
+    return labels

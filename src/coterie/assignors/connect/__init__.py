@@ -1,0 +1,1 @@
+"""Assignors of connect groups: from the state of a group to its target assignment."""

@@ -1,0 +1,116 @@
+"""The interfaces that a plug-in implements: an assignor of connect groups, and a listener of a worker's rebalances.
+
+The assignors that come with Coterie implement the same interface. A plug-in is a class that its package registers as an
+entry point, of the group `ASSIGNOR_ENTRY_POINTS` or `LISTENER_ENTRY_POINTS`. An assignor's entry point has the
+assignor's name, and its class takes one argument: the `RebalancePolicy` with the delays and limits of the settings. A
+listener's class takes none.
+
+These are the types of K848C ("Client side API") and the Python types that take their place:
+
+    Group, GroupMember       GroupSnapshot, SnapshotMember: also claims, drains, departed members
+    Assignment               ComputedTarget; in place of its error, `ConnectAssignor.assign` raises an exception
+    MemberAssignment         TargetOfMember
+    Metadata                 AssignorMetadata
+    WorkerRebalanceListener  the same, with `WorkerRebalanceListener.on_lost` in addition
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from coterie.nouns.ids import GroupEpoch
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember
+
+ASSIGNOR_ENTRY_POINTS = "coterie.assignors"
+"""The entry points whose classes are assignors."""
+LISTENER_ENTRY_POINTS = "coterie.rebalance_listeners"
+"""The entry points whose classes are listeners."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignorMetadata:
+    """What this worker's assignor tells the assignor that computes the target, which may be on another worker."""
+
+    reason: int = 0
+    """Why the metadata changed: 0 they have not, 1 a delay is over, 2 they have, 3 the operator asks for it. Any other
+    value than 0 requests a new target assignment, once."""
+    version: int
+    """The version of ``metadata``: from the assignor's minimum to its maximum version."""
+    metadata: bytes = b""
+    """A change of the metadata requests a new target assignment. So they must not contain what the target changes,
+    such as the worker's jobs: the group would never settle."""
+
+
+class ConnectAssignor(Protocol):
+    """Computes the target assignment of a connect group (K848C, "ConnectAssignor").
+
+    What a plug-in may assume, and what it has to keep to:
+
+    - **Thread.** Each worker has one instance. Its methods are called on a thread that is not the event loop's, and
+      never two at once. So a slow method costs no heartbeat.
+    - **Time limit.** A computation that has not ended within the coordinator's ``connect.computation.timeout.ms`` (10 s
+      by default) counts as failed, and its result is not used. Python cannot stop a thread: until the method returns,
+      this worker computes nothing else.
+    - **Failure.** `assign` may raise any exception, and may return an invalid target. Then the targets stay as they
+      are, the error is shown in the description of the group, and another worker computes.
+    - **Purity.** `assign` must be a function of its argument only: no clock, no randomness, no state from earlier
+      calls, no I/O, and no dependency on the order of sets, which differs from process to process. The next target may
+      be computed by another worker. Whatever the decision depends on is in the `GroupSnapshot`, all values of which are
+      immutable.
+    - **Result.** Each configured job is exactly once in the target: with a member, or deferred for a departed member by
+      more than 0 ms, or unplaceable with a reason. Every member that the snapshot has may be left out: its target is
+      then empty. The target says where a job has to be. The coordinator takes the steps: it revokes a job, and assigns
+      it when its owner has stopped it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The unique name of the assignor."""
+        ...
+
+    @property
+    def minimum_version(self) -> int:
+        """The lowest version of other workers' metadata that `assign` can read."""
+        ...
+
+    @property
+    def maximum_version(self) -> int:
+        """The highest version of other workers' metadata that `assign` can read."""
+        ...
+
+    def metadata(self) -> AssignorMetadata:
+        """This worker's metadata for the assignor that computes."""
+        ...
+
+    def assign(self, group: GroupSnapshot) -> ComputedTarget:
+        """The target assignment for ``group``. Any exception means that there is none."""
+        ...
+
+    def on_assignment(self, assignment: TargetOfMember) -> None:
+        """This worker has received new jobs: ``assignment`` has all its jobs now, and the assignor's message to it.
+        Called after the jobs were started and before `WorkerRebalanceListener.on_assigned`."""
+        ...
+
+
+class WorkerRebalanceListener(Protocol):
+    """Is told of a worker's rebalances (K848C, "Rebalance Process" and "Response Handling").
+
+    The methods are called on a thread that is not the event loop's, one after another, in the order of the events. One
+    response of the coordinator revokes or assigns, never both. An exception is logged and changes nothing: the jobs are
+    stopped or started already. A slow listener delays later calls only, not the worker's heartbeats.
+    """
+
+    def on_revoked(self, jobs: Jobs) -> None:
+        """The worker has stopped ``jobs``: the coordinator revoked them; or the coordinator has fenced the worker or
+        does not know it, and these were all its jobs. In the second case the worker joins again after this call."""
+        ...
+
+    def on_assigned(self, jobs: Jobs, assignment_epoch: GroupEpoch) -> None:
+        """The worker has started ``jobs``, which the target of ``assignment_epoch`` gives to it. Called after
+        `ConnectAssignor.on_assignment`."""
+        ...
+
+    def on_lost(self, jobs: Jobs) -> None:
+        """The worker has stopped ``jobs``, all it had, because it could not reach the coordinator for too long. Other
+        workers may run them by now. K848C has no such method: there, the worker learns of a loss from a response."""
+        ...

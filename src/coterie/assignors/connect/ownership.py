@@ -1,0 +1,118 @@
+"""Which member has which job when a target assignment is computed.
+
+Each configured job is in one of these situations:
+
+- *owned*: it runs on a member; or it belongs to a member that has stopped it and will start it again. The latter are
+  the jobs in the target of a member that has left for a short time or has joined again, and the jobs that waited for a
+  member that has returned. To give an owned job to another member is a move.
+- *in motion*: a member has been told to stop it, or a target has given it to a member that has not received it. It has
+  stopped or will stop in any case, so every member may get it without a further stop.
+- *waiting* for a departed member (`waiting`).
+- *new*, or released since: no member has it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coterie.assignors.assignor_state import AssignorState, resolve_duplicates, union
+from coterie.assignors.members import MemberSpec
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import NO_JOBS, Job, Jobs
+from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """The owners of the configured jobs, each job once."""
+
+    owned: Mapping[MemberId, Jobs]
+    """The jobs of every member, possibly none."""
+    unowned: Jobs
+    """The configured jobs of no member: in motion, waiting, or new."""
+    standing: Mapping[MemberId, Jobs]
+    """The configured jobs in the present target of every member, each job once."""
+    pending: Mapping[MemberId, Jobs]
+    """The configured jobs that every member has been told to stop and has not given back."""
+    away: frozenset[MemberId]
+    """The static members that have left for a short time: they receive no job, and keep those they own."""
+
+    @property
+    def ordered_moves(self) -> Jobs:
+        """The jobs that run on a member and that the present target gives to another one. Where the choice is free,
+        these jobs move, so that the target stays as it is."""
+        return union(self.standing.values()) & union(
+            jobs - self.standing[member] for member, jobs in self.owned.items()
+        )
+
+
+def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bool]) -> Ownership:
+    """The owners of the configured jobs in ``snapshot``.
+
+    ``is_eligible`` says whether a member may run a job: of two members that run the same job, one that may run it
+    keeps it. Two members can run a job only after a failure of the coordinator.
+    """
+    configured = snapshot.configured
+    members = sorted(snapshot.members, key=lambda member: member.member_id)
+    running: Mapping[MemberId, Jobs] = {one.member_id: one.current & configured for one in members}
+    taken = union(running.values())
+    if sum(map(len, running.values())) > len(taken):
+        running, _ = resolve_duplicates(running, AssignorState(), is_eligible)
+    pending = {one.member_id: one.pending & configured for one in members}
+    started = union([taken, *pending.values()])
+    standing = _disjoint({one.member_id: one.target & configured for one in members})
+    owned = {
+        one.member_id: running[one.member_id] | (standing[one.member_id] - started)
+        if one.member_epoch <= 0
+        else running[one.member_id]
+        for one in members
+    }
+    targeted = union([started, *standing.values()])
+    given_back = NO_JOBS
+    for one in snapshot.members:
+        again = (_waited(one, snapshot) & configured) - targeted - given_back
+        if again:
+            owned[one.member_id] |= again
+            given_back |= again
+    taken = union(owned.values())
+    return Ownership(
+        owned=owned,
+        unowned=configured - taken,
+        standing=standing,
+        pending=pending,
+        away=frozenset(one.member_id for one in members if one.member_epoch < 0),
+    )
+
+
+def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
+    """The members as the rules for claims and drains know them."""
+    return {
+        one.member_id: MemberSpec(
+            owned=one.current, claims=one.claims, draining=one.draining, instance_id=one.instance_id
+        )
+        for one in snapshot.members
+    }
+
+
+def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+    """Each job with the first member only that has it."""
+    seen = union(jobs_by_member.values())
+    if sum(map(len, jobs_by_member.values())) == len(seen):
+        return jobs_by_member
+    found: dict[MemberId, Jobs] = {}
+    for member, jobs in jobs_by_member.items():
+        found[member] = jobs & seen
+        seen -= jobs
+    return found
+
+
+def _waited(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
+    """The jobs that waited for ``member``: the coordinator has found its departure, or has not because a job of the
+    departed member may still run."""
+    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same(one, member))])
+
+
+def _is_same(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
+    """Whether ``member`` is the departed one under another member id: by its instance id, or without one by its URL."""
+    if departed.instance_id is not None:
+        return departed.instance_id == member.instance_id
+    return bool(departed.url) and departed.url == member.url

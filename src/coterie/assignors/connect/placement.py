@@ -1,0 +1,210 @@
+"""Where each job is to be: the rules of the classic cooperative assignor, all its rounds at once.
+
+The classic leader revokes in one round and assigns in the next. A target needs no rounds, so what the first round would
+revoke is placed at once. Each rule has its module in `coterie.assignors`: `claims` (which member may run which job),
+`target` and `job_selection` (how many jobs each member gains and releases, and which), `moves` (the limit).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coterie.assignors.assignor_state import union
+from coterie.assignors.claims import Eligibility
+from coterie.assignors.connect.ownership import Ownership
+from coterie.assignors.job_selection import select_jobs
+from coterie.assignors.members import MemberSpec, RebalancePolicy
+from coterie.assignors.moves import Revocations, count_jobs, limit_revocations
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The jobs of each member, and the jobs that no member can have now."""
+
+    jobs: Mapping[MemberId, Jobs]
+    """The jobs of every member, possibly none."""
+    unplaceable: Jobs
+    """The jobs that no member may run that is there, and that do not wait for a departed member."""
+    postponed: int
+    """The number of moves that the limit of moves per round has postponed: these jobs are where they were."""
+    waits_for_away: bool
+    """Whether a member that is away would have another placement if it were there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takers:
+    """Which members may receive which jobs: all of them, and without those that are away."""
+
+    in_group: Eligibility
+    present: Eligibility
+    away_claims: Jobs
+    """The jobs that are claimed, and only by members that are away: they stay where they are, or wait."""
+
+    @classmethod
+    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
+        """``in_group``, and the same without the members that are ``away``."""
+        if not away:
+            return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
+        claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
+        present = replace(
+            in_group,
+            wildcard_workers=tuple(member for member in in_group.wildcard_workers if member not in away),
+            claims_by_worker=claims,
+            draining_workers=in_group.draining_workers - away,
+        )
+        return cls(in_group=in_group, present=present, away_claims=in_group.static_jobs - union(claims.values()))
+
+    def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
+        """The ``owned`` jobs that each member must give to others because of claims and drains. A job for which only
+        members that are away could take stays."""
+        strays = self.in_group.ineligible_jobs(owned)
+        if self.present is self.in_group:
+            return strays
+        found = {
+            member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
+            - self.away_claims
+            for member, jobs in strays.items()
+        }
+        return {member: jobs for member, jobs in found.items() if jobs}
+
+    def unplaceable(self, jobs: Jobs) -> Jobs:
+        """Those of ``jobs`` that no member may receive now, not counting members that drain."""
+        return self.present.unassignable(jobs) | (jobs & self.away_claims)
+
+
+def place(
+    ownership: Ownership,
+    members: Mapping[MemberId, MemberSpec],
+    takers: Takers,
+    *,
+    deferred: Jobs,
+    order: Sequence[MemberId],
+    policy: RebalancePolicy,
+) -> Placement:
+    """The placement of all jobs but the ``deferred`` ones.
+
+    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` are the
+    wildcard workers that are there, in the order that breaks ties.
+    """
+    draining = takers.in_group.draining_workers
+    strays = takers.ineligible_jobs(ownership.owned)
+    drains = {member: jobs for member, jobs in strays.items() if member in draining}
+    stays = {member: jobs - strays.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
+    static = takers.in_group.static_jobs
+    to_place = (ownership.unowned | union(strays.values())) - static
+    given: Mapping[MemberId, Jobs] = {}
+    surplus: Revocations = {}
+    moved = ownership.ordered_moves
+    if order:
+        given, surplus = select_jobs(
+            stays, to_assign=to_place, assignable_now=to_place - deferred, moved_before=moved, order=order
+        )
+    is_held_back = bool(deferred) or any(ownership.owned[member] for member in ownership.away)
+    to_balance = {} if is_held_back else surplus
+    drains_now, balance_now = _limited(drains, to_balance, ownership, policy)
+    postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
+    stay_there = union(postponed.values())
+    if order and (balance_now or stay_there):
+        released = union(surplus.values())
+        kept = released - union(balance_now.values())
+        every = to_place | released
+        given, _ = select_jobs(
+            {member: stays[member] - surplus.get(member, NO_JOBS) for member in order},
+            to_assign=every,
+            assignable_now=every - (deferred | stay_there | kept),
+            moved_before=moved,
+            order=order,
+        )
+    given = as_before(given, ownership.standing)
+    unowned, moving = ownership.unowned - deferred, union(strays.values()) - stay_there
+    unplaceable = takers.unplaceable(unowned | moving)
+    load = {member: len(jobs) for member, jobs in stays.items()}
+    parts = [given]
+    for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
+        # In two steps, as the classic rounds: first the jobs that no member has, then those that members release.
+        parts.append(takers.present.assign_static_jobs(claimed, load))
+        load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
+    back = takers.present.assign_back_to_draining(unplaceable & _started(ownership, draining), members, load)
+    parts += [postponed, back]
+    placed = {
+        member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
+        for member, jobs in stays.items()
+    }
+    return Placement(
+        jobs=placed,
+        unplaceable=unplaceable - union(back.values()),
+        postponed=len(stay_there) + count_jobs(to_balance) - count_jobs(balance_now),
+        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, takers),
+    )
+
+
+def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+    """The same numbers of connectors, and of tasks of each connector, for each member; but each job that ``standing``
+    gives to a member goes there, if the numbers allow it."""
+    every = union(given.values())
+    wishes = {member: jobs for member in given if (jobs := standing[member] & every)}
+    if not wishes:
+        return given
+    room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
+    found: defaultdict[MemberId, list[Job]] = defaultdict(list)
+    for member, jobs in sorted(wishes.items()):
+        for job in jobs:
+            if room[member][_kind(job)]:
+                room[member][_kind(job)] -= 1
+                found[member].append(job)
+    left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
+    for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
+        left[_kind(job)].append(job)
+    for member in given:
+        for kind, count in room[member].items():
+            found[member] += [left[kind].pop() for _ in range(count)]
+    return {member: Jobs.of(jobs) for member, jobs in found.items()}
+
+
+def _kind(job: Job) -> ConnectorName | None:
+    """Jobs of the same kind may be exchanged: tasks of one connector, or connectors."""
+    return job.connector if isinstance(job, ConnectorTaskId) else None
+
+
+def _limited(
+    drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
+) -> tuple[Revocations, Revocations]:
+    """Those of ``drains`` and of ``balance`` that may move now, with ``rebalance.max.moves.per.round``.
+
+    Moves that the present target has ordered go on. They count against the limit, and so do the jobs that a member has
+    not given back yet: at most as many jobs as the limit are on their way at once.
+    """
+    if policy.moves_per_round_max is None:
+        return drains, balance
+    ordered = ownership.ordered_moves
+    going = [{member: jobs & ordered for member, jobs in part.items()} for part in (drains, balance)]
+    fresh = [{member: jobs - ordered for member, jobs in part.items()} for part in (drains, balance)]
+    on_their_way = sum(map(count_jobs, going)) + count_jobs(ownership.pending)
+    left = replace(policy, moves_per_round_max=max(0, policy.moves_per_round_max - on_their_way))
+    more = limit_revocations(fresh[0], fresh[1], policy=left, now_ms=0, moves_allowed_at_ms=0)
+    drains_now, balance_now = (
+        {member: union([part[member], also.get(member, NO_JOBS)]) for member in part}
+        for part, also in zip(going, more, strict=True)
+    )
+    return drains_now, balance_now
+
+
+def _started(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+    """The jobs without an owner that a draining member has been told to stop, or that its target has."""
+    return union(
+        [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
+    )
+
+
+def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, takers: Takers) -> bool:
+    """Whether the members that are away could run a job that is unplaceable or has to move, or would get or release a
+    job for balance."""
+    in_group = takers.in_group
+    if in_group.assignable(unplaceable) or in_group.ineligible_jobs(placed):
+        return True
+    _, surplus = select_jobs(
+        placed, to_assign=NO_JOBS, assignable_now=NO_JOBS, moved_before=NO_JOBS, order=in_group.wildcard_workers
+    )
+    return bool(surplus)

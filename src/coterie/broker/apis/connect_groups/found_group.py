@@ -1,0 +1,22 @@
+"""Whether a request of connect groups may go to the group that it names."""
+
+from coterie.broker.context import BrokerContext
+from coterie.broker.groups.connect import ConnectGroups
+from coterie.nouns.ids import GroupId
+
+
+def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
+    """The broker's connect groups. Their APIs exist only on a broker that serves connect groups."""
+    assert broker.connect_groups is not None
+    return broker.connect_groups
+
+
+def other_kind_error(broker: BrokerContext, group_id: GroupId) -> str | None:
+    """Why a request of connect groups is refused with GROUP_ID_NOT_FOUND, as in Kafka: the id belongs to a classic
+    group; None if it does not."""
+    if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):
+        return None
+    return (
+        f"group {group_id} is a classic group: stop its members and delete the group, or use another group.id, or"
+        " group.protocol=classic"
+    )

@@ -1,0 +1,90 @@
+"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C). The response may be
+held while there is nothing to report, for at most the ``MaxWaitMs`` of the request."""
+
+from collections.abc import Awaitable
+
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.connect_groups.events import heartbeat_event
+from coterie.broker.apis.connect_groups.found_group import connect_groups_of, other_kind_error
+from coterie.broker.apis.connect_groups.response_values import heartbeat_values
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX
+from coterie.groups.connect.messages import Heartbeat, Response
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import HeartbeatResponse
+from coterie.nouns.ids import GroupId, MemberEpoch, ReplyTo
+from coterie.wire.connect_group_jobs import InvalidFieldError
+from coterie.wire.kio_entities import Values
+
+
+def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values]:
+    """The response values at once if the response may be sent at once and is small, which needs no asyncio task; else
+    an awaitable for them."""
+    body = request.body
+    group_id = GroupId(body.group_id)
+    if (error := other_kind_error(broker, group_id)) is not None:
+        return _refusal(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
+
+    def event(reply_to: ReplyTo) -> Heartbeat:
+        return request.connection.begin_heartbeat(
+            request.number,
+            group_id,
+            heartbeat_event(
+                body,
+                reply_to=reply_to,
+                connection=request.connection.number,
+                client_id=request.header.client_id or "",
+                client_host=f"/{request.peer_host}",
+            ),
+            may_hold=not request.has_many_elements,
+        )
+
+    try:
+        answer = connect_groups_of(broker).ask_nowait(group_id, event)
+    except InvalidFieldError as error:
+        return _refusal(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+    if isinstance(answer, Awaitable):
+        return _await_values(request, answer)
+    values = _ended(request, answer)
+    return values if _is_small(answer) else _awaitable(values)
+
+
+async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
+    try:
+        return _ended(request, await answer)
+    except InvalidFieldError as error:
+        return _refusal(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+    finally:
+        request.connection.end_heartbeat(request.number, None)
+
+
+async def _awaitable(values: Values) -> Values:
+    """``values``, so that they are encoded on a thread if they have many elements."""
+    return values
+
+
+def _is_small(response: Response) -> bool:
+    """Whether the response may be encoded on the event loop."""
+    assert isinstance(response, HeartbeatResponse)
+    return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
+
+
+def _ended(request: ApiRequest, response: Response) -> Values:
+    """The values of ``response``, which ends the heartbeat."""
+    assert isinstance(response, HeartbeatResponse)
+    request.connection.end_heartbeat(request.number, response)
+    return heartbeat_values(response)
+
+
+def _refusal(request: ApiRequest, error: ConnectErrorCode, message: str) -> Values:
+    epoch = MemberEpoch(request.body.member_epoch)
+    return heartbeat_values(HeartbeatResponse(error=error, message=message, member_epoch=epoch))
+
+
+API = KafkaApi(
+    key=10000,
+    versions=range(1),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=group_check(Operation.READ)),
+)

@@ -1,0 +1,39 @@
+"""ConnectGroupInstallAssignment: the chosen member installs the target assignment that it has computed (K848C)."""
+
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.connect_groups.events import install_assignment_event
+from coterie.broker.apis.connect_groups.found_group import connect_groups_of, other_kind_error
+from coterie.broker.apis.connect_groups.response_values import install_assignment_values
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import InstallAssignmentResponse
+from coterie.nouns.ids import GroupId
+from coterie.wire.connect_group_jobs import InvalidFieldError
+from coterie.wire.kio_entities import Values
+
+
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    group_id = GroupId(request.body.group_id)
+    if (error := other_kind_error(broker, group_id)) is not None:
+        return _refusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
+    try:
+        response = await connect_groups_of(broker).ask(
+            group_id, lambda reply_to: install_assignment_event(request.body, reply_to=reply_to)
+        )
+    except InvalidFieldError as invalid:
+        return _refusal(ConnectErrorCode.INVALID_REQUEST, str(invalid))
+    assert isinstance(response, InstallAssignmentResponse)
+    return install_assignment_values(response)
+
+
+def _refusal(error: ConnectErrorCode, message: str) -> Values:
+    return install_assignment_values(InstallAssignmentResponse(error=error, message=message))
+
+
+API = KafkaApi(
+    key=10002,
+    versions=range(1),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=group_check(Operation.READ)),
+)

@@ -1,0 +1,178 @@
+"""The configs of connect groups: those of the broker (``group.connect.*``), and those that can be set on one group
+(``connect.*``), which take their defaults from the broker's.
+
+Kafka has no such keys. Names and bounds follow its keys for consumer groups (KIP-848).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coterie.broker.settings import BrokerSettings, ConnectGroupBounds, GroupProtocol
+from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, split_list
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.errors import ConfigError
+
+GROUP_PREFIX = "connect."
+"""The begin of the names of configs that are set on one connect group."""
+MAX_DELAY = "connect.scheduled.rebalance.max.delay.ms"
+"""The only group config that is not a broker config: each worker has its own setting."""
+_PROTOCOLS = "group.coordinator.rebalance.protocols"
+_SIZE_MAX, _ASSIGNORS = "group.connect.max.size", "group.connect.assignors"
+
+
+@dataclass(frozen=True, slots=True)
+class _Duration:
+    """A duration that the broker has a setting for, and that can be set on a group."""
+
+    name: str
+    """The name of the group config, without the prefix."""
+    field: str
+    """The field of `ConnectGroupSettings`."""
+    documentation: str
+    bounds: str = ""
+    """The begin of the names of its two fields in `ConnectGroupBounds`; empty if it has no such bounds."""
+    least: int = 0
+
+
+_DURATIONS = (
+    _Duration("assignment.interval.ms", "assignment_interval_ms", "The least time between two computations of a target"
+              " assignment.", "assignment_interval"),
+    _Duration("computation.timeout.ms", "computation_timeout_ms", "How long a chosen member may take to install a"
+              " target assignment.", least=1),
+    _Duration("connection.grace.ms", "connection_grace_ms", "How long a member may be absent after the orderly end of"
+              " its connection, at most; 0: such an end means nothing."),
+    _Duration("heartbeat.interval.ms", "heartbeat_interval_ms", "The time between two heartbeats of a member whose"
+              " heartbeats are not held.", "heartbeat_interval"),
+    _Duration("initial.rebalance.delay.ms", "initial_rebalance_delay_ms", "How long a group without members waits for"
+              " more members after the first one has joined."),
+    _Duration("session.timeout.ms", "session_timeout_ms", "How long a member stays in the group without an accepted"
+              " request.", "session_timeout"),
+)  # fmt: skip
+
+
+def _bound_names(duration: _Duration) -> tuple[str, str]:
+    """The names of the broker configs with the least and the greatest value of a group's duration."""
+    return f"group.connect.min.{duration.name}", f"group.connect.max.{duration.name}"
+
+
+def broker_config_keys() -> tuple[ConfigKey, ...]:
+    """The broker configs for connect groups, and the one that lists the served protocols; sorted by name."""
+    keys = [
+        _key(_PROTOCOLS, ",".join(GroupProtocol), "The protocols of the groups that the broker serves.", Type.LIST),
+        _key(_ASSIGNORS, "", "The assignors that may compute in the broker; empty: all that it has.", Type.LIST),
+        _key(_SIZE_MAX, str(ConnectGroupSettings().group_size_max), "How many members a connect group may have.",
+             validator=at_least(1)),
+    ]  # fmt: skip
+    for duration in _DURATIONS:
+        default = str(getattr(ConnectGroupSettings(), duration.field))
+        keys.append(
+            _key(f"group.connect.{duration.name}", default, duration.documentation, validator=at_least(duration.least))
+        )
+        if duration.bounds:
+            for end, name in zip(("min", "max"), _bound_names(duration), strict=True):
+                limit = str(getattr(ConnectGroupBounds(), f"{duration.bounds}_{end}_ms"))
+                what = "least" if end == "min" else "greatest"
+                keys.append(_key(name, limit, f"The {what} {duration.name} of a group.", validator=at_least(0)))
+    return tuple(sorted(keys, key=lambda key: key.name))
+
+
+def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
+    """The value of each of :func:`broker_config_keys` in a broker with these settings."""
+    values: dict[str, object] = {
+        _PROTOCOLS: ",".join(one for one in GroupProtocol if one in settings.group_protocols),
+        _ASSIGNORS: ",".join(settings.connect_assignors or ()),
+        _SIZE_MAX: settings.connect_groups.group_size_max,
+    }
+    for duration in _DURATIONS:
+        values[f"group.connect.{duration.name}"] = getattr(settings.connect_groups, duration.field)
+        if duration.bounds:
+            values |= zip(_bound_names(duration), _bounds(settings, duration), strict=True)
+    return values
+
+
+def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> BrokerSettings:
+    """``settings`` with these broker configs.
+
+    :raises ConfigError: when a name is not one of :func:`broker_config_keys`, or a value is not valid.
+    """
+    definition = ConfigDef(broker_config_keys())
+    known = {key.name for key in definition.keys}
+    errors: dict[str, Sequence[str]] = dict(definition.errors(configs))
+    errors |= {name: ["This broker has no such config."] for name in configs.keys() - known}
+    protocols = split_list(configs.get(_PROTOCOLS, ",".join(settings.group_protocols)))
+    if GroupProtocol.CLASSIC not in protocols or not {*GroupProtocol}.issuperset(protocols):
+        errors[_PROTOCOLS] = [f"It must contain {GroupProtocol.CLASSIC}, and may contain {GroupProtocol.CONNECT}."]
+    if errors:
+        raise ConfigError(errors)
+    groups: dict[str, int] = {}
+    bounds: dict[str, int] = {}
+    for duration in _DURATIONS:
+        if (value := configs.get(f"group.connect.{duration.name}")) is not None:
+            groups[duration.field] = int(value)
+        for end, name in zip(("min", "max"), _bound_names(duration), strict=True):
+            if name in configs:
+                bounds[f"{duration.bounds}_{end}_ms"] = int(configs[name])
+    if _SIZE_MAX in configs:
+        groups["group_size_max"] = int(configs[_SIZE_MAX])
+    assignors = split_list(configs.get(_ASSIGNORS, ""))
+    changed = replace(
+        settings,
+        group_protocols=frozenset(map(GroupProtocol, protocols)),
+        connect_groups=replace(settings.connect_groups, **groups),  # type: ignore[arg-type]
+        connect_bounds=replace(settings.connect_bounds, **bounds),
+        connect_assignors=tuple(assignors) or settings.connect_assignors,
+    )
+    for duration in _DURATIONS:
+        value_ms, (least, greatest) = getattr(changed.connect_groups, duration.field), _bounds(changed, duration)
+        if not least <= value_ms <= greatest:
+            message = f"It is {value_ms}, and must be between {least} and {greatest}."
+            raise ConfigError({f"group.connect.{duration.name}": [message]})
+    return changed
+
+
+def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
+    """The configs that can be set on one connect group; none if the broker does not serve connect groups. The defaults
+    are those of a broker without settings of its own, the bounds those of ``settings``."""
+    if not settings.serves_connect_groups:
+        return ()
+    keys = [
+        _key(f"{GROUP_PREFIX}{duration.name}", str(getattr(ConnectGroupSettings(), duration.field)),
+             duration.documentation, validator=between(*_bounds(settings, duration)))
+        for duration in _DURATIONS
+    ]  # fmt: skip
+    delay = "How long jobs wait for a member that has left; without it the setting of the worker that computes counts."
+    keys.append(ConfigKey(name=MAX_DELAY, type=Type.INT, is_optional=True, documentation=delay, validator=at_least(0)))
+    return tuple(sorted(keys, key=lambda key: key.name))
+
+
+def group_defaults(settings: BrokerSettings) -> Mapping[str, str]:
+    """The value of each connect config in a group on which it is not set, if the broker has a setting for it."""
+    return {f"{GROUP_PREFIX}{one.name}": str(getattr(settings.connect_groups, one.field)) for one in _DURATIONS}
+
+
+def group_values_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
+    """An error message if the values of a group's ``configs``, each of which is valid, contradict each other; else
+    None."""
+    if not any(name.startswith(GROUP_PREFIX) for name in configs):
+        return None
+    effective = settings.connect_groups.with_configs(configs)
+    if effective.heartbeat_interval_ms < effective.session_timeout_ms:
+        return None
+    return (
+        f"{GROUP_PREFIX}heartbeat.interval.ms ({effective.heartbeat_interval_ms}) must be less than"
+        f" {GROUP_PREFIX}session.timeout.ms ({effective.session_timeout_ms})"
+    )
+
+
+def _bounds(settings: BrokerSettings, duration: _Duration) -> tuple[int, int]:
+    """The least and the greatest value of a duration of a group."""
+    if not duration.bounds:
+        return duration.least, 2**31 - 1
+    bounds = settings.connect_bounds
+    return getattr(bounds, f"{duration.bounds}_min_ms"), getattr(bounds, f"{duration.bounds}_max_ms")
+
+
+def _key(
+    name: str, default: str, documentation: str, type_: Type = Type.INT, validator: Validator | None = None
+) -> ConfigKey:
+    return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)

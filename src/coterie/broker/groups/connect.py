@@ -1,0 +1,149 @@
+"""Connect groups in this broker: the machine that group hosts run, the topic with its records, and the computation of
+target assignments by the assignors that the broker was given."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from coterie.broker.groups.connect_stats import ConnectGroupStats
+from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.host import RunChore
+from coterie.broker.groups.log import GroupTopic
+from coterie.broker.groups.registry import Groups
+from coterie.broker.groups.target_shape import shape_error
+from coterie.engine.output import Output, StepOutput
+from coterie.groups import effects
+from coterie.groups.connect import machine, state
+from coterie.groups.connect.log_records import decode_record, encode_record
+from coterie.groups.connect.messages import (
+    ComputeTarget,
+    Event,
+    GroupLoaded,
+    Heartbeat,
+    Notification,
+    Record,
+    Request,
+    Response,
+    SetGroupConfigs,
+    TargetComputed,
+    TimerKey,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.state import Group
+from coterie.groups.connect.summary import summary
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.ids import GroupId
+from coterie.nouns.target_assignments import Assign, GroupSnapshot
+from coterie.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TOPIC: GroupTopic[Record] = GroupTopic(
+    name="__worker_offsets", encode_record=encode_record, decode_record=decode_record
+)
+"""The topic with the records of connect groups (K848C, "Records")."""
+
+_REFUSAL_MESSAGES = {
+    ErrorCode.policy_violation: "the broker has its maximum number of groups; delete groups that are not used",
+    ErrorCode.coordinator_load_in_progress: "the group is being loaded",
+}
+_ERROR_LENGTH_MAX = 1_000
+"""The greatest length of an assignor's error: it is stored with the group."""
+_Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
+
+
+class ConnectMachine:
+    """The machine of connect groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
+    heartbeats, in ``gaps``, and counts what the steps do, in ``stats``."""
+
+    loading_error = ErrorCode.coordinator_load_in_progress
+    """A request that waits would delay all later requests on its connection."""
+    apply = staticmethod(state.apply)
+    summary = staticmethod(summary)
+
+    def __init__(self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: HeartbeatGaps) -> None:
+        """``assignors`` are the broker's assignors by name: those of ``settings.server_assignors``."""
+        self._settings = settings
+        self._assignors = assignors
+        self._gaps = gaps
+        self.stats = ConnectGroupStats()
+
+    def new_group(self, group_id: GroupId, /) -> Group:
+        return Group(group_id, self._settings)
+
+    def step(self, group: Group, event: Event, /, *, now_ms: int) -> StepOutput[Record, _Effect]:
+        assignment_epoch = group.assignment_epoch
+        output = machine.step(group, event, now_ms=now_ms)
+        if output.records:
+            self.stats.observe_step(group, event, output.records, assignment_epoch, now_ms)
+        return Output(records=output.records, effects=tuple(self._effect(group, one) for one in output.effects))
+
+    def _effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
+        """The effect as the host performs it: a computation is a chore."""
+        if isinstance(effect, ComputeTarget):
+            return RunChore(run=partial(self._compute, group.group_id, effect.snapshot))
+        return effect
+
+    def refusal_response(self, request: Request, error: ErrorCode, /) -> Response:
+        return machine.refusal_response(request, ConnectErrorCode(error), _REFUSAL_MESSAGES.get(error))
+
+    def creates_group(self, request: Request, /) -> bool:
+        match request:
+            case Heartbeat(member_epoch=epoch):
+                return epoch == JOIN
+            case SetGroupConfigs(configs=configs):
+                return bool(configs)
+            case _:
+                return False
+
+    def has_state(self, group: Group, /) -> bool:
+        return not group.is_nonexistent
+
+    def owns_id(self, group: Group, /) -> bool:
+        return group.metadata is not None
+
+    def load_notifications(self, records: Sequence[Record], /) -> Sequence[Notification]:
+        return [GroupLoaded()]
+
+    def observe_request(self, group: Group, request: Request, /) -> None:
+        """Record a member's heartbeat in the statistics."""
+        if isinstance(request, Heartbeat) and request.member_id in group.members:
+            self._gaps.observe_request(group.group_id, request.member_id, is_heartbeat=True)
+
+    def observe_response(self, group: Group, request: Request, response: Response, /) -> None:
+        """Count a refusal in the statistics."""
+        self.stats.observe_response(response)
+
+    # -- computations -------------------------------------------------------------------------------------------------
+
+    async def _compute(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
+        """Let the assignor of ``snapshot`` compute a target, within the computation timeout. Whatever the assignor
+        does, the result is an event: the coordinator continues with the targets that it has, and tries again."""
+        assign = self._assignors.get(snapshot.assignor)
+        if assign is None:
+            known = ", ".join(sorted(self._assignors)) or "none"
+            error = f"the broker has no assignor {snapshot.assignor} (group.connect.assignors); it has: {known}"
+            return TargetComputed(group_epoch=snapshot.group_epoch, target=None, error=error)
+        try:
+            async with asyncio.timeout(self._settings.computation_timeout_ms / 1000):
+                target = await assign(snapshot)
+            error = shape_error(target) or ""
+        except TimeoutError:
+            error = f"it has not computed a target within {self._settings.computation_timeout_ms} ms"
+            logger.warning("Group %s: the assignor %s failed: %s", group_id, snapshot.assignor, error)
+        except asyncio.CancelledError:
+            serving = asyncio.current_task()
+            if serving is not None and serving.cancelling():
+                raise  # the group has ended
+            error = "it was cancelled"
+        except Exception as failure:
+            # An assignor may be a plug-in, and raise anything.
+            logger.exception("Group %s: the assignor %s failed", group_id, snapshot.assignor)
+            error = f"{type(failure).__name__}: {failure}"[:_ERROR_LENGTH_MAX]
+        return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, error=error)
+
+
+ConnectGroups: TypeAlias = Groups[Group, Request, Notification, Record, Response, TimerKey]

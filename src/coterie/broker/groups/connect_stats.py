@@ -1,0 +1,122 @@
+"""Statistics of the connect groups of a broker, counted from the steps of their machines since the broker's start."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from coterie.groups.connect.messages import (
+    ComputationTimer,
+    ConnectionTimer,
+    CurrentAssignment,
+    CurrentRemoved,
+    Event,
+    GroupMetadata,
+    Heartbeat,
+    InstallAssignment,
+    MemberRemoved,
+    Record,
+    RemoveMember,
+    Response,
+    RevocationTimer,
+    SessionTimer,
+    TargetComputed,
+)
+from coterie.groups.connect.state import Group
+from coterie.groups.effects import TimerFired
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    JOIN,
+)
+from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
+
+_REASONS = {SessionTimer: "session timeout", RevocationTimer: "rebalance timeout", ConnectionTimer: "closed connection"}
+"""Why a member was removed, by the timer that fired."""
+
+
+class ConnectGroupStats:
+    """Counts computations, errors, refusals, removals, and how long members take to give back revoked jobs."""
+
+    def __init__(self) -> None:
+        self._computations = 0
+        self._computation_errors = 0
+        self._refusals: Counter[str] = Counter()
+        """By error code."""
+        self._removals: Counter[str] = Counter()
+        """By the reason."""
+        self._revoked_at_ms: dict[tuple[GroupId, MemberId], int] = {}
+        """When the jobs were revoked that a member has not given back."""
+        self._revocations = 0
+        self._revocations_ms = 0
+        self._longest_revocation_ms = 0
+
+    def observe_step(
+        self, group: Group, event: Event, records: Sequence[Record], assignment_epoch: GroupEpoch, now_ms: int
+    ) -> None:
+        """Count what a step of the group's machine has written. ``assignment_epoch`` is the one before the step."""
+        for record in records:
+            match record:
+                case GroupMetadata():
+                    if record.assignment_epoch > assignment_epoch:
+                        self._computations += 1
+                    elif record.assignment_error and _ends_computation(event):
+                        self._computation_errors += 1
+                case MemberRemoved():
+                    self._removals[_removal_reason(event)] += 1
+                case CurrentAssignment(member_id=member_id, pending=pending):
+                    if pending:
+                        self._revoked_at_ms.setdefault((group.group_id, member_id), now_ms)
+                    else:
+                        self._end_revocation(group.group_id, member_id, now_ms)
+                case CurrentRemoved(member_id=member_id):
+                    self._revoked_at_ms.pop((group.group_id, member_id), None)
+                case _:
+                    pass
+
+    def observe_response(self, response: Response) -> None:
+        """Count a refusal. The order to compute is none."""
+        if response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
+            self._refusals[response.error.name] += 1
+
+    def stats(self, groups_by_state: Mapping[str, int]) -> Mapping[str, object]:
+        """The statistics, with the number of groups in each state."""
+        return {
+            "groups": dict(groups_by_state),
+            "computations": self._computations,
+            "computation_errors": self._computation_errors,
+            "refusals": dict(sorted(self._refusals.items())),
+            "removals": dict(sorted(self._removals.items())),
+            "revocations": {
+                "count": self._revocations,
+                "total_ms": self._revocations_ms,
+                "longest_ms": self._longest_revocation_ms,
+            },
+        }
+
+    def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
+        """The member has no revoked job any more."""
+        since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
+        if since_ms is not None:
+            self._revocations += 1
+            self._revocations_ms += now_ms - since_ms
+            self._longest_revocation_ms = max(self._longest_revocation_ms, now_ms - since_ms)
+
+
+def _ends_computation(event: Event) -> bool:
+    """Whether a computation may have failed by ``event``."""
+    match event:
+        case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimer()):
+            return True
+        case _:
+            return False
+
+
+def _removal_reason(event: Event) -> str:
+    """Why ``event`` has removed a member."""
+    match event:
+        case TimerFired(key=key):
+            return _REASONS.get(type(key), "other")
+        case RemoveMember():
+            return "operator"
+        case Heartbeat(member_epoch=epoch):
+            return "left" if epoch < JOIN else "replaced"
+        case _:
+            return "other"

@@ -1,0 +1,106 @@
+"""What the coordinator of connect groups has to know of one client connection: which heartbeats on it have no response
+yet, and which members use it.
+
+Responses are sent in the order of the requests, so a held heartbeat delays the responses to all requests behind it:
+any later request on the connection releases it, and a heartbeat that has one behind it already is not held at all.
+"""
+
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
+
+from coterie.broker.groups.connect import ConnectGroups
+from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHold
+from coterie.groups.connect.state import Group
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
+from coterie.nouns.ids import GroupId, MemberId, ReplyTo
+
+_MEMBERS_MAX = 10_000
+"""The maximum number of members of one connection that are remembered; at this number, the member that was added first
+is forgotten. Its session timeout finds that it has gone."""
+_NUMBERS = count(1)
+"""The number of the next connection of this process."""
+
+
+class _PendingHeartbeat(NamedTuple):
+    """A heartbeat without a response."""
+
+    group_id: GroupId
+    member_id: MemberId
+    reply_to: ReplyTo
+
+
+class MemberConnection:
+    """One client connection, as the coordinator of connect groups sees it."""
+
+    def __init__(self, groups: ConnectGroups | None) -> None:
+        """``groups`` is None if the broker does not serve connect groups."""
+        self._groups = groups
+        self.number = next(_NUMBERS)
+        self._request_count = 0
+        self._pending: dict[int, _PendingHeartbeat] = {}
+        """By the number of the request."""
+        self._members: dict[tuple[GroupId, MemberId], None] = {}
+        """The members whose heartbeats on this connection were accepted, the oldest first."""
+
+    def add_request(self) -> int:
+        """Record that a request was read, of any API, and release all held heartbeats. Returns its number."""
+        self._request_count += 1
+        if self._pending and self._groups is not None:
+            for group_id, member_id, reply_to in tuple(self._pending.values()):
+                self._groups.notify(group_id, ReleaseHold(reply_to=reply_to, member_id=member_id))
+        return self._request_count
+
+    def begin_heartbeat(self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool) -> Heartbeat:
+        """Record that the machine of the group gets ``request`` now, which is the request with this number. Returns the
+        request as the machine has to handle it: it allows no hold if a later request was read meanwhile, or if not
+        ``may_hold``."""
+        self._pending[number] = _PendingHeartbeat(group_id, request.member_id, request.reply_to)
+        if request.max_wait_ms > 0 and (number < self._request_count or not may_hold):
+            return replace(request, max_wait_ms=0)
+        return request
+
+    def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
+        """Record that the heartbeat with this number has its response; None if it gets none."""
+        ended = self._pending.pop(number, None)
+        if ended is None or response is None:
+            return
+        key = (ended.group_id, ended.member_id)
+        if response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
+            if response.member_epoch < JOIN:
+                self._members.pop(key, None)
+            elif key not in self._members:
+                if len(self._members) >= _MEMBERS_MAX:
+                    del self._members[next(iter(self._members))]
+                self._members[key] = None
+        elif response.error is ConnectErrorCode.UNKNOWN_MEMBER_ID:
+            self._members.pop(key, None)
+
+    def held_count(self) -> int:
+        """The number of requests on this connection whose responses are held."""
+        groups = self._groups
+        if groups is None:
+            return 0
+        return sum(
+            1
+            for group_id, member_id, reply_to in self._pending.values()
+            if groups.read(group_id, lambda group: _is_held(group, member_id, reply_to))  # noqa: B023 (called at once)
+        )
+
+    def close(self) -> None:
+        """The client has closed the connection in an orderly way: tell the coordinators of its members."""
+        if self._groups is None:
+            return
+        senders = (*self._members, *((one.group_id, one.member_id) for one in self._pending.values()))
+        members: dict[GroupId, dict[MemberId, None]] = {}
+        for group_id, member_id in senders:
+            members.setdefault(group_id, {})[member_id] = None
+        for group_id, some in members.items():
+            self._groups.notify(group_id, ConnectionClosed(connection=self.number, member_ids=tuple(some)))
+
+
+def _is_held(group: Group, member_id: MemberId, reply_to: ReplyTo) -> bool:
+    """Whether the response to the member's request is held."""
+    session = group.sessions.get(member_id)
+    return session is not None and session.held is not None and session.held.reply_to == reply_to

@@ -1,0 +1,61 @@
+"""Whether the result of an assignor has the types of a target assignment, so that the coordinator can check it and its
+records can be written. The assignor may be a plug-in that returns anything."""
+
+from collections.abc import Mapping
+
+from coterie.nouns.jobs import ConnectorTaskId, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
+
+_INT16 = range(-(2**15), 2**15)
+_DURATIONS_MS = range(2**31)
+"""The numbers that a response can contain as a version and as a duration."""
+
+
+def shape_error(result: object) -> str | None:
+    """Why ``result`` is no `ComputedTarget` with values of the right types; None if it is one."""
+    if not isinstance(result, ComputedTarget):
+        return f"it returned {type(result).__name__} instead of a target"
+    if not (_is_mapping_by_id(result.members) and all(map(_is_target, result.members.values()))):
+        return "the members of its target are not targets by member id"
+    if not (_is_mapping_by_id(result.deferred) and all(map(_is_deferred, result.deferred.values()))):
+        return "the deferred jobs of its target are not jobs with a delay by member id"
+    if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable, result.unplaceable))):
+        return "the unplaceable jobs of its target are not a tuple of jobs with a reason"
+    if not (result.next_in_ms is None or _is_number(result.next_in_ms, _DURATIONS_MS)):
+        return f"the time to its next portion of moves is {result.next_in_ms!r}"
+    return None
+
+
+def _is_mapping_by_id(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _is_target(value: object) -> bool:
+    return (
+        isinstance(value, TargetOfMember)
+        and _are_jobs(value.jobs)
+        and _is_number(value.version, _INT16)
+        and isinstance(value.metadata, bytes)
+    )
+
+
+def _is_deferred(value: object) -> bool:
+    return isinstance(value, DeferredJobs) and _are_jobs(value.jobs) and _is_number(value.delay_ms, _DURATIONS_MS)
+
+
+def _is_unplaceable(value: object) -> bool:
+    return isinstance(value, UnplaceableJobs) and _are_jobs(value.jobs) and isinstance(value.reason, str)
+
+
+def _are_jobs(value: object) -> bool:
+    return (
+        isinstance(value, Jobs)
+        and isinstance(value.connectors, frozenset)
+        and isinstance(value.tasks, frozenset)
+        and all(isinstance(one, str) for one in value.connectors)
+        and all(isinstance(one, ConnectorTaskId) for one in value.tasks)
+    )
+
+
+def _is_number(value: object, allowed: range) -> bool:
+    return isinstance(value, int) and value in allowed

@@ -1,0 +1,117 @@
+"""The assignors of connect groups: finds them by entry point, for workers and for the embedded broker.
+
+Coterie's own assignor is found in the same way as a user's (`assignors.connect.interface`).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
+from coterie.assignors.members import RebalancePolicy
+from coterie.cli.daemon_thread import PluginThread
+from coterie.member.connect.state import OfferedAssignor
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
+
+ASSIGN_TIMEOUT_MS = 9_000
+"""The time limit of one computation: less than the coordinator's ``connect.computation.timeout.ms``, so that the
+coordinator receives the reason."""
+VERSION_MAX = 2**15 - 1
+"""The greatest version, an int16 on the wire."""
+
+logger = logging.getLogger(__name__)
+
+
+def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -> list[ConnectAssignor]:
+    """The assignors with these ``names``, in this order, each created with ``policy``. ``key`` is the config key that
+    contains the names.
+
+    :raises ConfigError: when no installed package registers an assignor with one of the names, when several packages
+        do, or when its class cannot be imported or created.
+    """
+    found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
+    return [_load(name, [entry for entry in found if entry.name == name], found.names, policy, key) for name in names]
+
+
+def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
+    """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
+    out, with a warning: the broker is started for other groups, too."""
+    usable: list[ConnectAssignor] = []
+    for name in sorted(entry_points(group=ASSIGNOR_ENTRY_POINTS).names):
+        try:
+            usable += load_assignors([name], policy, key="group.connect.assignors")
+        except ConfigError as error:
+            logger.warning("%s", error)
+    return usable
+
+
+def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
+    """What a worker tells the coordinator of its assignor.
+
+    :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
+    """
+    try:
+        metadata = assignor.metadata()
+        offered = OfferedAssignor(
+            name=str(assignor.name),
+            minimum_version=int(assignor.minimum_version),
+            maximum_version=int(assignor.maximum_version),
+            version=int(metadata.version),
+            metadata=bytes(metadata.metadata),
+        )
+    except Exception as error:
+        raise _invalid(str(assignor.name), f"its metadata cannot be had: {type(error).__name__}: {error}") from error
+    if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
+        raise _invalid(
+            offered.name,
+            f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
+            f"({offered.version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}",
+        )
+    return offered
+
+
+def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
+    """By name, each assignor as shells call it: on a thread of its own, within :data:`ASSIGN_TIMEOUT_MS`."""
+    return {assignor.name: _assign_on_thread(assignor) for assignor in assignors}
+
+
+def _assign_on_thread(assignor: ConnectAssignor) -> Assign:
+    thread = PluginThread(f"assignor {assignor.name}", timeout_ms=ASSIGN_TIMEOUT_MS)
+
+    async def assign(group: GroupSnapshot) -> ComputedTarget:
+        target = await thread.call(lambda: assignor.assign(group))
+        if not isinstance(target, ComputedTarget):
+            raise TypeError(f"assign returned {type(target).__name__} in place of ComputedTarget")
+        return target
+
+    return assign
+
+
+def _load(
+    name: str, entries: Sequence[EntryPoint], registered: set[str], policy: RebalancePolicy, key: str
+) -> ConnectAssignor:
+    match entries:
+        case []:
+            known = ", ".join(sorted(registered)) or "none"
+            raise ConfigError(
+                {key: [f"Invalid value {name} for configuration {key}: no assignor has this name; installed: {known}"]}
+            )
+        case [entry]:
+            pass
+        case _:
+            where = ", ".join(sorted(entry.value for entry in entries))
+            raise _invalid(name, f"several packages register it: {where}")
+    try:
+        assignor: ConnectAssignor = entry.load()(policy)
+        own_name = assignor.name
+    except Exception as error:
+        raise _invalid(name, f"{entry.value} cannot be created: {type(error).__name__}: {error}") from error
+    if own_name != name:
+        raise _invalid(name, f"{entry.value} has the name {own_name}")
+    logger.info("Assignor %s is %s", name, entry.value)
+    return assignor
+
+
+def _invalid(name: str, why: str) -> ConfigError:
+    return ConfigError({f"assignor {name}": [f"The assignor {name} cannot be used: {why}"]})

@@ -1,0 +1,66 @@
+"""Calls the code of a plug-in on threads of its own, with a time limit.
+
+Such code may block for ever. The event loop must not wait for it, and neither must the end of the process: the threads
+are daemon threads, because a thread pool would join its threads at exit.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from coterie.nouns.errors import WorldError
+
+ResultT = TypeVar("ResultT")
+
+
+class PluginThread:
+    """The threads of one plug-in. Its code is never called twice at once."""
+
+    def __init__(self, name: str, *, timeout_ms: int) -> None:
+        """``name`` names the plug-in in errors and in the list of threads; ``timeout_ms`` is the time limit of a
+        call."""
+        self._name = name
+        self._timeout_s = timeout_ms / 1000
+        self._is_busy = threading.Lock()
+        """Held while a call runs, also after its time limit."""
+
+    async def call(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call ``function`` on a new thread, and return its result. Its exception is raised here.
+
+        After the time limit, the thread continues: Python cannot stop a thread. Until it has ended, further calls are
+        refused.
+
+        :raises WorldError: when the time limit is over, or an earlier call has not ended.
+        """
+        if not self._is_busy.acquire(blocking=False):
+            raise WorldError(f"{self._name} has not returned from an earlier call")
+        outcome: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                try:
+                    result = function()
+                finally:
+                    self._is_busy.release()
+            except BaseException as error:  # noqa: BLE001 - a plug-in may raise any exception, SystemExit too
+                outcome.set_exception(_as_exception(error))
+            else:
+                outcome.set_result(result)
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        # Shielded: a future that is cancelled could not take the late result.
+        waiting = asyncio.shield(asyncio.wrap_future(outcome))
+        done, _ = await asyncio.wait([waiting], timeout=self._timeout_s)
+        if not done:
+            waiting.cancel()
+            raise WorldError(f"{self._name} did not return within {self._timeout_s:g} s")
+        return await waiting
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """``error`` itself, or an exception that says its type if a future cannot have it as its exception."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,104 @@
+"""What differs between the group protocols, for the rest of the herder.
+
+In a classic group (`rounds`), workers join rounds, and the leader computes the assignments. In a connect group
+(`targets`), the coordinator reconciles the workers with a target assignment that one of them computes. The setting
+``group.protocol`` selects one of the two modules; all other modules of the herder call it by :func:`protocol_of`.
+"""
+
+from typing import Protocol
+
+from coterie.herder.requests import GroupView, RequestRefused
+from coterie.herder.rounds import protocol as rounds_protocol
+from coterie.herder.state import Herder, Turn
+from coterie.herder.targets import protocol as targets_protocol
+from coterie.herder.timers import GroupTimer
+from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.membership import GroupProtocolName, MembershipEvent
+
+
+class GroupProtocol(Protocol):
+    """The herder's part of a group protocol; a module implements it."""
+
+    def on_opened(self, turn: Turn) -> None:
+        """The runtime is open, and both logs are read."""
+        ...
+
+    def on_membership(self, turn: Turn, event: MembershipEvent) -> None:
+        """Process an event of the member machine, other than `LeaseRenewed` and `MembershipRefused`."""
+        ...
+
+    def on_end_found(self, turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+        """The lookup of the config log's end offset for this protocol (`ForRound`) has ended; None: the log could not
+        be reached."""
+        ...
+
+    def on_timer(self, turn: Turn, timer: GroupTimer) -> None:
+        """A timer of this protocol has fired."""
+        ...
+
+    def compute(self, turn: Turn) -> None:
+        """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
+        ...
+
+    def report_releases(self, turn: Turn) -> None:
+        """Let the group know that revoked jobs are released, if the worker state that the member reports is not
+        enough."""
+        ...
+
+    def report_configured_jobs(self, turn: Turn) -> None:
+        """Let the group know that the set of configured jobs has changed, if it has."""
+        ...
+
+    def report_change(self, turn: Turn, reason: str) -> None:
+        """A state that this worker reports has changed, for example that it drains; ``reason`` says which."""
+        ...
+
+    def report_pending_changes(self, turn: Turn) -> None:
+        """Let the group know of the changes of :func:`report_change`."""
+        ...
+
+    def must_stay_until_released(self, herder: Herder) -> bool:
+        """Whether a draining worker that owns no job must stay in the group a little longer, so that its former jobs
+        are assigned to other workers."""
+        ...
+
+    def protocol_name(self, herder: Herder) -> str | None:
+        """The protocol of the group for operators; None while this worker does not know it."""
+        ...
+
+    def are_requests_signed(self, herder: Herder) -> bool:
+        """Whether workers sign their requests to the leader (KIP-507). False while this worker does not know the
+        protocol."""
+        ...
+
+    def drain_wait_reason(self, herder: Herder) -> str | None:
+        """Why this worker's group does not learn that this worker drains, as text for an operator; None when it
+        does."""
+        ...
+
+    def deferred_until_ms(self, herder: Herder) -> int | None:
+        """When the scheduled rebalance delay ends that this worker was told; None when it knows of none."""
+        ...
+
+    def request_group_view(self, turn: Turn) -> bool:
+        """Whether :func:`group_view` returns the current view of the group at once. If not, the view is requested, and
+        `GroupDescribed` follows."""
+        ...
+
+    def group_view(self, turn: Turn) -> GroupView | RequestRefused:
+        """The group as this worker knows it; a refusal when it does not."""
+        ...
+
+    def hand_over(self, turn: Turn) -> None:
+        """The runtime is closed and the process is about to execute itself again: let `Exit` follow, with the
+        membership that the next process continues."""
+        ...
+
+
+def protocol_of(herder: Herder) -> GroupProtocol:
+    """The protocol that the worker's settings select."""
+    match herder.settings.group_protocol:
+        case GroupProtocolName.CLASSIC:
+            return rounds_protocol
+        case GroupProtocolName.CONNECT:
+            return targets_protocol

@@ -1,0 +1,109 @@
+"""The protocol of classic groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`."""
+
+from coterie.herder import place
+from coterie.herder.messages import Exit
+from coterie.herder.requests import GroupView, RequestRefused
+from coterie.herder.rounds import following, leading, protocol_features, rebalance_window, rejoin
+from coterie.herder.state import Herder, Turn
+from coterie.herder.timers import GroupTimer
+from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentsRequested,
+    MembershipEvent,
+    MembershipLost,
+    MemberStateChanged,
+    StopAllBeforeJoin,
+)
+
+
+def on_opened(turn: Turn) -> None:
+    following.on_opened(turn)
+
+
+def on_membership(turn: Turn, event: MembershipEvent) -> None:
+    match event:
+        case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
+            place.begin_round(turn, state)
+        case MemberStateChanged(state=state):
+            following.on_round(turn, state)
+        case StopAllBeforeJoin():
+            following.on_must_release_all(turn)
+        case AssignmentsRequested():
+            leading.on_assignments_requested(turn, event)
+        case Assigned():
+            following.on_assigned(turn, event)
+        case MembershipLost():
+            following.on_lost(turn, event)
+        case _:
+            raise AssertionError(f"{type(event).__name__} is no event of a classic group")
+
+
+def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    leading.on_end_found(turn, lookup_id, end_offset)
+
+
+def on_timer(turn: Turn, timer: GroupTimer) -> None:
+    match timer:
+        case "assign":
+            leading.on_assignment_timeout(turn)
+        case "delay over" | "moves":
+            following.on_due(turn)
+        case "changed jobs":
+            pass  # `report_configured_jobs`, which follows, checks the deadline.
+        case "configured end":
+            raise AssertionError("a timer of connect groups")
+
+
+def compute(turn: Turn) -> None:
+    leading.advance(turn)
+
+
+def report_releases(turn: Turn) -> None:
+    rejoin.advance(turn)
+
+
+def report_configured_jobs(turn: Turn) -> None:
+    rebalance_window.advance(turn)
+
+
+def report_change(turn: Turn, reason: str) -> None:
+    rejoin.report_change(turn, reason)
+
+
+def report_pending_changes(turn: Turn) -> None:
+    rejoin.request_rejoin_for_changes(turn)
+
+
+def must_stay_until_released(herder: Herder) -> bool:
+    return rejoin.is_rejoin_outstanding(herder)
+
+
+def protocol_name(herder: Herder) -> str | None:
+    return protocol_features.protocol_name(herder)
+
+
+def are_requests_signed(herder: Herder) -> bool:
+    return protocol_features.are_requests_signed(herder)
+
+
+def drain_wait_reason(herder: Herder) -> str | None:
+    return protocol_features.drain_wait_reason(herder)
+
+
+def deferred_until_ms(herder: Herder) -> int | None:
+    return herder.rounds.deferred_until_ms
+
+
+def request_group_view(turn: Turn) -> bool:
+    return True
+
+
+def group_view(turn: Turn) -> GroupView | RequestRefused:
+    return leading.group_view_of(turn) or place.not_leader(turn.herder)
+
+
+def hand_over(turn: Turn) -> None:
+    handover = following.handover_of(turn.herder)
+    turn.emit(Exit(code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover))

@@ -1,0 +1,85 @@
+"""The leader's report of the jobs that are configured, from which the coordinator's target assignment is computed.
+
+Only the leader reports. A new leader first looks up the end offset of the config log and reads the log up to it:
+another worker may have written jobs that this worker has not read yet, and a report without them would stop them
+everywhere.
+"""
+
+from coterie.herder.messages import FindConfigEnd, ForRound, SetTimer
+from coterie.herder.state import Turn
+from coterie.herder.targets.state import FindingLogEnd, NotReporting, ReadingToLogEnd, Reporting
+from coterie.nouns.ids import ConfigOffset, LeaderEpoch
+from coterie.nouns.membership import SetConfiguredJobs
+
+LOOKUP_RETRY_MS = 1_000
+"""How long the leader waits after a failed lookup of the config log's end offset."""
+
+
+def on_leading(turn: Turn, leader_epoch: LeaderEpoch) -> None:
+    """This worker is the leader, since ``leader_epoch``. If it was not the leader in this epoch before, it looks up the
+    end of the config log. Does nothing before the runtime is open."""
+    report = turn.herder.targets.jobs_report
+    if not turn.herder.lifecycle.is_runtime_open:
+        return
+    if isinstance(report, NotReporting) or report.leader_epoch != leader_epoch:
+        _find_log_end(turn, leader_epoch)
+
+
+def on_following(turn: Turn) -> None:
+    """This worker is not the leader: it reports nothing."""
+    turn.herder.targets.jobs_report = NotReporting()
+
+
+def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    """The lookup has ended. If the log could not be reached, it is repeated after :data:`LOOKUP_RETRY_MS`."""
+    report = turn.herder.targets.jobs_report
+    if not isinstance(report, FindingLogEnd) or report.lookup_id != lookup_id:
+        return
+    if end_offset is None:
+        turn.emit(SetTimer(timer="configured end", at_ms=turn.now_ms + LOOKUP_RETRY_MS))
+    else:
+        turn.herder.targets.jobs_report = ReadingToLogEnd(leader_epoch=report.leader_epoch, end_offset=end_offset)
+        advance(turn)
+
+
+def on_retry(turn: Turn) -> None:
+    """The pause after a failed lookup is over: repeat it, if it is still needed."""
+    report = turn.herder.targets.jobs_report
+    if isinstance(report, FindingLogEnd):
+        _find_log_end(turn, report.leader_epoch)
+
+
+def advance(turn: Turn) -> None:
+    """Report the configured jobs, if this worker is the leader and has read the config log far enough, and they differ
+    from those that it reported last. Does nothing while the worker is leaving."""
+    herder, report = turn.herder, turn.herder.targets.jobs_report
+    if herder.lifecycle.is_leaving:
+        return
+    match report:
+        case ReadingToLogEnd(leader_epoch=leader_epoch, end_offset=end_offset) if herder.has_read(end_offset):
+            _report(turn, leader_epoch)
+        case Reporting(compared_at=compared_at) if compared_at != herder.config.offset:
+            configured = herder.config.jobs()
+            if configured != report.jobs:
+                _report(turn, report.leader_epoch)
+            else:
+                herder.targets.jobs_report = Reporting(
+                    leader_epoch=report.leader_epoch, jobs=configured, compared_at=herder.config.offset
+                )
+        case _:
+            pass
+
+
+def _report(turn: Turn, leader_epoch: LeaderEpoch) -> None:
+    """Order the member to send the configured jobs."""
+    config = turn.herder.config
+    jobs = config.jobs()
+    turn.herder.targets.jobs_report = Reporting(leader_epoch=leader_epoch, jobs=jobs, compared_at=config.offset)
+    turn.emit(SetConfiguredJobs(config_offset=config.offset, jobs=jobs))
+
+
+def _find_log_end(turn: Turn, leader_epoch: LeaderEpoch) -> None:
+    targets = turn.herder.targets
+    targets.last_lookup_id += 1
+    targets.jobs_report = FindingLogEnd(leader_epoch=leader_epoch, lookup_id=targets.last_lookup_id)
+    turn.emit(FindConfigEnd(purpose=ForRound(lookup_id=targets.last_lookup_id)))

@@ -1,0 +1,28 @@
+"""The description of the group, which the coordinator returns on request."""
+
+from coterie.herder import statuses
+from coterie.herder.state import Turn
+from coterie.herder.targets import group_view
+from coterie.nouns.membership import GroupDescribed, RequestDescription
+
+
+def request(turn: Turn) -> None:
+    """Ask the coordinator for the description, unless a request is outstanding."""
+    targets = turn.herder.targets
+    if not targets.is_description_requested:
+        targets.is_description_requested = True
+        turn.emit(RequestDescription())
+
+
+def on_described(turn: Turn, event: GroupDescribed) -> None:
+    """Store the description. The leader also reports the jobs without a worker."""
+    targets = turn.herder.targets
+    targets.is_description_requested = False
+    targets.description, targets.description_error = event.description, event.error
+    if event.description is not None and turn.herder.place.is_leader:
+        statuses.report_unassigned(turn, group_view.unassigned_reasons(event.description))
+
+
+def forget(turn: Turn) -> None:
+    """Drop the description, because this worker is not a member any more."""
+    turn.herder.targets.description = None

@@ -1,0 +1,47 @@
+"""A worker's part in a connect group: it receives an assignment, or its membership is lost."""
+
+from coterie.herder import place, statuses
+from coterie.herder.messages import WriteLogMessage
+from coterie.herder.state import Turn
+from coterie.herder.targets import configured_jobs, description
+from coterie.nouns.membership import Assigned, AssignmentDetails, MembershipLost
+
+
+def on_assigned(turn: Turn, event: Assigned) -> None:
+    """Apply the assignment, which contains all jobs of this worker. The leader also deletes the statuses of deleted
+    jobs, and asks for the group's description, which contains the jobs without a worker."""
+    herder = turn.herder
+    details = event.token
+    assert isinstance(details, AssignmentDetails), "the assignment is not one of a connect group"
+    is_news = herder.place.is_lost or event.jobs != herder.place.assigned or event.leader != herder.place.leader
+    if is_news or bool(event.revoked):
+        turn.emit(WriteLogMessage(text=_summary(event, details)))
+    herder.targets.details = details
+    place.apply_round(turn, event, has_failed=False)
+    if herder.place.is_leader:
+        configured_jobs.on_leading(turn, details.leader_epoch)
+        statuses.delete_orphaned_statuses(turn)
+        description.request(turn)
+    else:
+        configured_jobs.on_following(turn)
+
+
+def on_lost(turn: Turn, event: MembershipLost) -> None:
+    """The membership is lost: drop all jobs, so that all tasks stop. The member rejoins, with no owned jobs, when all
+    tasks have stopped."""
+    turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
+    place.lose(turn)
+    turn.herder.targets.details = None
+    configured_jobs.on_following(turn)
+    description.forget(turn)
+
+
+def _summary(event: Assigned, details: AssignmentDetails) -> str:
+    """The assignment, as a log message."""
+    given = ", ".join(map(str, event.jobs)) or "nothing"
+    back = ", ".join(map(str, event.revoked)) or "nothing"
+    leader = f"led by {event.leader_url}" if event.leader else "without a leader"
+    return (
+        f"Member epoch {event.epoch} (assignment epoch {details.assignment_epoch}), {leader}: "
+        f"assigned {given}; revoked {back}"
+    )

@@ -1,0 +1,83 @@
+"""The view of a connect group, from the description that its coordinator returns."""
+
+from collections.abc import Mapping
+
+from coterie.assignors.claims import Eligibility
+from coterie.assignors.members import MemberSpec, RebalancePolicy
+from coterie.herder.group_view import MOVES_LIMITED_REASON, waiting_reason, worker_id_in
+from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.jobs import Job, Jobs
+from coterie.nouns.membership import GroupProtocolName
+
+
+def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePolicy) -> GroupView:
+    """The view of the group. ``configured`` are the jobs that this worker has read from the config log."""
+    specs = {member.member_id: _spec(member) for member in description.members}
+    eligibility = Eligibility.from_members(specs, configured)
+    members = (_info(member, specs, configured, eligibility) for member in description.members)
+    deferred = tuple(_deferred(one, one.delay_left_ms) for one in description.departed if one.delay_left_ms is not None)
+    return GroupView(
+        generation=Generation(description.group_epoch),
+        protocol=GroupProtocolName.CONNECT.value,
+        leader=description.leader,
+        config_offset=description.config_offset,
+        configured=configured,
+        members=tuple(sorted(members, key=lambda info: (info.name, info.member_id))),
+        deferred=deferred,
+        unassigned=tuple((job, one.reason) for one in description.unplaceable for job in sorted(one.jobs, key=str)),
+        policy=policy,
+        next_round_ms=min((one.left_ms for one in deferred), default=None),
+    )
+
+
+def unassigned_reasons(description: GroupDescription) -> Mapping[Job, str]:
+    """Why no worker runs each unassigned job, by job. The text contains no times: it stays the same as long as the
+    reason does."""
+    reason_by_job: dict[Job, str] = {}
+    for unplaceable in description.unplaceable:
+        reason_by_job.update(dict.fromkeys(unplaceable.jobs, unplaceable.reason))
+    for departed in description.departed:
+        if departed.delay_left_ms is not None:
+            reason_by_job.update(dict.fromkeys(departed.jobs, waiting_reason(_name(departed))))
+    return reason_by_job
+
+
+def _spec(member: MemberDescription) -> MemberSpec:
+    return MemberSpec(
+        owned=member.assigned, claims=member.claims, draining=member.draining, instance_id=member.instance_id
+    )
+
+
+def _info(
+    member: MemberDescription, specs: Mapping[MemberId, MemberSpec], configured: Jobs, eligibility: Eligibility
+) -> MemberInfo:
+    worker_id = worker_id_in(member.url)
+    wait_reason = None
+    if member.draining and member.target and not member.pending:
+        kept = next(iter(member.target))
+        has_place = bool(eligibility.assignable(member.target))
+        wait_reason = MOVES_LIMITED_REASON if has_place else eligibility.unassigned_reason(kept, specs)
+    return MemberInfo(
+        member_id=member.member_id,
+        worker_id=worker_id,
+        name=member.name or worker_id,
+        url=member.url,
+        instance_id=member.instance_id,
+        claims=member.claims,
+        draining=member.draining,
+        config_offset=member.config_offset,
+        owned=member.assigned,
+        revoked=member.pending & configured,
+        drain_wait_reason=wait_reason,
+    )
+
+
+def _deferred(departed: DepartedDescription, left_ms: int) -> DeferredJobs:
+    return DeferredJobs(jobs=departed.jobs, left_ms=left_ms, worker=_name(departed), instance_id=departed.instance_id)
+
+
+def _name(departed: DepartedDescription) -> str:
+    """The name of a departed worker: its ``host:port``."""
+    return worker_id_in(departed.url)

@@ -1,0 +1,110 @@
+"""The protocol of connect groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`."""
+
+from coterie.herder import place
+from coterie.herder.requests import GroupView, Problem, RequestRefused
+from coterie.herder.state import Herder, Turn
+from coterie.herder.targets import computing, configured_jobs, description, following
+from coterie.herder.targets import group_view as targets_view
+from coterie.herder.timers import GroupTimer
+from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.membership import (
+    Assigned,
+    GroupDescribed,
+    GroupProtocolName,
+    MembershipEvent,
+    MembershipLost,
+    MemberStateChanged,
+    SuspendMembership,
+    TargetRequested,
+)
+
+
+def on_opened(turn: Turn) -> None:
+    details = turn.herder.targets.details
+    if details is not None and turn.herder.place.is_leader:
+        configured_jobs.on_leading(turn, details.leader_epoch)
+
+
+def on_membership(turn: Turn, event: MembershipEvent) -> None:
+    match event:
+        case MemberStateChanged(state=state):
+            place.set_member_state(turn, state)
+        case TargetRequested():
+            computing.on_requested(turn, event)
+        case GroupDescribed():
+            description.on_described(turn, event)
+        case Assigned():
+            following.on_assigned(turn, event)
+        case MembershipLost():
+            following.on_lost(turn, event)
+        case _:
+            raise AssertionError(f"{type(event).__name__} is no event of a connect group")
+
+
+def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    configured_jobs.on_end_found(turn, lookup_id, end_offset)
+
+
+def on_timer(turn: Turn, timer: GroupTimer) -> None:
+    assert timer == "configured end", f"{timer} is a timer of classic groups"
+    configured_jobs.on_retry(turn)
+
+
+def compute(turn: Turn) -> None:
+    """Nothing: the chore computes at once."""
+
+
+def report_releases(turn: Turn) -> None:
+    """Nothing: the member reports the jobs that have stopped with each `SetWorkerState`."""
+
+
+def report_configured_jobs(turn: Turn) -> None:
+    configured_jobs.advance(turn)
+
+
+def report_change(turn: Turn, reason: str) -> None:
+    """Nothing: `SetWorkerState` contains the change."""
+
+
+def report_pending_changes(turn: Turn) -> None:
+    """Nothing: `SetWorkerState` contains the changes."""
+
+
+def must_stay_until_released(herder: Herder) -> bool:
+    """Never: the last heartbeat releases all jobs."""
+    return False
+
+
+def protocol_name(herder: Herder) -> str | None:
+    return GroupProtocolName.CONNECT.value
+
+
+def are_requests_signed(herder: Herder) -> bool:
+    return True
+
+
+def drain_wait_reason(herder: Herder) -> str | None:
+    return None
+
+
+def deferred_until_ms(herder: Herder) -> int | None:
+    """None: the coordinator ends the delay."""
+    return None
+
+
+def request_group_view(turn: Turn) -> bool:
+    description.request(turn)
+    return False
+
+
+def group_view(turn: Turn) -> GroupView | RequestRefused:
+    herder = turn.herder
+    if herder.targets.description is None:
+        why = herder.targets.description_error or "it was not asked yet"
+        message = f"The coordinator has not described the group: {why}"
+        return RequestRefused(problem=Problem.NO_LEADER, message=message)
+    return targets_view.view(herder.targets.description, configured=herder.config.jobs(), policy=herder.settings.policy)
+
+
+def hand_over(turn: Turn) -> None:
+    turn.emit(SuspendMembership())

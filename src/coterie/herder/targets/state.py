@@ -1,0 +1,72 @@
+"""The state that a herder keeps for a connect group. A comment names the module that assigns each field."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.nouns.group_description import GroupDescription
+from coterie.nouns.ids import ConfigOffset, LeaderEpoch
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.membership import AssignmentDetails, ConnectPlaceHandover
+
+# -- the leader's report of the configured jobs -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotReporting:
+    """This worker is not the leader, or its runtime is not open: it reports nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingLogEnd:
+    """This worker was named leader, and looks up the config log's end offset, or will do so again."""
+
+    leader_epoch: LeaderEpoch
+    lookup_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingToLogEnd:
+    """This leader reports the configured jobs when it has read the config log to ``end_offset``. A report from a part
+    of the log would make the workers stop all jobs that are missing in it."""
+
+    leader_epoch: LeaderEpoch
+    end_offset: ConfigOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """This leader has reported ``jobs``, and reports each change of them."""
+
+    leader_epoch: LeaderEpoch
+    jobs: Jobs
+    compared_at: ConfigOffset
+    """The config offset at which ``jobs`` were last compared with the configured jobs."""
+
+
+JobsReport: TypeAlias = NotReporting | FindingLogEnd | ReadingToLogEnd | Reporting
+
+
+class Targets:
+    """What a worker keeps from one assignment to the next."""
+
+    def __init__(self, handover: ConnectPlaceHandover | None) -> None:
+        # `following`
+        self.details: AssignmentDetails | None = None
+        """The details of the last assignment; None before the first, and after a loss of the membership."""
+        if handover is not None:
+            self.details = AssignmentDetails(
+                leader_epoch=handover.leader_epoch,
+                assignment_epoch=handover.assignment_epoch,
+                job_epochs=handover.job_epochs,
+            )
+        # `configured_jobs`
+        self.jobs_report: JobsReport = NotReporting()
+        self.last_lookup_id = 0
+        """The number of lookups of the config log's end offset; only the result of the last lookup is used."""
+        # `description`
+        self.description: GroupDescription | None = None
+        """The group, as the coordinator described it last; None before that, and after a failed request."""
+        self.description_error = ""
+        """Why the last request has returned no description; empty if it has."""
+        self.is_description_requested = False
+        """Whether the coordinator was asked for a description that has not arrived."""

@@ -1,0 +1,305 @@
+"""The requests of a connect group's member as values for `kio_entities.build_request`, and the responses from kio's
+entities."""
+
+import uuid
+from typing import Any
+
+from coterie.member.connect.messages import DescribeResponse, HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    AssignmentToMember,
+    Claims,
+    Configured,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    LeaderOfGroup,
+    PrepareAssignmentResponse,
+)
+from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
+from coterie.wire.connect_group_jobs import arrays_of, jobs_of
+from coterie.wire.kio_entities import Values
+
+_ABSENT = -1
+"""The value of a number that is not given, or has not changed."""
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def heartbeat_values(request: HeartbeatRequest) -> Values:
+    """The fields of a ConnectGroupHeartbeat request. Those that have not changed are left out."""
+    values = {
+        "group_id": request.group_id,
+        "member_id": request.member_id,
+        "member_epoch": request.member_epoch,
+        "request_number": request.request_number,
+        "instance_id": request.instance_id,
+        "rebalance_timeout_ms": request.rebalance_timeout_ms,
+        "server_assignor": request.server_assignor,
+        "client_assignors": None
+        if request.client_assignors is None
+        else [
+            {
+                "name": one.name,
+                "minimum_version": one.minimum_version,
+                "maximum_version": one.maximum_version,
+                "reason": one.reason,
+                "version": one.version,
+                "metadata": one.metadata,
+            }
+            for one in request.client_assignors
+        ],
+        "connectors_and_tasks": None if request.owned is None else arrays_of(request.owned),
+        "url": request.url,
+        "name": request.name,
+        "config_offset": request.config_offset,
+        "config_topic_id": None if request.config_topic_id is None else uuid.UUID(bytes=request.config_topic_id),
+        "configured": None if request.configured is None else _configured_values(request.configured),
+        "claims": None if request.claims is None else _claims_values(request.claims),
+        "draining": None if request.draining is None else int(request.draining),
+        "max_wait_ms": request.max_wait_ms,
+        "connection_grace_ms": request.connection_grace_ms,
+        "resumes": request.resumes,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def prepare_values(request: PrepareRequest) -> Values:
+    """The fields of a ConnectGroupPrepareAssignment request."""
+    return {"group_id": request.group_id, "member_id": request.member_id, "member_epoch": request.member_epoch}
+
+
+def install_values(request: InstallRequest) -> Values:
+    """The fields of a ConnectGroupInstallAssignment request."""
+    target = request.target
+    return {
+        "group_id": request.group_id,
+        "member_id": request.member_id,
+        "member_epoch": request.member_epoch,
+        "group_epoch": request.group_epoch,
+        "error": request.error,
+        "members": [
+            {
+                "member_id": member_id,
+                "connectors_and_tasks": arrays_of(one.jobs),
+                "version": one.version,
+                "metadata": one.metadata,
+            }
+            for member_id, one in sorted(target.members.items())
+        ],
+        "deferred": [
+            {"member_id": member_id, "delay_ms": one.delay_ms, **arrays_of(one.jobs)}
+            for member_id, one in sorted(target.deferred.items())
+        ],
+        "unplaceable": [{"reason": one.reason, **arrays_of(one.jobs)} for one in target.unplaceable],
+        "next_in_ms": _ABSENT if target.next_in_ms is None else target.next_in_ms,
+    }
+
+
+def _configured_values(configured: Configured) -> Values:
+    """The field with the configured jobs."""
+    return {"value": {"config_offset": configured.config_offset, **arrays_of(configured.jobs)}}
+
+
+def _claims_values(claims: Claims) -> Values:
+    """The field with the claims."""
+    return {"value": {"wildcard": claims.jobs is None, **arrays_of(claims.jobs or NO_JOBS)}}
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
+
+
+def error_of(code: int) -> ConnectErrorCode:
+    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for one that Coterie does not know."""
+    try:
+        return ConnectErrorCode(code)
+    except ValueError:
+        return ConnectErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def message_of(code: int, message: str | None) -> str | None:
+    """The message of a response, which names an error code that Coterie does not know."""
+    if code == error_of(code):
+        return message
+    return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
+
+
+def heartbeat_response(entity: Any) -> HeartbeatResponse:
+    """The response to a heartbeat.
+
+    :raises InvalidFieldError: when a job is not valid.
+    """
+    assignment = entity.assignment
+    return HeartbeatResponse(
+        error=error_of(entity.error_code),
+        message=message_of(entity.error_code, entity.error_message),
+        member_epoch=MemberEpoch(entity.member_epoch),
+        heartbeat_interval_ms=entity.heartbeat_interval_ms,
+        assignment=None
+        if assignment is None
+        else AssignmentToMember(
+            jobs=jobs_of(assignment.connectors_and_tasks),
+            job_epochs={GroupEpoch(one.epoch): jobs_of(one) for one in assignment.job_epochs},
+            assignment_epoch=GroupEpoch(entity.assignment_epoch),
+            config_offset=ConfigOffset(entity.config_offset),
+            version=assignment.version,
+            metadata=assignment.metadata,
+        ),
+        leader=None
+        if entity.leader_id is None
+        else LeaderOfGroup(
+            member_id=MemberId(entity.leader_id),
+            leader_epoch=LeaderEpoch(entity.leader_epoch),
+            url=WorkerUrl(entity.leader_url or ""),
+        ),
+        session_timeout_ms=_or_none(entity.session_timeout_ms),
+    )
+
+
+def prepare_response(entity: Any) -> PrepareAssignmentResponse:
+    """The response to ConnectGroupPrepareAssignment.
+
+    :raises InvalidFieldError: when a job is not valid.
+    """
+    error = error_of(entity.error_code)
+    return PrepareAssignmentResponse(
+        error=error,
+        message=message_of(entity.error_code, entity.error_message),
+        snapshot=_snapshot(entity) if error is ConnectErrorCode.NONE else None,
+    )
+
+
+def install_response(entity: Any) -> InstallAssignmentResponse:
+    """The response to ConnectGroupInstallAssignment."""
+    return InstallAssignmentResponse(
+        error=error_of(entity.error_code), message=message_of(entity.error_code, entity.error_message)
+    )
+
+
+def describe_response(entity: Any) -> DescribeResponse:
+    """The response to ConnectGroupDescribe for one group.
+
+    :raises InvalidFieldError: when a job is not valid.
+    :raises ValueError: when a member has an unknown state, or the response does not contain one group.
+    """
+    (group,) = entity.groups
+    error = error_of(group.error_code)
+    return DescribeResponse(
+        error=error,
+        message=message_of(group.error_code, group.error_message),
+        description=_description(group) if error is ConnectErrorCode.NONE else None,
+    )
+
+
+# -- structs ----------------------------------------------------------------------------------------------------------
+
+
+def _snapshot(entity: Any) -> GroupSnapshot:
+    """The state of the group for an assignor."""
+    configured = entity.configured.value
+    return GroupSnapshot(
+        group_epoch=GroupEpoch(entity.group_epoch),
+        assignor=entity.assignor_name,
+        members=tuple(_snapshot_member(one) for one in entity.members),
+        departed=tuple(
+            SnapshotDeparted(
+                member_id=MemberId(one.member_id),
+                instance_id=_instance_id(one.instance_id),
+                url=WorkerUrl(one.url),
+                jobs=jobs_of(one),
+                delay_left_ms=_or_none(one.delay_left_ms),
+            )
+            for one in entity.departed
+        ),
+        config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
+        configured=NO_JOBS if configured is None else jobs_of(configured),
+        max_delay_ms=_or_none(entity.max_delay_ms),
+    )
+
+
+def _snapshot_member(struct: Any) -> SnapshotMember:
+    """One member, for an assignor."""
+    target = jobs_of(struct.connectors_and_tasks)
+    return SnapshotMember(
+        member_id=MemberId(struct.member_id),
+        member_epoch=MemberEpoch(struct.member_epoch),
+        instance_id=_instance_id(struct.instance_id),
+        url=WorkerUrl(struct.url),
+        name=struct.name,
+        config_offset=ConfigOffset(struct.config_offset),
+        version=struct.assignor.version,
+        reason=struct.assignor.reason,
+        metadata=struct.assignor.metadata,
+        claims=None if struct.claims.value is None else jobs_of(struct.claims.value),
+        draining=struct.draining,
+        target=target,
+        current=target if struct.current.value is None else jobs_of(struct.current.value),
+        pending=_nullable_jobs(struct.pending),
+        former=_nullable_jobs(struct.former),
+    )
+
+
+def _description(group: Any) -> GroupDescription:
+    """The description of one group."""
+    return GroupDescription(
+        state=group.group_state,
+        group_epoch=GroupEpoch(group.group_epoch),
+        assignment_epoch=GroupEpoch(group.assignment_epoch),
+        assignor=group.assignor_name,
+        computing_member=MemberId(group.computing_member),
+        assignment_error=group.assignment_error,
+        leader=MemberId(group.leader_id),
+        leader_epoch=LeaderEpoch(group.leader_epoch),
+        config_offset=ConfigOffset(group.config_offset),
+        members=tuple(_member_description(one) for one in group.members),
+        departed=tuple(
+            DepartedDescription(
+                member_id=MemberId(one.member_id),
+                instance_id=_instance_id(one.instance_id),
+                url=WorkerUrl(one.url),
+                jobs=jobs_of(one),
+                delay_left_ms=_or_none(one.delay_left_ms),
+                held_left_ms=one.held_left_ms,
+            )
+            for one in group.departed
+        ),
+        unplaceable=tuple(UnplaceableJobs(jobs=jobs_of(one), reason=one.reason) for one in group.unplaceable),
+    )
+
+
+def _member_description(struct: Any) -> MemberDescription:
+    """The description of one member."""
+    return MemberDescription(
+        member_id=MemberId(struct.member_id),
+        member_epoch=MemberEpoch(struct.member_epoch),
+        state=MemberState(struct.state),
+        instance_id=_instance_id(struct.instance_id),
+        client_id=struct.client_id,
+        client_host=struct.client_host,
+        url=WorkerUrl(struct.url),
+        name=struct.name,
+        config_offset=ConfigOffset(struct.config_offset),
+        claims=None if struct.claims is None else jobs_of(struct.claims),
+        draining=struct.draining,
+        assigned=jobs_of(struct.assigned),
+        pending=jobs_of(struct.pending),
+        target=jobs_of(struct.target),
+        awaited={MemberId(one.holder_id): jobs_of(one) for one in struct.awaited},
+    )
+
+
+def _nullable_jobs(struct: Any) -> Jobs:
+    """The jobs of a tagged field; none if it is absent."""
+    return NO_JOBS if struct.value is None else jobs_of(struct.value)
+
+
+def _instance_id(value: str | None) -> InstanceId | None:
+    return None if value is None else InstanceId(value)
+
+
+def _or_none(number: int) -> int | None:
+    """``number``; None for -1."""
+    return None if number == _ABSENT else number

@@ -1,0 +1,1 @@
+"""The member of a connect group (K848C): its state machine."""

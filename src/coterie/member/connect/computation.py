@@ -1,0 +1,141 @@
+"""The computation of a target assignment by this member, when the coordinator has chosen it (K848C, "Assignment
+Process").
+
+    NotComputing ── COMPUTE_ASSIGNMENT ──> PrepareSent ── response ──> Computing ── InstallTarget ──> InstallSent
+         ^                                   │      ^                                                │       ^
+         │                              lost, fenced│                                           lost, fenced │
+         │                                   v      │ heartbeat accepted                             v       │
+         │                                 PrepareDue                                             InstallDue
+         └────────────────────────── installed, or any other error ──────────────────────────────────┘
+
+COMPUTE_ASSIGNMENT begins a new computation in each state but PrepareSent: the coordinator waits for no older one.
+"""
+
+from coterie.member.connect.messages import InstallRequest, PrepareRequest
+from coterie.member.connect.requests import response_timeout_ms
+from coterie.member.connect.state import (
+    ComputationToken,
+    Computing,
+    HeartbeatDue,
+    InGroup,
+    InstallDue,
+    InstallSent,
+    NotComputing,
+    PrepareDue,
+    PrepareSent,
+)
+from coterie.member.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse
+from coterie.nouns.ids import GroupEpoch
+from coterie.nouns.membership import InstallTarget, TargetRequested
+from coterie.nouns.target_assignments import ComputedTarget
+
+ASSIGNOR_FAILED = 1
+"""The error of an installation whose assignor has failed. The protocol defines no numbers but 0."""
+_COMPUTING_TIMEOUT_FACTOR = 2
+"""How much longer the member waits for the responses to Prepare and Install than for those to heartbeats: they contain
+the whole group."""
+
+
+def on_chosen(turn: Turn) -> None:
+    """The coordinator has chosen this member to compute: ask for the state of the group."""
+    if not isinstance(turn.member.computation, PrepareSent):
+        send_prepare(turn)
+
+
+def send_again_if_due(turn: Turn) -> None:
+    """A heartbeat was accepted: send Prepare or Install again if its response was lost, or its member epoch was too
+    old."""
+    match turn.member.computation:
+        case PrepareDue():
+            send_prepare(turn)
+        case InstallDue(group_epoch=group_epoch, error=error, target=target):
+            send_install(turn, group_epoch, error, target)
+        case _:
+            pass
+
+
+def send_prepare(turn: Turn) -> None:
+    """Send ConnectGroupPrepareAssignment."""
+    member = turn.member
+    assert isinstance(member.place, InGroup)
+    request = PrepareRequest(
+        group_id=member.settings.group_id,
+        member_id=member.settings.member_id,
+        member_epoch=member.place.member_epoch,
+        response_timeout_ms=response_timeout_ms(member) * _COMPUTING_TIMEOUT_FACTOR,
+    )
+    member.computation = PrepareSent(in_flight=turn.send(request))
+
+
+def send_install(turn: Turn, group_epoch: GroupEpoch, error: int, target: ComputedTarget) -> None:
+    """Send ConnectGroupInstallAssignment."""
+    member = turn.member
+    assert isinstance(member.place, InGroup)
+    request = InstallRequest(
+        group_id=member.settings.group_id,
+        member_id=member.settings.member_id,
+        member_epoch=member.place.member_epoch,
+        group_epoch=group_epoch,
+        error=error,
+        target=target,
+        response_timeout_ms=response_timeout_ms(member) * _COMPUTING_TIMEOUT_FACTOR,
+    )
+    member.computation = InstallSent(in_flight=turn.send(request))
+
+
+def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
+    """Process the response to ConnectGroupPrepareAssignment: order the computation, try again, or give up."""
+    member = turn.member
+    match response:
+        case PrepareAssignmentResponse(error=ConnectErrorCode.NONE, snapshot=snapshot) if snapshot is not None:
+            member.computations += 1
+            token = ComputationToken(number=member.computations, group_epoch=snapshot.group_epoch)
+            member.computation = Computing(token=token)
+            turn.emit(TargetRequested(token=token, snapshot=snapshot))
+        case PrepareAssignmentResponse(error=ConnectErrorCode.FENCED_MEMBER_EPOCH):
+            member.computation = PrepareDue()
+        case _:
+            member.computation = NotComputing()
+            turn.log(f"This worker does not compute the target assignment: {_text_of_error(response)}")
+
+
+def on_install_target(turn: Turn, order: InstallTarget) -> None:
+    """Install the target that the herder has computed. The order is ignored when that computation is over."""
+    match turn.member.computation:
+        case Computing(token=token) if token == order.token:
+            error = ASSIGNOR_FAILED if order.target is None else 0
+            if error:
+                turn.log(f"The assignor of this worker has computed no target assignment: {order.error}")
+            send_install(turn, token.group_epoch, error, order.target or ComputedTarget(members={}))
+        case _:
+            turn.log("The target assignment of this worker is not installed: its computation is over")
+
+
+def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
+    """Process the response to ConnectGroupInstallAssignment. After an installation the next heartbeat is due at once,
+    because this worker's assignment may have changed."""
+    member = turn.member
+    member.computation = NotComputing()
+    match response.error:
+        case ConnectErrorCode.NONE:
+            if isinstance(member.heartbeat, HeartbeatDue) and not member.heartbeat.is_backoff:
+                member.heartbeat = HeartbeatDue(at_ms=turn.now_ms)
+        case ConnectErrorCode.FENCED_MEMBER_EPOCH:
+            member.computation = install_due(in_flight_target)
+        case _:
+            turn.log(
+                f"The target assignment that this worker has computed was not installed: {_text_of_error(response)}"
+            )
+
+
+def install_due(sent: InstallSent) -> InstallDue:
+    """The installation ``sent``, to be sent again."""
+    request = sent.in_flight.request
+    return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
+
+
+def _text_of_error(response: PrepareAssignmentResponse | InstallAssignmentResponse) -> str:
+    """The error of a response, for a message."""
+    return f"{response.error.name}: {response.message}" if response.message else response.error.name

@@ -1,0 +1,278 @@
+"""Sends heartbeats, which also join the group, and processes their responses."""
+
+from dataclasses import replace
+
+from coterie.member.connect.computation import on_chosen, send_again_if_due
+from coterie.member.connect.presence import (
+    end_lease_if_over,
+    end_membership,
+    limit_lease,
+    lose_membership,
+    refuse,
+    renew_lease,
+    retry_later,
+)
+from coterie.member.connect.refusals import permanent_error_reason
+from coterie.member.connect.requests import (
+    has_to_report,
+    heartbeat_request,
+    leave_request,
+    report_of_configured,
+    reported_now,
+)
+from coterie.member.connect.state import (
+    Former,
+    HeartbeatDue,
+    HeartbeatSent,
+    InGroup,
+    NoHeartbeat,
+    NotInGroup,
+)
+from coterie.member.connect.turn import Turn
+from coterie.member.events import SetTimer
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.membership import Assigned, AssignmentDetails, MemberStateChanged
+
+INTERVAL_MIN_MS = 100
+"""The shortest time between two heartbeats of which the first had no effect, whatever interval the coordinator states
+and however soon it responds."""
+
+_NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
+_NO_ASSIGNMENT = AssignmentToMember(
+    jobs=NO_JOBS, job_epochs={}, assignment_epoch=GroupEpoch(0), config_offset=ConfigOffset(-1)
+)
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def advance(turn: Turn) -> None:
+    """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step.
+
+    A heartbeat whose response may be held is followed by another one on the same connection, which ends the hold. No
+    further one is sent while the newest one is not held, since its response is on the way.
+    """
+    member, now_ms = turn.member, turn.now_ms
+    match member.place, member.heartbeat:
+        case NotInGroup(former=former), NoHeartbeat() if member.worker_state is not None and not member.owned:
+            if former is Former.LEAVES:
+                turn.send(leave_request(member, LEAVE_BRIEFLY))
+                member.place = NotInGroup(former=Former.LOST)
+            send_heartbeat(turn)
+        case NotInGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms and not member.owned:
+            send_heartbeat(turn)
+        case InGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms:
+            send_heartbeat(turn)
+        case InGroup() as place, HeartbeatDue(is_backoff=False) if has_to_report(member, place.reported, None):
+            send_heartbeat(turn)
+        case _, HeartbeatSent() as sent if sent.may_be_held and has_to_report(
+            member, sent.reported, sent.configured_report
+        ):
+            send_heartbeat(turn)
+        case _:
+            pass
+
+
+def send_heartbeat(turn: Turn) -> None:
+    """Send a heartbeat; one that has no response yet becomes an older one."""
+    member = turn.member
+    reported, configured_report = reported_now(member), report_of_configured(member)
+    request = heartbeat_request(member)
+    if isinstance(member.heartbeat, HeartbeatSent):
+        older = member.heartbeat.in_flight
+        member.older_heartbeats[older.id] = older.sent_at_ms
+    member.heartbeat = HeartbeatSent(
+        in_flight=turn.send(request), reported=reported, configured_report=configured_report
+    )
+
+
+def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> None:
+    """Set the time of the next heartbeat after the accepted heartbeat ``sent``: at once if responses are held, else
+    after the interval that the coordinator states. If a response that may be held arrives at once and has no effect,
+    and no other request has ended the hold, the coordinator does not hold: a pause follows."""
+    member, now_ms = turn.member, turn.now_ms
+    place = member.place
+    assert isinstance(place, InGroup)
+    at_ms = now_ms
+    if place.member_epoch == JOIN or member.settings.max_wait_ms == 0:
+        longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
+        at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
+    elif sent.may_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
+        at_ms = max(now_ms, sent.in_flight.sent_at_ms + INTERVAL_MIN_MS)
+    member.heartbeat = HeartbeatDue(at_ms=at_ms)
+    if at_ms > now_ms:
+        turn.emit(SetTimer(timer="heartbeat", at_ms=at_ms))
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
+
+
+def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
+    """Process the response to the newest heartbeat."""
+    member = turn.member
+    error = response.error
+    match error:
+        case ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT:
+            on_accepted(turn, sent, response)
+        case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
+            member.place, InGroup
+        ):
+            lose_membership(turn, f"the coordinator responded {_text_of_error(response)}")
+        case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
+            refuse(turn, reason)
+        case _:
+            # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
+            turn.log_failure(f"The group's coordinator responded to a heartbeat with {_text_of_error(response)}")
+            retry_later(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
+
+
+def on_older_heartbeat(turn: Turn, sent_at_ms: int, response: HeartbeatResponse) -> None:
+    """Process the response to a heartbeat that is not the newest one: it renews the lease if the heartbeat was
+    accepted, and has no other effect."""
+    if response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
+        renew_lease(turn, sent_at_ms)
+
+
+def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
+    """Process the response to a heartbeat that the coordinator has accepted."""
+    member = turn.member
+    before = member.place
+    reason = contradiction(before, response)
+    if reason is not None and isinstance(before, InGroup):
+        lose_membership(turn, f"the coordinator sent an invalid response: {reason}")
+        return
+    if reason is not None:
+        turn.log_failure(f"The group's coordinator sent an invalid response to a join: {reason}")
+        retry_later(turn, at_once=False)
+        return
+    if isinstance(before, NotInGroup):
+        assert response.session_timeout_ms is not None
+        place = InGroup(
+            member_epoch=response.member_epoch,
+            session_timeout_ms=response.session_timeout_ms,
+            lease_ends_ms=0,
+            heartbeat_interval_ms=response.heartbeat_interval_ms,
+            leader=response.leader or _NO_LEADER,
+            assignment=response.assignment or _NO_ASSIGNMENT,
+        )
+    else:
+        place = place_after(before, response)
+    member.place = replace(
+        place,
+        reported=sent.reported,
+        accepted_owned=sent.reported.owned,
+        configured_report=sent.configured_report or place.configured_report,
+    )
+    if isinstance(before, InGroup) and response.session_timeout_ms not in (None, before.session_timeout_ms):
+        limit_lease(turn, max(1, response.session_timeout_ms or 0))
+    renew_lease(turn, sent.in_flight.sent_at_ms)
+    if end_lease_if_over(turn):
+        return  # The response has waited for too long: the coordinator may have assigned the jobs to others since.
+    member.failures.clear()
+    member.retries = 0
+    has_changed = tell_assignment(turn, before)
+    is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
+    if is_chosen:
+        on_chosen(turn)
+    else:
+        send_again_if_due(turn)
+    set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
+
+
+def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
+    """Why the response to an accepted heartbeat makes no sense; None if it does. A member with the epoch 0 has no jobs,
+    because its next heartbeat is a join."""
+    epoch = response.member_epoch
+    if epoch < JOIN or (epoch == JOIN and isinstance(before, InGroup) and before.member_epoch > JOIN):
+        return f"the member epoch is {epoch}"
+    if epoch == JOIN and response.assignment is not None and response.assignment.jobs:
+        return f"{len(response.assignment.jobs)} jobs are assigned with the member epoch 0"
+    if isinstance(before, NotInGroup) and (response.session_timeout_ms or 0) <= 0:
+        return f"the session timeout is {response.session_timeout_ms}"
+    return None
+
+
+def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
+    """The membership after the response to an accepted heartbeat. What the response leaves out has not changed."""
+    return replace(
+        before,
+        member_epoch=response.member_epoch,
+        heartbeat_interval_ms=response.heartbeat_interval_ms,
+        leader=response.leader or before.leader,
+        assignment=response.assignment or before.assignment,
+    )
+
+
+def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
+    """Process the response to the heartbeat that announces the next process: the hand-over contains what it says."""
+    member = turn.member
+    match response.error, member.place:
+        case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
+            member.place = place_after(place, response)
+        case ((ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH), _):
+            end_membership(member)
+        case _:
+            pass
+
+
+def on_heartbeat_failed(turn: Turn, reason: str) -> None:
+    """No response to the newest heartbeat will arrive: send the next one, with all fields, on a new connection."""
+    turn.log_failure(f"A heartbeat failed: {reason}")
+    retry_later(turn, at_once=True)
+
+
+# -- events for the herder --------------------------------------------------------------------------------------------
+
+
+def tell_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
+    """Tell the herder what a response has changed: the assignment, the leader or the epoch. Returns whether something
+    has changed."""
+    member = turn.member
+    place = member.place
+    assert isinstance(place, InGroup)
+    if isinstance(before, InGroup) and (before.assignment, before.leader, before.member_epoch) == (
+        place.assignment,
+        place.leader,
+        place.member_epoch,
+    ):
+        return False
+    jobs = place.assignment.jobs
+    assigned = Assigned(
+        member_id=member.settings.member_id,
+        epoch=place.member_epoch,
+        jobs=jobs,
+        revoked=member.owned - jobs,
+        replaces_all=True,
+        leader=place.leader.member_id,
+        leader_url=place.leader.url,
+        config_offset=place.assignment.config_offset,
+        token=AssignmentDetails(
+            leader_epoch=place.leader.leader_epoch,
+            # A response with a new member epoch contains no assignment if the jobs have not changed.
+            assignment_epoch=GroupEpoch(max(place.assignment.assignment_epoch, place.member_epoch)),
+            job_epochs=place.assignment.job_epochs,
+            version=place.assignment.version,
+            metadata=place.assignment.metadata,
+        ),
+    )
+    # The jobs count as owned before the herder has handled the assignment: a `SetWorkerState` that is older than the
+    # assignment must not report that they have stopped.
+    member.assigned_unconfirmed |= jobs - member.owned
+    turn.emit(assigned)
+    return True
+
+
+def tell_state(turn: Turn) -> None:
+    """Tell the herder the member state if it has changed. `MembershipLost` tells it that the member is not in the
+    group."""
+    member = turn.member
+    if member.state is not member.reported_state:
+        member.reported_state = member.state
+        turn.emit(MemberStateChanged(state=member.state))
+
+
+def _text_of_error(response: HeartbeatResponse) -> str:
+    """The error of a response, for a message."""
+    return f"{response.error.name}: {response.message}" if response.message else response.error.name

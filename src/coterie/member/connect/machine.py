@@ -1,0 +1,221 @@
+"""A worker's membership in a connect group: heartbeats, and what follows from their responses (K848C, "Rebalance
+Process", the worker's side).
+
+Theory of operation; docs/states.md lists the states and their transitions. A member joins with a heartbeat of the
+member epoch 0, when no job runs. From then on it always has one heartbeat out. The coordinator *holds* the response
+while it has nothing to report, and the member sends the next heartbeat when the response arrives. A response contains
+all jobs that the worker may run. The herder stops the others and starts the new ones, and jobs that stay keep running.
+When a job has stopped, the member sends a heartbeat without it at once, on the same connection, which ends a hold: that
+heartbeat is the acknowledgement, and each job becomes free for another worker as soon as its former owner has
+acknowledged.
+
+Only the response to the newest heartbeat has an effect. The response to an older one renews the lease. Each heartbeat
+has a number above that of the one before, so the coordinator does not process a late duplicate either. A settled
+heartbeat contains only what has changed. All fields are sent in a join, in the first heartbeat on a connection, after
+an error, and while another heartbeat is unanswered: whatever response is lost, the next one repairs it.
+
+Three causes end the membership:
+
+- the coordinator does not know the member or its epoch (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH);
+- the *lease* ends: two thirds of the session timeout have passed since the newest accepted heartbeat was sent;
+- the herder orders it.
+
+Except after an ordered `Leave` the membership is then *lost*: the herder stops all jobs, and when none is owned any
+more the member joins again with the same member id. The join tells the coordinator that all jobs have stopped.
+Therefore the member joins, or leaves, never before that. After any other error the member retries while jobs keep
+running, except for errors that a wrong setting causes (`member.connect.refusals`).
+"""
+
+from coterie.engine.output import Output
+from coterie.member.connect.computation import install_due, on_install_target, on_installed, on_prepared
+from coterie.member.connect.heartbeats import (
+    advance,
+    on_announced,
+    on_heartbeat,
+    on_heartbeat_failed,
+    on_older_heartbeat,
+    tell_state,
+)
+from coterie.member.connect.messages import (
+    DescribeRequest,
+    DescribeResponse,
+    Effect,
+    Event,
+    Response,
+)
+from coterie.member.connect.presence import (
+    ENDING_TIMEOUT_MS,
+    begin_handed_over_lease,
+    end_lease_if_over,
+    leave,
+    on_event_while_leaving,
+    on_leave,
+    on_leave_and_rejoin,
+    on_suspend,
+    suspend,
+)
+from coterie.member.connect.requests import response_timeout_ms
+from coterie.member.connect.state import (
+    HasLeft,
+    HeartbeatSent,
+    InstallSent,
+    Leaving,
+    Member,
+    PrepareDue,
+    PrepareSent,
+    Refused,
+    Suspended,
+    Suspending,
+    check,
+)
+from coterie.member.connect.turn import Turn
+from coterie.member.events import MemberStarted, RequestFailed, ResponseReceived, TimerFired
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
+from coterie.nouns.membership import (
+    GroupDescribed,
+    InstallTarget,
+    Leave,
+    LeaveAndRejoin,
+    Rejoin,
+    RequestDescription,
+    SendAssignments,
+    SetConfiguredJobs,
+    SetWorkerState,
+    SuspendMembership,
+)
+
+
+def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
+    """Process one event: change the member, and return the effects. A member writes no records.
+
+    :raises AssertionError: when an invariant of the member does not hold, which is a bug in Coterie.
+    """
+    turn = Turn(member, now_ms)
+    match member.ending:
+        case HasLeft():
+            pass
+        case Leaving() as leaving:
+            on_event_while_leaving(turn, leaving, event)
+        case Suspending() as suspending:
+            on_event_while_suspending(turn, suspending, event)
+        case Suspended():
+            if isinstance(event, Leave):
+                leave(turn)
+        case None | Refused():
+            on_event(turn, event)
+            end_lease_if_over(turn)
+            if member.ending is None:
+                advance(turn)
+                tell_state(turn)
+    check(member)
+    return Output(effects=tuple(turn.effects))
+
+
+def on_event(turn: Turn, event: Event) -> None:
+    """Process one event of a member that is not about to end."""
+    member = turn.member
+    match event:
+        case ResponseReceived():
+            on_response(turn, event)
+        case SetWorkerState():
+            member.worker_state = event
+            member.assigned_unconfirmed -= event.owned
+        case TimerFired():
+            pass  # `end_lease_if_over` and `advance` run after every event.
+        case SetConfiguredJobs():
+            member.configured = event
+        case InstallTarget():
+            on_install_target(turn, event)
+        case RequestDescription():
+            on_request_description(turn)
+        case RequestFailed():
+            on_failure(turn, event)
+        case LeaveAndRejoin() | Leave() | SuspendMembership():
+            on_order_to_end(turn, event)
+        case MemberStarted():
+            begin_handed_over_lease(turn)
+        case Rejoin() | SendAssignments():
+            raise AssertionError(f"{type(event).__name__} is an order to the member of a classic group")
+
+
+def on_order_to_end(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:
+    """Process an order after which this process is no member, or not for a while."""
+    match order:
+        case LeaveAndRejoin(reason=reason):
+            on_leave_and_rejoin(turn, reason)
+        case Leave():
+            on_leave(turn, order)
+        case SuspendMembership():
+            on_suspend(turn)
+
+
+# -- responses and failures: each may be out of date ------------------------------------------------------------------
+
+
+def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
+    """Process a response. It is ignored if the member no longer waits for it."""
+    member = turn.member
+    match event.response, member.heartbeat, member.computation:
+        case HeartbeatResponse() as response, HeartbeatSent() as sent, _ if sent.in_flight.id == event.id:
+            on_heartbeat(turn, sent, response)
+        case HeartbeatResponse() as response, _, _ if event.id in member.older_heartbeats:
+            on_older_heartbeat(turn, member.older_heartbeats.pop(event.id), response)
+        case PrepareAssignmentResponse() as response, _, PrepareSent(in_flight=asked) if asked.id == event.id:
+            on_prepared(turn, response)
+        case InstallAssignmentResponse() as response, _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
+            on_installed(turn, sent, response)
+        case DescribeResponse() as response, _, _ if event.id == member.describing:
+            member.describing = None
+            error = "" if response.error is ConnectErrorCode.NONE else response.message or response.error.name
+            turn.emit(GroupDescribed(description=response.description, error=error))
+        case _:
+            pass  # The member no longer waits for this response.
+
+
+def on_failure(turn: Turn, event: RequestFailed) -> None:
+    """A request has failed. The failure is ignored if the member no longer waits for the response."""
+    member = turn.member
+    match member.heartbeat, member.computation:
+        case _ if member.older_heartbeats.pop(event.id, None) is not None:
+            pass  # A newer heartbeat is out.
+        case HeartbeatSent(in_flight=asked), _ if asked.id == event.id:
+            on_heartbeat_failed(turn, event.reason)
+        case _, PrepareSent(in_flight=asked) if asked.id == event.id:
+            member.computation = PrepareDue()
+        case _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
+            member.computation = install_due(sent)
+        case _ if event.id == member.describing:
+            member.describing = None
+            turn.emit(GroupDescribed(description=None, error=event.reason))
+        case _:
+            pass
+
+
+def on_request_description(turn: Turn) -> None:
+    """Ask for the group's description, unless a response is outstanding, which then counts for both requests."""
+    member = turn.member
+    if member.describing is None:
+        request = DescribeRequest(group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member))
+        member.describing = turn.send(request).id
+
+
+# -- before a relaunch ------------------------------------------------------------------------------------------------
+
+
+def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) -> None:
+    """Suspend the membership when the announcement was answered or has failed, or its time is over."""
+    member, in_flight = turn.member, suspending.in_flight
+    match event:
+        case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:
+            on_announced(turn, response)
+            suspend(turn)
+        case RequestFailed(id=id_) if id_ == in_flight.id:
+            suspend(turn)
+        case TimerFired(timer="ending") if turn.now_ms >= in_flight.sent_at_ms + ENDING_TIMEOUT_MS:
+            suspend(turn)
+        case Leave():
+            member.ending = None
+            on_leave(turn, event)
+        case _:
+            pass

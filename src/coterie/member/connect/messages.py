@@ -1,0 +1,109 @@
+"""The requests, responses and timers of a member of a connect group.
+
+Each request has ``response_timeout_ms``, which is not sent: how long the client waits for the response, from the
+sending. After that it closes the connection, and the request has failed.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from coterie.member import events
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import (
+    Assignor,
+    Claims,
+    Configured,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    PrepareAssignmentResponse,
+)
+from coterie.nouns.group_description import GroupDescription
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import ComputedTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    """ConnectGroupHeartbeat. A field that is None has not changed since the last request that was answered."""
+
+    group_id: GroupId
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    """The member epoch of the member, or `connect_groups.JOIN`, `LEAVE` or `LEAVE_BRIEFLY`."""
+    request_number: int
+    """Rises with each request of the member id."""
+    instance_id: InstanceId | None = None
+    rebalance_timeout_ms: int | None = None
+    server_assignor: str | None = None
+    client_assignors: tuple[Assignor, ...] | None = None
+    owned: Jobs | None = None
+    """The jobs that the worker owns. A job that is not in it has stopped there."""
+    url: WorkerUrl | None = None
+    name: str | None = None
+    config_offset: ConfigOffset | None = None
+    config_topic_id: bytes | None = None
+    """The topic id of the worker's config topic, 16 bytes."""
+    configured: Configured | None = None
+    claims: Claims | None = None
+    draining: bool | None = None
+    max_wait_ms: int = 0
+    """How long the coordinator may hold the response while it has nothing to report; 0: it responds at once."""
+    connection_grace_ms: int | None = None
+    resumes: bool = False
+    """Whether this process is about to replace itself: the end of its connection means nothing."""
+    response_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """ConnectGroupPrepareAssignment."""
+
+    group_id: GroupId
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    response_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRequest:
+    """ConnectGroupInstallAssignment."""
+
+    group_id: GroupId
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    group_epoch: GroupEpoch
+    """The group epoch in the response to ConnectGroupPrepareAssignment."""
+    error: int
+    """0 if the assignor has computed ``target``; another number if it has failed. ``target`` is empty then."""
+    target: ComputedTarget
+    response_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeRequest:
+    """ConnectGroupDescribe, for one group."""
+
+    group_id: GroupId
+    response_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeResponse:
+    """The response to ConnectGroupDescribe."""
+
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    description: GroupDescription | None = None
+    """None if there is an error."""
+
+
+Request: TypeAlias = HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest
+Response: TypeAlias = HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | DescribeResponse
+
+Timer: TypeAlias = Literal["heartbeat", "lease", "ending"]
+"""``heartbeat``: the next heartbeat is due · ``lease``: the lease ends · ``ending``: leave, or suspend the membership,
+without waiting longer for the response."""
+
+Event: TypeAlias = events.Event[Response, Timer]
+Effect: TypeAlias = events.Effect[Request, Timer]

@@ -1,0 +1,244 @@
+"""The lease of a member, and how its membership ends: loss, refusal, leaving, and the hand-over to the next process."""
+
+from dataclasses import replace
+
+from coterie.engine.lease import Lease
+from coterie.member.connect.messages import Event, Timer
+from coterie.member.connect.requests import heartbeat_request, leave_request
+from coterie.member.connect.state import (
+    Former,
+    HasLeft,
+    HeartbeatDue,
+    InGroup,
+    Leaving,
+    Member,
+    NoHeartbeat,
+    NotComputing,
+    NotInGroup,
+    Refused,
+    Suspended,
+    Suspending,
+)
+from coterie.member.connect.turn import Turn
+from coterie.member.events import CancelTimer, LeaveCompleted, RequestFailed, ResponseReceived, SetTimer, TimerFired
+from coterie.nouns.connect_groups import LEAVE, LEAVE_BRIEFLY
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import (
+    ConnectPlaceHandover,
+    LeaseRenewed,
+    Leave,
+    MembershipLost,
+    MembershipRefused,
+    MembershipSuspended,
+)
+
+ENDING_TIMEOUT_MS = 1_000
+"""How long the member waits for the response to a request that leaves the group, or that announces the next process. If
+the request is lost, the group removes the member at the end of its session."""
+
+_ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "ending")
+
+# -- the lease --------------------------------------------------------------------------------------------------------
+
+
+def renew_lease(turn: Turn, sent_at_ms: int) -> None:
+    """Extend the lease: it ends ``Lease.duration_ms`` after the accepted heartbeat was sent."""
+    place = turn.member.place
+    assert isinstance(place, InGroup)
+    lease_ends_ms = sent_at_ms + place.lease.duration_ms
+    if lease_ends_ms > place.lease_ends_ms:
+        set_lease(turn, lease_ends_ms)
+
+
+def limit_lease(turn: Turn, session_timeout_ms: int) -> None:
+    """Take over the group's session timeout from a response. A shorter one counts at the coordinator from the next
+    request on, so the lease ends at the latest when that of a request sent now ends."""
+    place = turn.member.place
+    assert isinstance(place, InGroup)
+    turn.member.place = replace(place, session_timeout_ms=session_timeout_ms)
+    latest_ms = turn.now_ms + Lease(session_timeout_ms).duration_ms
+    if latest_ms < place.lease_ends_ms:
+        set_lease(turn, latest_ms)
+
+
+def set_lease(turn: Turn, lease_ends_ms: int) -> None:
+    """The lease ends at ``lease_ends_ms``."""
+    place = turn.member.place
+    assert isinstance(place, InGroup)
+    turn.member.place = replace(place, lease_ends_ms=lease_ends_ms)
+    turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
+    turn.emit(LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=place.session_timeout_ms))
+
+
+def end_lease_if_over(turn: Turn) -> bool:
+    """End the membership if the lease has ended. Returns whether it has."""
+    place = turn.member.place
+    if not isinstance(place, InGroup) or turn.now_ms < place.lease_ends_ms:
+        return False
+    waited_ms = turn.now_ms - place.lease_ends_ms + place.lease.duration_ms
+    lose_membership(turn, f"the coordinator has not accepted any heartbeat sent in the last {waited_ms} ms")
+    return True
+
+
+def begin_handed_over_lease(turn: Turn) -> None:
+    """The first event of a member that continues the membership of the previous process: the time of its last accepted
+    heartbeat is not known, so the membership is lost if none is accepted within a lease from now."""
+    place = turn.member.place
+    if isinstance(place, InGroup):
+        lease_ends_ms = turn.now_ms + place.lease.duration_ms
+        turn.member.place = replace(place, lease_ends_ms=lease_ends_ms)
+        turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
+
+
+# -- endings of the membership ----------------------------------------------------------------------------------------
+
+
+def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST) -> None:
+    """End the membership: the herder stops all jobs, and the member joins again, with the same member id, when no job
+    is owned. A later response to a request that was sent before has no effect."""
+    member = turn.member
+    end_membership(member)
+    member.place = NotInGroup(former=former)
+    for timer in _ALL_TIMERS:
+        turn.emit(CancelTimer(timer=timer))
+    turn.emit(MembershipLost(reason=reason))
+
+
+def end_membership(member: Member) -> None:
+    """Forget all that belongs to the membership: no heartbeat is due, and this member computes nothing."""
+    member.place = NotInGroup()
+    member.heartbeat = NoHeartbeat()
+    member.older_heartbeats.clear()
+    member.computation = NotComputing()
+    member.reported_state = MemberState.UNJOINED
+
+
+def refuse(turn: Turn, reason: str) -> None:
+    """End the membership, and send no further heartbeat, because no retry can succeed. The herder shuts the worker
+    down."""
+    if isinstance(turn.member.place, InGroup):
+        lose_membership(turn, reason)
+    turn.member.heartbeat = NoHeartbeat()
+    turn.member.ending = Refused(reason=reason)
+    turn.emit(MembershipRefused(reason=reason))
+
+
+def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
+    """Give up the membership, and join again when all jobs have stopped. Does nothing outside of the group.
+
+    The request that leaves the group is sent only then, because it tells the coordinator that all jobs have stopped.
+    """
+    if isinstance(turn.member.place, InGroup):
+        lose_membership(turn, reason, former=Former.LEAVES)
+
+
+def on_leave(turn: Turn, event: Leave) -> None:
+    """Leave the group and end. The request tells the coordinator that all jobs have stopped: it is not sent if one may
+    still run, nor by a worker that has sent no heartbeat or was refused."""
+    member = turn.member
+    is_refused = isinstance(member.ending, Refused)
+    end_membership(member)
+    for timer in _ALL_TIMERS:
+        turn.emit(CancelTimer(timer=timer))
+    running = NO_JOBS if member.worker_state is None else member.worker_state.owned
+    if running:
+        turn.log(
+            f"This worker does not tell its group that it leaves, because {len(running)} jobs have not stopped; the "
+            "group assigns them to other workers when this worker's connection or session has ended"
+        )
+    if running or is_refused or member.request_number == 0:
+        leave(turn)
+        return
+    epoch = LEAVE if event.is_permanent else LEAVE_BRIEFLY
+    member.ending = Leaving(in_flight=turn.send(leave_request(member, epoch)))
+    turn.emit(SetTimer(timer="ending", at_ms=turn.now_ms + ENDING_TIMEOUT_MS))
+
+
+def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
+    """End when the response arrives, the request fails, or `ENDING_TIMEOUT_MS` is over. All other events are
+    ignored."""
+    in_flight = leaving.in_flight
+    match event:
+        case ResponseReceived(id=id_) | RequestFailed(id=id_) if id_ == in_flight.id:
+            leave(turn)
+        case TimerFired(timer="ending") if turn.now_ms >= in_flight.sent_at_ms + ENDING_TIMEOUT_MS:
+            leave(turn)
+        case _:
+            pass
+
+
+def leave(turn: Turn) -> None:
+    """End the member without waiting for a response, and emit `LeaveCompleted`."""
+    turn.member.ending = HasLeft()
+    turn.emit(CancelTimer(timer="ending"))
+    turn.emit(LeaveCompleted())
+
+
+# -- the next process -------------------------------------------------------------------------------------------------
+
+
+def on_suspend(turn: Turn) -> None:
+    """Announce to the coordinator that this process is about to replace itself; outside of the group, end at once."""
+    member = turn.member
+    for timer in _ALL_TIMERS:
+        turn.emit(CancelTimer(timer=timer))
+    if not isinstance(member.place, InGroup):
+        member.heartbeat = NoHeartbeat()
+        suspend(turn)
+        return
+    in_flight = turn.send(heartbeat_request(member, resumes=True))
+    member.heartbeat = NoHeartbeat()
+    member.older_heartbeats.clear()
+    member.computation = NotComputing()
+    member.ending = Suspending(in_flight=in_flight)
+    turn.emit(SetTimer(timer="ending", at_ms=turn.now_ms + ENDING_TIMEOUT_MS))
+
+
+def suspend(turn: Turn) -> None:
+    """Send nothing from now on, and pass the membership on, also without a response to the announcement: the
+    coordinator may have received the request, so its number counts."""
+    turn.member.ending = Suspended()
+    turn.emit(CancelTimer(timer="ending"))
+    turn.emit(MembershipSuspended(place=handover(turn.member)))
+
+
+def handover(member: Member) -> ConnectPlaceHandover | None:
+    """The membership for the next process; None outside of the group."""
+    place = member.place
+    if not isinstance(place, InGroup):
+        return None
+    return ConnectPlaceHandover(
+        member_id=member.settings.member_id,
+        member_epoch=place.member_epoch,
+        request_number=member.request_number,
+        session_timeout_ms=place.session_timeout_ms,
+        leader=place.leader.member_id,
+        leader_url=place.leader.url,
+        leader_epoch=place.leader.leader_epoch,
+        assignment_epoch=place.assignment.assignment_epoch,
+        config_offset=place.assignment.config_offset,
+        jobs=place.assignment.jobs,
+        job_epochs=place.assignment.job_epochs,
+    )
+
+
+# -- retries ----------------------------------------------------------------------------------------------------------
+
+
+def retry_later(turn: Turn, *, at_once: bool) -> None:
+    """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
+    ``at_once`` the first retry has no back-off: the connection has ended, and a coordinator that notices this expects
+    the worker on another connection soon."""
+    member = turn.member
+    settings = member.settings
+    if isinstance(member.place, InGroup):
+        member.place = replace(member.place, reported=None)
+    exponent = member.retries - (1 if at_once else 0)
+    backoff_ms = (
+        0 if exponent < 0 else min(settings.retry_backoff_ms * 2 ** min(exponent, 16), settings.retry_backoff_max_ms)
+    )
+    member.retries += 1
+    at_ms = turn.now_ms + backoff_ms
+    member.heartbeat = HeartbeatDue(at_ms=at_ms, is_backoff=True)
+    turn.emit(SetTimer(timer="heartbeat", at_ms=at_ms))

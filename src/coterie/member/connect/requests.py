@@ -1,0 +1,146 @@
+"""Builds the heartbeats of a member, and says when a heartbeat must be sent before the present one is answered."""
+
+from coterie.member.connect.messages import HeartbeatRequest
+from coterie.member.connect.state import (
+    HOLD_PARTS_OF_SESSION,
+    ConfiguredReport,
+    HeartbeatSent,
+    InGroup,
+    Member,
+    NotInGroup,
+    Reported,
+)
+from coterie.nouns.connect_groups import JOIN, Assignor, Claims, Configured
+from coterie.nouns.ids import ConfigOffset, MemberEpoch
+from coterie.nouns.jobs import NO_JOBS
+
+_RESPONSE_TIMEOUT_MIN_MS = 500
+"""The shortest time that a member waits for a response, if the session timeout is very short."""
+
+
+def reported_now(member: Member) -> Reported:
+    """What a heartbeat reports now."""
+    state = member.worker_state
+    return Reported(
+        owned=member.owned,
+        config_offset=ConfigOffset(-1) if state is None else state.config_offset,
+        draining=state is not None and state.draining,
+    )
+
+
+def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
+    """Whether the coordinator must learn at once what has changed since the heartbeat that reported ``last`` and
+    ``configured_report``: that a job has stopped, that the worker begins or ends a drain, or, from the leader, which
+    jobs are configured. ``last`` None: it is not certain what the coordinator knows."""
+    now = reported_now(member)
+    if last is not None and (not last.owned <= now.owned or last.draining != now.draining):
+        return True
+    report = report_of_configured(member)
+    return report is not None and report != configured_report
+
+
+def report_of_configured(member: Member) -> ConfiguredReport | None:
+    """The report that the leader has to send, unless the coordinator has accepted it; None for every other member."""
+    place = member.place
+    if not isinstance(place, InGroup) or member.configured is None or not member.is_leader:
+        return None
+    report = ConfiguredReport(leader_epoch=place.leader.leader_epoch, configured=member.configured)
+    return None if report == place.configured_report else report
+
+
+def must_send_all_fields(member: Member) -> bool:
+    """Whether the next heartbeat contains all fields: a join, the first one on a connection, one after an error, and
+    one that is sent while another one is unanswered."""
+    match member.place:
+        case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported=None):
+            return True
+        case InGroup():
+            return bool(member.older_heartbeats) or isinstance(member.heartbeat, HeartbeatSent)
+
+
+def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequest:
+    """The next heartbeat, with a new request number."""
+    settings, now = member.settings, reported_now(member)
+    member.request_number += 1
+    report = report_of_configured(member)
+    configured = (
+        None
+        if report is None
+        else Configured(config_offset=report.configured.config_offset, jobs=report.configured.jobs)
+    )
+    epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
+    if resumes or must_send_all_fields(member):
+        return HeartbeatRequest(
+            group_id=settings.group_id,
+            member_id=settings.member_id,
+            member_epoch=epoch,
+            request_number=member.request_number,
+            instance_id=settings.instance_id,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            server_assignor=settings.server_assignor,
+            client_assignors=_client_assignors(member),
+            owned=now.owned,
+            url=settings.url,
+            name=settings.name or "",
+            config_offset=now.config_offset,
+            config_topic_id=settings.config_topic_id,
+            configured=configured,
+            claims=Claims(jobs=settings.claims),
+            draining=now.draining,
+            connection_grace_ms=settings.connection_grace_ms,
+            resumes=resumes,
+            response_timeout_ms=response_timeout_ms(member),
+        )
+    assert isinstance(member.place, InGroup)
+    last = member.place.reported
+    assert last is not None
+    wait_ms = min(settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    return HeartbeatRequest(
+        group_id=settings.group_id,
+        member_id=settings.member_id,
+        member_epoch=epoch,
+        request_number=member.request_number,
+        owned=None if now.owned == last.owned else now.owned,
+        config_offset=None if now.config_offset == last.config_offset else now.config_offset,
+        configured=configured,
+        draining=None if now.draining == last.draining else now.draining,
+        max_wait_ms=wait_ms,
+        response_timeout_ms=wait_ms + response_timeout_ms(member),
+    )
+
+
+def leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
+    """The heartbeat that leaves the group; all jobs have stopped. ``epoch`` is LEAVE or LEAVE_BRIEFLY."""
+    member.request_number += 1
+    return HeartbeatRequest(
+        group_id=member.settings.group_id,
+        member_id=member.settings.member_id,
+        member_epoch=epoch,
+        request_number=member.request_number,
+        instance_id=member.settings.instance_id,
+        owned=NO_JOBS,
+        response_timeout_ms=response_timeout_ms(member),
+    )
+
+
+def response_timeout_ms(member: Member) -> int:
+    """How long the member waits for the response to a request that is not held."""
+    if not isinstance(member.place, InGroup):
+        return member.settings.response_timeout_ms
+    return max(_RESPONSE_TIMEOUT_MIN_MS, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+
+
+def _client_assignors(member: Member) -> tuple[Assignor, ...] | None:
+    """The client-side assignors as requests contain them; None if this worker names one of the coordinator."""
+    if member.settings.server_assignor is not None:
+        return None
+    return tuple(
+        Assignor(
+            name=one.name,
+            minimum_version=one.minimum_version,
+            maximum_version=one.maximum_version,
+            version=one.version,
+            metadata=one.metadata,
+        )
+        for one in member.settings.assignors
+    )

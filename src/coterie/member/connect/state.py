@@ -1,0 +1,399 @@
+"""The state of a member of a connect group: its membership (``place``), its heartbeats, the computation of a target
+assignment that it was chosen for, and its ending; and its invariants.
+
+The four change independently, so each is a separate union. docs/states.md lists their states, events and transitions.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import count
+from typing import TypeAlias
+
+from coterie.config import defaults
+from coterie.engine.lease import Lease
+from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.member.events import RequestId
+from coterie.member.failure_log import FailureLog
+from coterie.member.in_flight import InFlight
+from coterie.nouns.connect_groups import JOIN, AssignmentToMember, LeaderOfGroup
+from coterie.nouns.ids import (
+    ConfigOffset,
+    GroupEpoch,
+    GroupId,
+    InstanceId,
+    LeaderEpoch,
+    MemberEpoch,
+    MemberId,
+    WorkerUrl,
+)
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, SetWorkerState
+from coterie.nouns.target_assignments import ComputedTarget
+
+HOLD_PARTS_OF_SESSION = 6
+"""A coordinator holds a response for at most this part of the session timeout; and a response must arrive within this
+part of it after the longest hold."""
+MAX_WAIT_MS = 5_000
+"""The default of the longest hold. The coordinator shortens it by the session timeout and the connection grace."""
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedAssignor:
+    """One client-side assignor of this worker (K848C, "Assignor")."""
+
+    name: str
+    minimum_version: int
+    maximum_version: int
+    version: int
+    """The version of ``metadata``."""
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What a member sends to its group, and its time limits. The session timeout is the group's; the coordinator tells
+    it to the member."""
+
+    group_id: GroupId
+    member_id: MemberId
+    """A UUID, which the worker's process creates when it starts and keeps until it ends (KIP-1082); or that of the
+    previous process, which passed its membership on."""
+    instance_id: InstanceId | None = None
+    """``group.instance.id`` of a static member; None: a dynamic member."""
+    url: WorkerUrl
+    """The URL of this worker's REST listener; the coordinator sends the leader's to all members."""
+    name: str | None = None
+    """``worker.name``; None if it is not set."""
+    claims: Jobs | None = None
+    """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
+    assignors: tuple[OfferedAssignor, ...] = ()
+    """The client-side assignors of this worker, the preferred one first; empty: it uses ``server_assignor``."""
+    server_assignor: str | None = None
+    """The name of an assignor of the coordinator; None if this worker offers ``assignors``."""
+    rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
+    config_topic_id: bytes | None = None
+    """The topic id of this worker's config topic, 16 bytes; None if it is not known."""
+    connection_grace_ms: int = defaults.CONNECTION_GRACE_MS
+    """How long after the end of its connection this worker may still be alive; 0: the end of a connection means
+    nothing."""
+    max_wait_ms: int = MAX_WAIT_MS
+    """How long the coordinator may hold a response while it has nothing to report; 0: it responds at once, and the
+    member sends a heartbeat each interval that the coordinator states."""
+    retry_backoff_ms: int = 100
+    """The first back-off; it doubles with each retry."""
+    retry_backoff_max_ms: int = 1_000
+    """The longest back-off."""
+    response_timeout_ms: int = 5_000
+    """How long the member waits for a response before it knows the session timeout."""
+
+    def __post_init__(self) -> None:
+        assert bool(self.assignors) != (self.server_assignor is not None), (
+            "a member offers either assignors or names one of the coordinator"
+        )
+
+
+# -- membership -------------------------------------------------------------------------------------------------------
+
+
+class Former(Enum):
+    """What precedes the next join of a member that is not in the group."""
+
+    NONE = auto()
+    """This worker was not in the group before."""
+    LOST = auto()
+    """The membership was lost: all jobs must stop before the next join."""
+    LEAVES = auto()
+    """The herder ordered the member to leave and to rejoin: when all jobs have stopped it sends a request that leaves
+    the group, and then the join."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotInGroup:
+    """The coordinator has not accepted a join of this worker, or not since the membership was lost."""
+
+    former: Former = Former.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What a heartbeat has reported and later ones may leave out."""
+
+    owned: Jobs
+    config_offset: ConfigOffset
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredReport:
+    """The configured jobs that a heartbeat has reported, and the appointment as leader under which it did so."""
+
+    leader_epoch: LeaderEpoch
+    configured: SetConfiguredJobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InGroup:
+    """A join was accepted, and the coordinator counts this worker as a member, as far as the member knows."""
+
+    member_epoch: MemberEpoch
+    """JOIN until the first target assignment."""
+    session_timeout_ms: int
+    """The group's session timeout, as the last response said it."""
+    lease_ends_ms: int
+    heartbeat_interval_ms: int
+    """The time until the next heartbeat if responses are not held."""
+    leader: LeaderOfGroup
+    assignment: AssignmentToMember
+    """The jobs that this worker may run."""
+    reported: Reported | None = None
+    """What the coordinator knows from this member's last request; None if that is not certain: then the next heartbeat
+    contains all fields."""
+    accepted_owned: Jobs = NO_JOBS
+    """The owned jobs in the last heartbeat that was accepted. A job in it that is no longer owned has stopped, and the
+    coordinator does not know that yet."""
+    configured_report: ConfiguredReport | None = None
+    """The last configured jobs that the coordinator has accepted from this member; None if there are none."""
+
+    @property
+    def lease(self) -> Lease:
+        """How the group's session timeout is divided."""
+        return Lease(self.session_timeout_ms)
+
+
+Presence: TypeAlias = NotInGroup | InGroup
+
+# -- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoHeartbeat:
+    """No heartbeat is due: the worker does not join yet, or not any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatDue:
+    """The next heartbeat is sent at ``at_ms``; or earlier if there is something to report, unless this is a
+    back-off."""
+
+    at_ms: int
+    is_backoff: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSent:
+    """The newest heartbeat has no response yet."""
+
+    in_flight: InFlight[HeartbeatRequest]
+    reported: Reported
+    configured_report: ConfiguredReport | None
+    """The configured jobs that this heartbeat contains; None if it contains none."""
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether the coordinator may hold the response. Otherwise it responds at once."""
+        return self.in_flight.request.max_wait_ms > 0
+
+
+Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
+
+# -- the computation of a target assignment ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotComputing:
+    """This member is not chosen to compute a target assignment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSent:
+    """ConnectGroupPrepareAssignment was sent, and has no response yet."""
+
+    in_flight: InFlight[PrepareRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareDue:
+    """The response to ConnectGroupPrepareAssignment was lost, or the request had an older member epoch: it is sent
+    again after the next heartbeat that is accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputationToken:
+    """Identifies a computation: the ``token`` of `TargetRequested` and `InstallTarget` in a connect group."""
+
+    number: int
+    """Counts the computations of this member."""
+    group_epoch: GroupEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """The herder computes the target assignment."""
+
+    token: ComputationToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSent:
+    """ConnectGroupInstallAssignment was sent, and has no response yet."""
+
+    in_flight: InFlight[InstallRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallDue:
+    """The response to ConnectGroupInstallAssignment was lost, or the request had an older member epoch: it is sent
+    again after the next heartbeat that is accepted."""
+
+    group_epoch: GroupEpoch
+    error: int
+    target: ComputedTarget
+
+
+Computation: TypeAlias = NotComputing | PrepareSent | PrepareDue | Computing | InstallSent | InstallDue
+
+# -- ending -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The group cannot accept this worker with its current settings: no further heartbeat is sent."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A heartbeat that leaves the group was sent. Only its response, its failure or its timer has an effect now."""
+
+    in_flight: InFlight[HeartbeatRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspending:
+    """A heartbeat that announces the next process was sent. Only its response, its failure, its timer or an order to
+    leave has an effect now."""
+
+    in_flight: InFlight[HeartbeatRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """The next process continues the membership; this one sends nothing. Only an order to leave has an effect now: the
+    member then ends without a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasLeft:
+    """The member has ended: no event has any effect any more."""
+
+
+Ending: TypeAlias = Refused | Leaving | Suspending | Suspended | HasLeft
+
+
+class Member:
+    """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
+    static or its process relaunches (`ConnectPlaceHandover`)."""
+
+    def __init__(self, settings: MemberSettings, place: ConnectPlaceHandover | None = None) -> None:
+        """``place`` is the membership that the previous process passed on: this member continues it, with the member id
+        of ``place``."""
+        self.settings = settings if place is None else replace(settings, member_id=place.member_id)
+        self.request_ids = map(RequestId, count(1))
+        self.request_number = 0
+        """The number of the last heartbeat."""
+        self.computations = 0
+        """How many computations this member was chosen for."""
+
+        self.place: Presence = NotInGroup()
+        self.heartbeat: Heartbeats = NoHeartbeat()
+        self.computation: Computation = NotComputing()
+        self.ending: Ending | None = None
+
+        self.older_heartbeats: dict[RequestId, int] = {}
+        """When each older heartbeat without a response was sent. Its response renews the lease and has no other
+        effect."""
+        self.last_request_id = RequestId(0)
+        """The id of the last request of any kind."""
+        self.describing: RequestId | None = None
+        """The request for the group's description that has no response yet."""
+        self.worker_state: SetWorkerState | None = None
+        """The last ``SetWorkerState`` of the herder; None before the first."""
+        self.assigned_unconfirmed: Jobs = NO_JOBS
+        """Assigned jobs that no ``SetWorkerState`` of the herder has contained since. They count as owned, because a
+        ``SetWorkerState`` may be older than the assignment, and the herder may be about to start them."""
+        self.configured: SetConfiguredJobs | None = None
+        """The last ``SetConfiguredJobs`` of the herder; None before the first."""
+        self.retries = 0
+        """The number of retries since the last heartbeat that was accepted, which determines the back-off."""
+        self.failures = FailureLog()
+        """Cleared when a heartbeat is accepted."""
+        self.reported_state = MemberState.UNJOINED
+        """The member state that the herder knows."""
+        if place is not None:
+            self._continue_in(place)
+
+    @property
+    def owned(self) -> Jobs:
+        """The jobs that run here, or that are assigned and may be about to start."""
+        known = NO_JOBS if self.worker_state is None else self.worker_state.owned
+        return known | self.assigned_unconfirmed
+
+    @property
+    def state(self) -> MemberState:
+        """How far this member is in the rebalance, as far as it knows. It does not know which jobs of its target other
+        members still have: the coordinator's description of the group says that."""
+        match self.place:
+            case InGroup() as place:
+                if place.member_epoch == JOIN or not self.owned <= place.assignment.jobs:
+                    return MemberState.PREPARING_REBALANCE
+                is_acknowledged = place.accepted_owned <= self.owned
+                return MemberState.STABLE if is_acknowledged else MemberState.COMPLETING_REBALANCE
+            case NotInGroup():
+                return MemberState.UNJOINED
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the last response about the leader named this member."""
+        return isinstance(self.place, InGroup) and self.place.leader.member_id == self.settings.member_id
+
+    def _continue_in(self, place: ConnectPlaceHandover) -> None:
+        """Continue the membership that the previous process passed on."""
+        self.request_number = place.request_number
+        self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
+        self.place = InGroup(
+            member_epoch=place.member_epoch,
+            session_timeout_ms=place.session_timeout_ms,
+            lease_ends_ms=0,
+            heartbeat_interval_ms=0,
+            leader=LeaderOfGroup(member_id=place.leader, leader_epoch=place.leader_epoch, url=place.leader_url),
+            assignment=AssignmentToMember(
+                jobs=place.jobs,
+                job_epochs=place.job_epochs,
+                assignment_epoch=place.assignment_epoch,
+                config_offset=place.config_offset,
+            ),
+            accepted_owned=place.jobs,
+        )
+        self.heartbeat = HeartbeatDue(at_ms=0)
+
+
+def check(member: Member) -> None:
+    """Assert the invariants that hold after every step and that the types of the unions do not already guarantee.
+
+    :raises AssertionError: when an invariant does not hold, which is a bug in Coterie.
+    """
+    if isinstance(member.place, NotInGroup):
+        assert isinstance(member.computation, NotComputing), "only a member computes"
+        assert not member.older_heartbeats, "responses to heartbeats of a lost membership have no effect"
+    if isinstance(member.heartbeat, HeartbeatSent):
+        request = member.heartbeat.in_flight.request
+        assert request.request_number == member.request_number, "the newest heartbeat has the last number"
+        assert member.heartbeat.in_flight.id not in member.older_heartbeats, "the newest heartbeat is not an older one"
+    if member.ending is not None:
+        assert isinstance(member.heartbeat, NoHeartbeat), "a member that ends sends no further heartbeat"
+    elif isinstance(member.place, InGroup):
+        assert not isinstance(member.heartbeat, NoHeartbeat), "a member always has a heartbeat out, or one is due"

@@ -1,0 +1,114 @@
+"""The values that a connect group's coordinator and its members exchange (K848C), the same on both sides.
+
+`groups` and `member` have separate requests, since a coordinator's event also says where a request comes from; their
+responses are the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import GroupSnapshot
+
+# -- values of requests ------------------------------------------------------------------------------------------------
+
+
+class Reason(IntEnum):
+    """Why a member changed the metadata of an assignor. Every value but NONE requests a new target assignment."""
+
+    NONE = 0
+    DELAY_OVER = 1
+    METADATA_CHANGED = 2
+    OPERATOR = 3
+
+
+JOIN = MemberEpoch(0)
+"""The member epoch of a request that joins the group."""
+LEAVE = MemberEpoch(-1)
+"""The member epoch of a request that leaves the group permanently: the member's jobs are assigned to others at once."""
+LEAVE_BRIEFLY = MemberEpoch(-2)
+"""The member epoch of a request that leaves the group for a short time; and the epoch of a static member meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignor:
+    """One assignor that a member supports, with the member's metadata for it (K848C, "Assignor")."""
+
+    name: str
+    minimum_version: int
+    maximum_version: int
+    reason: int = Reason.NONE
+    version: int
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """All jobs that are configured, as the group's leader has read them from the config topic."""
+
+    config_offset: ConfigOffset
+    """How far the leader had read the config topic."""
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """The only jobs that a worker may run (KIP-987); ``jobs`` None: any job."""
+
+    jobs: Jobs | None = None
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentToMember:
+    """The assignment in the response to a heartbeat: all jobs that the member may run now. The jobs that the member
+    owns and that are missing are revoked."""
+
+    jobs: Jobs
+    job_epochs: Mapping[GroupEpoch, Jobs]
+    assignment_epoch: GroupEpoch
+    config_offset: ConfigOffset
+    """How far the worker must have read the config topic before it starts these jobs."""
+    version: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderOfGroup:
+    """The leader, as responses to heartbeats contain it; ``member_id`` is empty if there is none."""
+
+    member_id: MemberId
+    leader_epoch: LeaderEpoch
+    url: WorkerUrl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    """A field that is None has not changed since the last response to the member."""
+
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    member_epoch: MemberEpoch = JOIN
+    heartbeat_interval_ms: int = 0
+    assignment: AssignmentToMember | None = None
+    leader: LeaderOfGroup | None = None
+    session_timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAssignmentResponse:
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None
+    snapshot: GroupSnapshot | None = None
+    """None if there is an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallAssignmentResponse:
+    error: ConnectErrorCode = ConnectErrorCode.NONE
+    message: str | None = None

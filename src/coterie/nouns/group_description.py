@@ -1,0 +1,80 @@
+"""The description of a connect group, as its coordinator returns it for ConnectGroupDescribe.
+
+`wire` and `kafka` build it from the response, the herder shows it as the group's view, and the command line prints it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.member_state import MemberState
+from coterie.nouns.target_assignments import UnplaceableJobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """One member of the group."""
+
+    member_id: MemberId
+    member_epoch: MemberEpoch
+    """-2 for a static member that has left for a short time."""
+    state: MemberState
+    instance_id: InstanceId | None = None
+    client_id: str = ""
+    client_host: str = ""
+    url: WorkerUrl
+    name: str = ""
+    """``worker.name``; empty if the worker reports none."""
+    config_offset: ConfigOffset
+    """How far the worker has read the config topic."""
+    claims: Jobs | None = None
+    """The only jobs that the worker may run (KIP-987); None: any job."""
+    draining: bool = False
+    assigned: Jobs
+    """The jobs that are assigned to the member now."""
+    pending: Jobs
+    """The jobs that were revoked from the member and that it has not given back."""
+    target: Jobs
+    """The member's target assignment."""
+    awaited: Mapping[MemberId, Jobs]
+    """The jobs of the target that other members still have, by their holders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedDescription:
+    """A member that has left, and whose jobs wait for it or may still run there."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None = None
+    url: WorkerUrl
+    jobs: Jobs
+    delay_left_ms: int | None
+    """What is left of the scheduled rebalance delay; None if none runs."""
+    held_left_ms: int
+    """How long the jobs may still run there; 0 if they have stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A connect group."""
+
+    state: str
+    """``Empty``, ``Assigning``, ``Reconciling`` or ``Stable``."""
+    group_epoch: GroupEpoch
+    assignment_epoch: GroupEpoch
+    assignor: str
+    """The name of the selected assignor."""
+    computing_member: MemberId
+    """The member that computes the target assignment now; empty if none does."""
+    assignment_error: str
+    """The error of the last computation; empty if it succeeded."""
+    leader: MemberId
+    """Empty if the group has no leader."""
+    leader_epoch: LeaderEpoch
+    config_offset: ConfigOffset
+    """How far the leader had read the config topic when it reported the configured jobs."""
+    members: tuple[MemberDescription, ...]
+    """In the order in which they joined."""
+    departed: tuple[DepartedDescription, ...]
+    unplaceable: tuple[UnplaceableJobs, ...]

@@ -1,0 +1,103 @@
+"""Configs of one connect group, by Kafka's config APIs: in effect at once, and after a restart."""
+
+from typing import Any
+
+import pytest
+
+from coterie.wire.errors import ErrorCode
+from tests.broker.apis.connect_groups.worker import Worker
+from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
+
+GROUP, BROKER = 32, 4
+SESSION, HEARTBEAT_INTERVAL = "connect.session.timeout.ms", "connect.heartbeat.interval.ms"
+DELAY = "connect.scheduled.rebalance.max.delay.ms"
+SET, DELETE = 0, 1
+
+
+def alter(client: RawClient, *changes: tuple[str, int, str | None], validate_only: bool = False) -> Any:
+    configs = [{"name": name, "config_operation": operation, "value": value} for name, operation, value in changes]
+    resource = {"resource_type": GROUP, "resource_name": "workers", "configs": configs}
+    (answer,) = client.ask(44, 1, resources=[resource], validate_only=validate_only).responses
+    return answer
+
+
+def entries(client: RawClient, type_: int = GROUP, name: str = "workers") -> dict[str, Any]:
+    resource = {"resource_type": type_, "resource_name": name, "configuration_keys": None}
+    (found,) = client.ask(32, 4, resources=[resource], include_synonyms=True, include_documentation=False).results
+    assert found.error_code is ErrorCode.none
+    return {entry.name: entry for entry in found.configs}
+
+
+def configured_groups(client: RawClient) -> list[str]:
+    return [one.resource_name for one in client.ask(74, 1, resource_types=(GROUP,)).config_resources]
+
+
+def test_a_group_config_is_in_effect_at_once_and_after_a_restart(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        worker = Worker(client, "w0")
+        worker.settle()
+        assert worker.beat(full=True).session_timeout_ms == 10_000
+        changes = ((SESSION, SET, "7000"), (DELAY, SET, "5"), ("share.delivery.count.limit", SET, "7"))
+        assert alter(client, *changes).error_code is ErrorCode.none
+        assert worker.beat().session_timeout_ms == 7_000
+    broker.stop()
+    broker.start()
+    with raw_client(broker.port) as client:
+        worker.client = client
+        assert worker.beat(full=True).session_timeout_ms == 7_000
+        found = entries(client)
+        assert [found[name].value for name in (SESSION, DELAY, "share.delivery.count.limit")] == ["7000", "5", "7"]
+        assert found[SESSION].config_source == 8
+        assert [(one.name, one.value) for one in found[SESSION].synonyms] == [
+            (SESSION, "7000"), ("group.connect.session.timeout.ms", "10000"),
+        ]  # fmt: skip
+        assert configured_groups(client) == ["workers"]
+        deletions = tuple((name, DELETE, None) for name, _, _ in changes)
+        assert alter(client, *deletions).error_code is ErrorCode.none
+        assert worker.beat().session_timeout_ms == 10_000
+        assert configured_groups(client) == []
+
+
+def test_configs_may_be_set_before_the_group_exists_and_outlive_a_restart(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        assert alter(client, (SESSION, SET, "7000")).error_code is ErrorCode.none
+        assert client.ask(16, 4, states_filter=()).groups == ()
+    broker.stop()
+    broker.start()
+    with raw_client(broker.port) as client:
+        assert entries(client)[SESSION].value == "7000"
+        assert Worker(client, "w0").beat().session_timeout_ms == 7_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ([(SESSION, SET, "5999")], ErrorCode.invalid_config, "5999"),
+        ([(SESSION, SET, "soon")], ErrorCode.invalid_config, "soon"),
+        ([("connect.session.timeout", SET, "1")], ErrorCode.invalid_config, "Unknown group config name"),
+        ([(SESSION, SET, "6000"), (HEARTBEAT_INTERVAL, SET, "6000")], ErrorCode.invalid_config,
+         "connect.heartbeat.interval.ms (6000) must be less than connect.session.timeout.ms (6000)"),
+        ([(SESSION, SET, None)], ErrorCode.invalid_request, "Null value"),
+    ],
+)  # fmt: skip
+def test_an_invalid_group_config_changes_nothing(
+    connect: Connect, changes: list[Any], error: ErrorCode, message: str
+) -> None:
+    client = connect()
+    refused = alter(client, (DELAY, SET, "5"), *changes)
+    assert refused.error_code is error
+    assert message in refused.error_message
+    assert configured_groups(client) == []
+
+
+def test_a_validated_group_config_is_not_set(connect: Connect) -> None:
+    client = connect()
+    assert alter(client, (SESSION, SET, "7000"), validate_only=True).error_code is ErrorCode.none
+    assert configured_groups(client) == []
+
+
+def test_the_broker_describes_its_settings_of_connect_groups(connect: Connect) -> None:
+    found = entries(connect(), BROKER, "1")
+    assert found["group.connect.initial.rebalance.delay.ms"].value == "0", "the setting of this test's broker"
+    assert found["group.connect.session.timeout.ms"].value == "10000"
+    assert found["group.coordinator.rebalance.protocols"].value == "classic,connect"

@@ -1,0 +1,206 @@
+"""The machine of connect groups as the broker runs it: computations in the broker, failures, and the reload."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.broker.groups.connect import CONNECT_TOPIC
+from coterie.broker.storage.log import BrokerLog, open_log
+from coterie.broker.storage.store import Store
+from coterie.groups.connect.messages import DescribeGroupResponse, GroupState, SetGroupConfigs
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.ids import GroupId, MemberId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import (
+    ComputedTarget,
+    DeferredJobs,
+    GroupSnapshot,
+    TargetOfMember,
+    UnplaceableJobs,
+)
+from tests.broker.groups.connect_groups import GROUP, QUICK_SETTINGS, beat, connect_groups, described
+from tests.groups.connect.builders import JOBS
+from tests.groups.connect.simple_assignor import compute
+
+NO_CLIENT_ASSIGNORS: dict[str, Any] = {"client_assignors": None, "server_assignor": "even"}
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        yield log
+
+
+async def even(snapshot: GroupSnapshot) -> ComputedTarget:
+    return compute(snapshot)
+
+
+async def until(is_reached: Callable[[DescribeGroupResponse], bool], groups: Any) -> DescribeGroupResponse:
+    """Wait until the description of the group fulfils the condition."""
+    for _ in count():
+        if is_reached(found := await described(groups)):
+            return found
+        await asyncio.sleep(0.005)
+    raise AssertionError
+
+
+async def test_an_assignor_of_the_broker_computes_the_target(log: BrokerLog) -> None:
+    async with connect_groups(log, {"even": even}) as groups:
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        await until(lambda found: found.assignment_epoch == found.group_epoch, groups)
+        told = await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        assert told.assignment is not None
+        assert told.assignment.jobs == JOBS
+
+
+async def fails(snapshot: GroupSnapshot) -> ComputedTarget:
+    raise RuntimeError("no wits")
+
+
+async def cancels(snapshot: GroupSnapshot) -> ComputedTarget:
+    raise asyncio.CancelledError
+
+
+async def hangs(snapshot: GroupSnapshot) -> ComputedTarget:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+def returns(**wrong: Any) -> Callable[[GroupSnapshot], Any]:
+    """An assignor whose target has wrong values in these fields."""
+
+    async def assign(snapshot: GroupSnapshot) -> ComputedTarget:
+        return replace(compute(snapshot), **wrong)
+
+    return assign
+
+
+def returns_target(**wrong: Any) -> Callable[[GroupSnapshot], Any]:
+    """An assignor whose target for the member has wrong values in these fields."""
+    return returns(members={MemberId("w0"): TargetOfMember(**({"jobs": JOBS} | wrong))})
+
+
+async def none(snapshot: GroupSnapshot) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("assign", "error"),
+    [
+        (fails, "RuntimeError: no wits"),
+        (cancels, "it was cancelled"),
+        (hangs, "it has not computed a target within 50 ms"),
+        (none, "it returned NoneType instead of a target"),
+        (returns(members=[]), "the members of its target"),
+        (returns(members={1: TargetOfMember(jobs=JOBS)}), "the members of its target"),
+        (returns_target(jobs={"c0"}), "the members of its target"),
+        (returns_target(version=2**15), "the members of its target"),
+        (returns_target(metadata="text"), "the members of its target"),
+        (returns(deferred={"w1": None}), "the deferred jobs of its target"),
+        (returns(deferred={"w1": DeferredJobs(jobs=JOBS, delay_ms=-1)}), "the deferred jobs of its target"),
+        (returns(unplaceable=(None,)), "the unplaceable jobs of its target"),
+        (returns(unplaceable=(UnplaceableJobs(jobs=JOBS, reason=3),)), "the unplaceable jobs"),  # type: ignore[arg-type]
+        (returns(next_in_ms=-5), "the time to its next portion of moves is -5"),
+        (returns(members={}), "c0"),
+        (returns(members={MemberId("stranger"): TargetOfMember(jobs=JOBS)}), "stranger"),
+    ],
+)
+async def test_an_assignor_that_fails_or_lies_is_an_error_of_the_group(log: BrokerLog, assign: Any, error: str) -> None:
+    settings = replace(QUICK_SETTINGS, computation_timeout_ms=50)
+    async with connect_groups(log, {"even": assign}, settings) as groups:
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        failed = await until(lambda found: bool(found.assignment_error), groups)
+        assert failed.assignment_error.startswith("the coordinator's assignor even failed: ")
+        assert error in failed.assignment_error
+        assert failed.state is GroupState.ASSIGNING
+        assert (await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)).error is ConnectErrorCode.NONE
+
+
+async def test_a_missing_assignor_is_an_error_of_the_group(log: BrokerLog) -> None:
+    async with connect_groups(log) as groups:
+        await beat(groups, "w0", client_assignors=None)
+        failed = await until(lambda found: bool(found.assignment_error), groups)
+    expected = "the broker has no assignor cooperative (group.connect.assignors); it has: none"
+    assert failed.assignment_error.endswith(expected)
+
+
+async def test_a_computation_ends_with_its_group(log: BrokerLog) -> None:
+    began = asyncio.Event()
+
+    async def never(snapshot: GroupSnapshot) -> ComputedTarget:
+        began.set()
+        return await hangs(snapshot)
+
+    async with connect_groups(log, {"even": never}) as groups:
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        await began.wait()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_group_is_loaded_as_it_was(log: BrokerLog) -> None:
+    async with connect_groups(log, {"even": even}) as groups:
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        await until(lambda found: found.assignment_epoch == found.group_epoch, groups)
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        before = await described(groups)
+    async with connect_groups(log, {"even": even}) as groups:
+        assert groups.ids() == [GROUP]
+        assert groups.owns_id(GROUP)
+        after = await described(groups)
+        assert replace(after, members=()) == replace(before, members=())
+        (member,), (known,) = after.members, before.members
+        # Not stored: how far the worker has read the config topic.
+        assert replace(member, config_offset=known.config_offset) == known
+
+
+async def test_a_group_that_has_only_configs_owns_no_id_and_a_request_for_no_group_creates_none(
+    log: BrokerLog,
+) -> None:
+    async with connect_groups(log) as groups:
+        gone = await beat(groups, "w0", 5, owned=NO_JOBS)
+        assert gone.error is ConnectErrorCode.UNKNOWN_MEMBER_ID
+        assert groups.ids() == []
+        configs = {"connect.session.timeout.ms": "7000"}
+        await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs=configs))
+        assert groups.ids() == [GROUP]
+        assert not groups.owns_id(GROUP)
+        assert not groups.owns_id(GroupId("other"))
+        await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs={}))
+        assert groups.ids() == []
+
+
+async def test_requests_are_refused_while_a_group_is_reloaded(log: BrokerLog) -> None:
+    async with connect_groups(log) as groups:
+        await beat(groups, "w0")
+
+        def fill(store: Store) -> None:
+            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
+            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+        await log.run_write(fill)
+        lost = await beat(groups, "w1", name="n" * 60_000)
+        assert lost.error is ConnectErrorCode.NOT_COORDINATOR
+        refused = await beat(groups, "w1")
+        assert (refused.error, refused.message) == (
+            ConnectErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            "the group is being loaded",
+        )
+        await log.run_write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        found = await until(lambda found: found.error is ConnectErrorCode.NONE, groups)
+        assert [one.metadata.member_id for one in found.members] == ["w0"]
+
+
+async def test_a_broker_that_stops_refuses_pending_and_later_requests(log: BrokerLog) -> None:
+    async with connect_groups(log) as groups:
+        await beat(groups, "w0")
+        pending = asyncio.create_task(beat(groups, "w0", 0, client_assignors=None, max_wait_ms=60_000))
+        await asyncio.sleep(0)
+        groups.refuse_all()
+        assert (await beat(groups, "w0")).error is ConnectErrorCode.NOT_COORDINATOR
+        await pending
+    assert log.topics[CONNECT_TOPIC.name].configs == {"cleanup.policy": "compact"}

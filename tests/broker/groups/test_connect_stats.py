@@ -1,0 +1,118 @@
+"""The statistics of connect groups, counted from the steps of their machines."""
+
+from typing import Any
+
+from coterie.broker.groups.connect_stats import ConnectGroupStats
+from coterie.groups.connect.machine import step
+from coterie.groups.connect.messages import (
+    ComputationTimer,
+    ComputeTimer,
+    Event,
+    PrepareAssignment,
+    RemoveMember,
+    RevocationTimer,
+    SessionTimer,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.state import Group
+from coterie.groups.effects import Reply, TimerFired
+from coterie.nouns.connect_groups import PrepareAssignmentResponse
+from coterie.nouns.ids import GroupId, MemberEpoch, MemberId, ReplyTo
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
+from tests.groups.connect.builders import JOBS, heartbeat, install
+from tests.groups.connect.simple_assignor import compute
+
+W0, W1 = MemberId("w0"), MemberId("w1")
+
+
+class Counted:
+    """A group whose steps are counted."""
+
+    def __init__(self) -> None:
+        settings = ConnectGroupSettings(assignment_interval_ms=0, initial_rebalance_delay_ms=0)
+        self.group = Group(GroupId("workers"), settings)
+        self.counts = ConnectGroupStats()
+        self.now_ms = 1_000
+
+    def handle(self, event: Event) -> Any:
+        """The response to ``event``, or None."""
+        epoch = self.group.assignment_epoch
+        output = step(self.group, event, now_ms=self.now_ms)
+        self.counts.observe_step(self.group, event, output.records, epoch, self.now_ms)
+        replies = [effect.response for effect in output.effects if isinstance(effect, Reply)]
+        for response in replies:
+            self.counts.observe_response(response)
+        return replies[0] if replies else None
+
+    def beat(self, member: str, **fields: Any) -> Any:
+        current = self.group.currents.get(MemberId(member))
+        return self.handle(heartbeat(member, 0 if current is None else current.member_epoch, **fields))
+
+    def prepare(self, member: MemberId) -> GroupSnapshot:
+        epoch = self.group.currents[member].member_epoch
+        request = PrepareAssignment(reply_to=ReplyTo(0), member_id=member, member_epoch=epoch)
+        response = self.handle(request)
+        assert isinstance(response, PrepareAssignmentResponse)
+        assert response.snapshot is not None
+        return response.snapshot
+
+    def install(self, member: MemberId, snapshot: GroupSnapshot, target: ComputedTarget) -> None:
+        epoch = self.group.currents[member].member_epoch
+        self.handle(install(member, epoch, snapshot, target))
+
+    def compute(self, member: MemberId) -> None:
+        snapshot = self.prepare(member)
+        self.install(member, snapshot, compute(snapshot))
+
+    def fire(self, key: Any) -> None:
+        """Let the time of the timer come."""
+        self.now_ms = self.group.deadlines[key]
+        self.handle(TimerFired(key=key))
+
+    def stats(self) -> Any:
+        return self.counts.stats({"Stable": 1})
+
+
+def test_computations_refusals_and_revocations_are_counted() -> None:
+    counted = Counted()
+    counted.beat("w0")
+    counted.install(W0, counted.prepare(W0), ComputedTarget(members={}))
+    counted.fire(ComputeTimer())
+    counted.compute(W0)
+    counted.beat("w0")
+    counted.beat("w1")
+    counted.compute(W0)
+    told = counted.beat("w0", owned=JOBS)
+    counted.now_ms += 30
+    counted.beat("w0", owned=told.assignment.jobs)
+    counted.handle(heartbeat("w9", 7))
+    counted.handle(heartbeat("w0", 9))
+    assert counted.stats() == {
+        "groups": {"Stable": 1},
+        "computations": 2,
+        "computation_errors": 1,
+        "refusals": {"FENCED_MEMBER_EPOCH": 1, "INVALID_ASSIGNMENT": 1, "UNKNOWN_MEMBER_ID": 1},
+        "removals": {},
+        "revocations": {"count": 1, "total_ms": 30, "longest_ms": 30},
+    }
+
+
+def test_removals_are_counted_by_their_reason() -> None:
+    counted = Counted()
+    for member in ("w0", "w1", "w2", "w3"):
+        counted.beat(member)
+    counted.fire(ComputationTimer())
+    counted.compute(W1)
+    counted.handle(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w2")))
+    counted.beat("w3", member_epoch=MemberEpoch(-1))
+    counted.compute(W1)
+    counted.beat("w0")
+    counted.beat("w1")
+    counted.beat("w4")
+    counted.compute(W1)
+    counted.beat("w0", owned=counted.group.currents[W0].assigned)
+    counted.fire(RevocationTimer(member_id=W0))
+    counted.fire(SessionTimer(member_id=W1))
+    assert counted.stats()["computation_errors"] == 1
+    expected = {"operator": 1, "left": 1, "rebalance timeout": 1, "session timeout": 1}
+    assert counted.stats()["removals"] == expected

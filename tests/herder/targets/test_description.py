@@ -1,0 +1,85 @@
+"""Requests about the group wait for the coordinator's description; the leader reports the jobs without a worker."""
+
+from dataclasses import replace
+
+from coterie.herder.requests import (
+    DescribeWorkerGroup,
+    Done,
+    DrainWorker,
+    GroupView,
+    Problem,
+    RequestRefused,
+    UncordonWorker,
+)
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.membership import GroupDescribed, RequestDescription
+from coterie.nouns.states import State
+from coterie.nouns.target_assignments import UnplaceableJobs
+from tests.herder.builders import BOTH_TASKS, FIRST
+from tests.herder.herder_driver import ME, OTHER
+from tests.herder.targets.connect_driver import OTHER_URL, configured_driver, described_group, described_member
+
+GROUP = described_group(described_member(ME, assigned=FIRST), described_member(OTHER, assigned=BOTH_TASKS - FIRST))
+
+
+def test_any_worker_describes_the_group() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    request = driver.send_request(DescribeWorkerGroup())
+    assert len(driver.pop_effects(RequestDescription)) == 1
+    assert driver.answer(request) is None
+    driver.feed(GroupDescribed(description=GROUP))
+    view = driver.answer(request)
+    assert isinstance(view, GroupView)
+    assert [(member.name, member.owned) for member in view.members] == [("here", FIRST), ("there", BOTH_TASKS - FIRST)]
+
+
+def test_two_requests_cause_one_question() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    requests = [driver.send_request(DescribeWorkerGroup()) for _ in range(2)]
+    assert len(driver.pop_effects(RequestDescription)) == 1
+    driver.feed(GroupDescribed(description=GROUP))
+    assert all(isinstance(driver.answer(request), GroupView) for request in requests)
+
+
+def test_without_a_description_a_request_is_refused() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    request = driver.send_request(DescribeWorkerGroup())
+    driver.feed(GroupDescribed(description=None, error="the coordinator did not respond"))
+    refused = driver.answer(request)
+    assert isinstance(refused, RequestRefused)
+    assert refused.problem is Problem.NO_LEADER
+    assert "the coordinator did not respond" in refused.message
+
+
+def test_an_order_by_name_waits_for_the_names_of_the_workers() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    own, others = driver.send_request(UncordonWorker(worker="here")), driver.send_request(DrainWorker(worker="there"))
+    assert (driver.answer(own), driver.answer(others)) == (None, None)
+    driver.feed(GroupDescribed(description=GROUP))
+    assert driver.answer(own) == Done()
+    refused = driver.answer(others)
+    assert isinstance(refused, RequestRefused)
+    assert (refused.problem, refused.redirect_url) == (Problem.NOT_THIS_WORKER, OTHER_URL)
+
+
+def test_an_order_by_host_and_port_is_executed_at_once() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    assert not driver.pop_effects(RequestDescription)
+
+
+def test_the_leader_reports_a_job_that_no_worker_may_run() -> None:
+    driver = configured_driver()
+    driver.receive(NO_JOBS, leader=ME)
+    unplaceable = (UnplaceableJobs(jobs=FIRST, reason="no worker claims it"),)
+    driver.feed(GroupDescribed(description=replace(GROUP, unplaceable=unplaceable)))
+    driver.run_all_chores()
+    (task,) = FIRST.tasks
+    status = driver.herder.statuses.get(task)
+    assert status is not None
+    assert (status.state, status.trace) == (State.UNASSIGNED, "no worker claims it")

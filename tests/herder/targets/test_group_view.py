@@ -1,0 +1,57 @@
+"""The view of a connect group, from the coordinator's description."""
+
+from dataclasses import replace
+
+from coterie.assignors.members import RebalancePolicy
+from coterie.herder.group_view import MOVES_LIMITED_REASON
+from coterie.herder.targets.group_view import unassigned_reasons, view
+from coterie.nouns.group_description import DepartedDescription
+from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import UnplaceableJobs
+from tests.herder.builders import ALL_JOBS, BOTH_TASKS, FIRST
+from tests.herder.herder_driver import ME, OTHER
+from tests.herder.targets.connect_driver import described_group, described_member
+
+DEPARTED = DepartedDescription(
+    member_id=MemberId("gone"), url=WorkerUrl("http://gone:8083/"), jobs=FIRST, delay_left_ms=2_000, held_left_ms=0
+)
+
+
+def test_jobs_of_a_departed_member_are_deferred_and_have_a_reason() -> None:
+    group = replace(described_group(described_member(ME)), departed=(DEPARTED,))
+    (deferred,) = view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
+    assert (deferred.jobs, deferred.left_ms, deferred.worker) == (FIRST, 2_000, "gone:8083")
+    (reason,) = set(unassigned_reasons(group).values())
+    assert reason == "gone:8083 has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
+
+
+def test_jobs_that_may_still_run_on_a_departed_member_are_not_deferred() -> None:
+    held = replace(DEPARTED, delay_left_ms=None, held_left_ms=500)
+    group = replace(described_group(described_member(ME)), departed=(held,))
+    assert not view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
+    assert not unassigned_reasons(group)
+
+
+def test_unplaceable_jobs_are_unassigned_with_their_reason() -> None:
+    unplaceable = (UnplaceableJobs(jobs=FIRST, reason="no worker claims it"),)
+    group = replace(described_group(described_member(ME)), unplaceable=unplaceable)
+    (job,) = FIRST.tasks
+    assert view(group, configured=ALL_JOBS, policy=RebalancePolicy()).unassigned == ((job, "no worker claims it"),)
+
+
+def test_a_draining_member_that_keeps_jobs_says_why() -> None:
+    drains = described_member(ME, assigned=BOTH_TASKS, draining=True)
+    claims_nothing = described_member(OTHER, claims=NO_JOBS)
+    by_name = {
+        info.name: info
+        for info in view(described_group(drains, claims_nothing), configured=ALL_JOBS, policy=RebalancePolicy()).members
+    }
+    assert by_name["here"].drain_wait_reason not in (None, MOVES_LIMITED_REASON)
+    (info, _) = view(
+        described_group(drains, described_member(OTHER)), configured=ALL_JOBS, policy=RebalancePolicy()
+    ).members
+    assert info.drain_wait_reason == MOVES_LIMITED_REASON
+    leaves = described_member(ME, assigned=BOTH_TASKS, target=NO_JOBS, draining=True)
+    (info,) = view(described_group(leaves), configured=ALL_JOBS, policy=RebalancePolicy()).members
+    assert info.drain_wait_reason is None

@@ -1,0 +1,16 @@
+"""A worker's state in a connect group after a relaunch."""
+
+from coterie.herder.targets.state import NotReporting, Targets
+from tests.herder.targets.connect_driver import HANDOVER
+
+
+def test_a_relaunched_worker_keeps_its_assignment_and_reports_nothing_yet() -> None:
+    targets = Targets(HANDOVER)
+    assert targets.details is not None
+    assert (targets.details.leader_epoch, targets.details.job_epochs) == (HANDOVER.leader_epoch, HANDOVER.job_epochs)
+    assert targets.jobs_report == NotReporting()
+
+
+def test_a_new_worker_knows_nothing() -> None:
+    targets = Targets(None)
+    assert (targets.details, targets.description) == (None, None)
