@@ -108,6 +108,18 @@ def test_heartbeats_of_a_settled_group_write_nothing() -> None:
     assert len(conversation.coordinator.log) == records
 
 
+def test_target_and_assignment_of_a_settled_member_are_one_object_also_after_a_reload() -> None:
+    """A heartbeat compares them, and for one object that takes the same time for any number of jobs."""
+    conversation = Conversation()
+    conversation.settle("A", "B")
+    coordinator = conversation.coordinator
+    for _ in range(2):
+        group = coordinator.group
+        assert all(group.currents[one].assigned is group.targets[one].target.jobs for one in group.members)
+        assert group.currents[MemberId("A")].assigned
+        coordinator.load(conversation.now_ms)
+
+
 def test_a_repeated_join_before_the_first_target_is_no_new_join() -> None:
     conversation = Conversation()
     for _ in range(5):

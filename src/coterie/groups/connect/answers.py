@@ -87,8 +87,8 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
         )
     session = group.sessions[member_id]
     reported = request.owned if request.owned is not None else session.told_jobs
-    is_unlisted = reported is None or not after.assigned <= reported
-    if after != before or (is_unlisted and after.assigned and before.request_number < session.request_number):
+    is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
+    if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
     timer = RevocationTimer(member_id=member_id)
     if not after.pending:

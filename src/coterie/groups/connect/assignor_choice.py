@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, Self, TypeAlias
 
 from coterie.groups.connect.messages import MemberMetadata
 from coterie.nouns.connect_groups import Assignor
@@ -36,31 +37,59 @@ def covering_members(members: Sequence[MemberMetadata], name: str) -> list[Membe
     """The members whose assignor ``name`` reads the metadata versions of all members' assignors of this name, in the
     order of ``members``."""
     ranges = [(one.member_id, assignor) for one in members if (assignor := offered(one, name)) is not None]
-    if not ranges:
-        return []
-    oldest = min(assignor.minimum_version for _, assignor in ranges)
-    newest = max(assignor.maximum_version for _, assignor in ranges)
-    return [
-        member_id
-        for member_id, assignor in ranges
-        if assignor.minimum_version <= oldest and assignor.maximum_version >= newest
-    ]
+    needed = _needed_versions(VersionRange.of(assignor) for _, assignor in ranges)
+    return [member_id for member_id, assignor in ranges if VersionRange.of(assignor).contains(needed)]
 
 
-def unsupported_reason(others: Sequence[MemberMetadata], changed: MemberMetadata) -> str | None:
-    """Why a group of the members ``others`` cannot accept ``changed``, a new member or new metadata of a member; None
-    if it can. Members that name an assignor of the coordinator support every client-side one of the others."""
-    if not changed.client_assignors:
+class VersionRange(NamedTuple):
+    """The metadata versions that one assignor reads."""
+
+    name: str
+    minimum: int
+    maximum: int
+
+    @classmethod
+    def of(cls, assignor: Assignor) -> Self:
+        return cls(assignor.name, assignor.minimum_version, assignor.maximum_version)
+
+    def contains(self, other: "VersionRange") -> bool:
+        """Whether this assignor reads all versions that ``other`` reads."""
+        return self.minimum <= other.minimum and self.maximum >= other.maximum
+
+
+Offer: TypeAlias = tuple[VersionRange, ...]
+"""What a member's assignors can read. The members of a group have few different offers, often only one."""
+
+
+def offer_of(member: MemberMetadata) -> Offer:
+    """The offer of ``member``; empty for one that names an assignor of the coordinator."""
+    return tuple(map(VersionRange.of, member.client_assignors))
+
+
+def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
+    """Why a group whose members have the offers ``others`` cannot accept a member with the offer ``changed``; None if
+    it can. Members that name an assignor of the coordinator support every client-side one of the others."""
+    if not changed:
         return None
-    members = [one for one in (*others, changed) if one.client_assignors]
-    common = set.intersection(*({assignor.name for assignor in one.client_assignors} for one in members))
-    names = ", ".join(assignor.name for assignor in changed.client_assignors)
+    offers = [one for one in (*others, changed) if one]
+    common = set.intersection(*({versions.name for versions in one} for one in offers))
+    names = ", ".join(versions.name for versions in changed)
     if not common:
-        theirs = ", ".join(sorted({assignor.name for one in others for assignor in one.client_assignors}))
+        theirs = ", ".join(sorted({versions.name for one in others for versions in one}))
         return f"the other members of the group support the assignors {theirs}, and this worker supports {names}"
-    if not any(covering_members(members, name) for name in common):
-        return (
-            f"no member of the group would read the metadata versions of all members' assignors "
-            f"{', '.join(sorted(common))}; check that this worker's version can work with the others"
-        )
-    return None
+    for name in common:
+        ranges = [versions for one in offers for versions in one if versions.name == name]
+        if any(versions.contains(_needed_versions(ranges)) for versions in ranges):
+            return None
+    return (
+        f"no member of the group would read the metadata versions of all members' assignors "
+        f"{', '.join(sorted(common))}; check that this worker's version can work with the others"
+    )
+
+
+def _needed_versions(ranges: Iterable[VersionRange]) -> VersionRange:
+    """The smallest range that contains all ``ranges``, which are those of one assignor."""
+    known = list(ranges)
+    return VersionRange(
+        "", min((one.minimum for one in known), default=0), max((one.maximum for one in known), default=0)
+    )

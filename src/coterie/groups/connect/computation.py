@@ -58,12 +58,11 @@ def begin_if_due(turn: Turn) -> None:
             turn.set_timer(ComputeTimer(), at_ms)
         return
     members = group.in_order_of_joining()
-    present = [one for one in members if not group.is_away(one.member_id)]
     name = common_assignor(members)
     if name is None:
         compute_here(turn, server_assignor(members))
         return
-    covering = [one for one in covering_members(members, name) if any(one == here.member_id for here in present)]
+    covering = [member_id for member_id in covering_members(members, name) if not group.is_away(member_id)]
     chosen = choose(group, covering)
     if chosen is not None:
         group.computation = Chosen(member_id=chosen)

@@ -13,7 +13,7 @@ from coterie.groups.connect.messages import (
     TargetRemoved,
     TargetWritten,
 )
-from coterie.groups.connect.state import Group, Session, index_targets
+from coterie.groups.connect.state import Group, Session, index_targets, share_equal_jobs
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import Jobs
@@ -30,6 +30,7 @@ def on_loaded(turn: Turn) -> None:
         if has_partial_target(group):
             restore_targets(turn)
         turn.change_group(group_epoch=GroupEpoch(last_epoch + 1))
+    share_equal_jobs(group)
     group.freed.clear()  # no heartbeat is held
     for member_id, current in sorted(group.currents.items()):
         metadata = group.members[member_id]

@@ -1,8 +1,9 @@
 """Members join, return, change their metadata, leave and are removed."""
 
+from collections import Counter
 from dataclasses import replace
 
-from coterie.groups.connect.assignor_choice import unsupported_reason
+from coterie.groups.connect.assignor_choice import offer_of, unsupported_reason
 from coterie.groups.connect.computation import on_member_gone
 from coterie.groups.connect.departures import forget_departed
 from coterie.groups.connect.messages import (
@@ -453,9 +454,9 @@ def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: Membe
         raise ConnectRefusal(
             ConnectErrorCode.UNSUPPORTED_ASSIGNOR, f"the coordinator has no assignor {name}; it has: {known}"
         )
-    replaced = (metadata.member_id, instead_of)
-    others = [one for one in group.in_order_of_joining() if one.member_id not in replaced]
-    reason = unsupported_reason(others, metadata)
+    replaced = [group.members[one] for one in {metadata.member_id, instead_of} if one in group.members]
+    others = group.offers - Counter(map(offer_of, replaced))
+    reason = unsupported_reason(others, offer_of(metadata))
     if reason is not None:
         raise ConnectRefusal(ConnectErrorCode.UNSUPPORTED_ASSIGNOR, reason)
 

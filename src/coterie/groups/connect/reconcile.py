@@ -27,6 +27,9 @@ def reconcile(
     is not among them has stopped there. None if it reports no jobs: then nothing is acknowledged. ``is_free`` says
     whether no member has a job: a job that this member has itself is not free.
     """
+    epoch = MemberEpoch(assignment_epoch)
+    if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:
+        return current  # The member is settled. Most heartbeats end here, in the same time for any number of jobs.
     pending, to_revoke = current.pending, current.assigned - target
     if owned is not None:
         pending &= owned
@@ -38,8 +41,9 @@ def reconcile(
         kept = kept if owned is None else kept & owned
         return _changed(current, kept, pending, current.job_epochs)
     missing = target - kept
-    assigned = kept | Jobs.of(job for job in missing if is_free(job)) if missing else kept
-    epoch = MemberEpoch(assignment_epoch)
+    assigned = kept | Jobs.of(job for job in missing if is_free(job))
+    if assigned == target:
+        assigned = target  # One object, so the next comparison is quick.
     job_epochs = current.job_epochs
     if new := assigned - kept:
         job_epochs = {**job_epochs, assignment_epoch: job_epochs.get(assignment_epoch, Jobs()) | new}

@@ -5,10 +5,12 @@ current assignment, and the members that have departed. Soft state is what the m
 held responses, and the computation in progress.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from coterie.groups.connect.assignor_choice import Offer, offer_of
 from coterie.groups.connect.messages import (
     NO_EPOCH,
     NO_LEADER_EPOCH,
@@ -103,7 +105,7 @@ Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
 
 
 class Group:
-    """One connect group. Only `apply` writes the hard state and the two indexes that follow from it."""
+    """One connect group. Only `apply` writes the hard state and the indexes that follow from it."""
 
     def __init__(self, group_id: GroupId, broker_settings: ConnectGroupSettings) -> None:
         self.group_id = group_id
@@ -125,6 +127,8 @@ class Group:
         """Further holders of a job, which only a load can find."""
         self.target_owner: dict[Job, MemberId] = {}
         """The member that is to have a job."""
+        self.offers: Counter[Offer] = Counter()
+        """How many members have each offer. A join is checked against the different offers, not against all members."""
         self.settings = broker_settings
         """The broker's settings with the configs of this group."""
         # soft state
@@ -250,9 +254,9 @@ def apply(group: Group, record: Record) -> None:
         case TargetRemoved(member_id=member_id):
             _replace_target(group, member_id, None)
         case MemberMetadata(member_id=member_id):
-            group.members[member_id] = record
+            _replace_member(group, member_id, record)
         case MemberRemoved(member_id=member_id):
-            group.members.pop(member_id, None)
+            _replace_member(group, member_id, None)
         case GroupMetadata() | GroupRemoved():
             group.metadata = record if isinstance(record, GroupMetadata) else None
         case ConfiguredWritten() | ConfiguredRemoved():
@@ -300,6 +304,21 @@ def _release(group: Group, job: Job, member_id: MemberId) -> None:
         group.second_holders.pop(job, None)
 
 
+def _replace_member(group: Group, member_id: MemberId, record: MemberMetadata | None) -> None:
+    """Replace the metadata of the member by ``record``, or remove them."""
+    former = group.members.get(member_id)
+    if former is not None:
+        offer = offer_of(former)
+        group.offers[offer] -= 1
+        if not group.offers[offer]:
+            del group.offers[offer]
+    if record is None:
+        group.members.pop(member_id, None)
+    else:
+        group.members[member_id] = record
+        group.offers[offer_of(record)] += 1
+
+
 def _replace_target(group: Group, member_id: MemberId, record: TargetWritten | None) -> None:
     """Replace the target of the member by ``record``, or remove it."""
     former = group.targets.pop(member_id, None)
@@ -312,6 +331,16 @@ def _replace_target(group: Group, member_id: MemberId, record: TargetWritten | N
         group.target_owner[job] = member_id
     if record is not None:
         group.targets[member_id] = record
+
+
+def share_equal_jobs(group: Group) -> None:
+    """Let the target and the current assignment of a member be one object if they are equal. Records are read as
+    separate objects, and each heartbeat compares the two: for one object this takes the same time for any number of
+    jobs."""
+    for member_id, current in group.currents.items():
+        target = group.targets[member_id].target.jobs
+        if current.assigned == target:
+            group.currents[member_id] = replace(current, assigned=target)
 
 
 def index_targets(group: Group) -> None:
@@ -351,6 +380,7 @@ def check_all(group: Group) -> None:
             assert job not in owners, f"{job} is in two targets"
             owners[job] = member_id
     assert owners == group.target_owner, "the index of target owners matches the records"
+    assert Counter(map(offer_of, group.members.values())) == group.offers, "the index of offers matches the records"
     for member_id, current in group.currents.items():
         assert not current.assigned & current.pending, "a job is assigned or pending"
         in_epochs = [job for jobs in current.job_epochs.values() for job in jobs]
