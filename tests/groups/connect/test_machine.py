@@ -17,7 +17,8 @@ from coterie.groups.connect.messages import (
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
-from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
 from tests.groups.connect.builders import (
     JOBS,
     Conversation,
@@ -282,6 +283,38 @@ def test_a_held_heartbeat_is_answered_when_a_job_becomes_free() -> None:
     assert isinstance(answer, HeartbeatResponse)
     assert answer.assignment is not None
     assert answer.assignment.jobs == JOBS - revoked.assignment.jobs
+
+
+def test_jobs_that_stop_one_after_the_other_take_one_heartbeat_each() -> None:
+    conversation = Conversation()
+    conversation.settle("A")
+    mine = conversation.coordinator.group.currents[MemberId("A")].assigned
+    conversation.beat("B")
+    conversation.compute("A", ComputedTarget(members={MemberId("B"): TargetOfMember(jobs=mine)}))
+    hold: Mapping[str, Any] = {"max_wait_ms": 1_000, "configured": None}
+    told = conversation.ask(short_heartbeat("A", 1, **hold))
+    assert isinstance(told, HeartbeatResponse)
+    assert told.assignment is not None
+    assert told.assignment.jobs == NO_JOBS
+    assert conversation.ask(short_heartbeat("A", 1, **hold)) is None
+    left = mine
+    *all_but_last, _ = mine
+    for job in all_but_last:
+        left -= Jobs.of([job])
+        assert conversation.ask(heartbeat("A", 1, owned=left, **hold)) is None, "more jobs have to stop"
+    done = conversation.beat("A", 1, owned=NO_JOBS, **hold)
+    assert done.member_epoch == 2, "nothing is left to give back"
+
+
+def test_a_heartbeat_with_all_fields_is_held_only_if_no_response_can_be_lost() -> None:
+    conversation = Conversation()
+    conversation.settle("A")
+    mine = conversation.coordinator.group.currents[MemberId("A")].assigned
+    hold: Mapping[str, Any] = {"max_wait_ms": 1_000, "owned": mine}
+    assert conversation.beat("A", 1, **hold).assignment is not None, "the member may not have received its assignment"
+    assert conversation.ask(short_heartbeat("A", 1, max_wait_ms=1_000)) is None, "the member has received all responses"
+    assert conversation.ask(heartbeat("A", 1, **hold)) is None
+    assert conversation.beat("A", 1, **hold, connection=2).assignment is not None, "a response on 1 may be lost"
 
 
 def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() -> None:

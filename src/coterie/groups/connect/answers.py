@@ -98,11 +98,25 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
 
 
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
-    """How long the response to ``request`` may be held; 0 if it must be sent now."""
-    if request.has_all_fields or has_news(group, request):
+    """How long the response to ``request`` may be held; 0 if it must be sent now.
+
+    A request with all fields may follow a response that the member has not received. Such a request is held only if
+    the member certainly has received everything and its epoch has not changed: then the member gives its jobs back one
+    after the other, and each takes one heartbeat.
+    """
+    if has_news(group, request):
+        return 0
+    if request.has_all_fields and not is_up_to_date(group, request):
         return 0
     metadata = group.members[request.member_id]
     return group.settings.hold_ms(request.max_wait_ms, metadata.session_timeout_ms, metadata.connection_grace_ms)
+
+
+def is_up_to_date(group: Group, request: Heartbeat) -> bool:
+    """Whether the sender of ``request`` has certainly received all that earlier responses contained, and knows its
+    member epoch."""
+    is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
+    return is_epoch_known and group.sessions[request.member_id].is_up_to_date
 
 
 def has_news(group: Group, request: Heartbeat) -> bool:
@@ -127,6 +141,8 @@ def respond(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     session, current = group.sessions[member_id], group.currents[member_id]
+    if has_news(group, request) or request.member_epoch != current.member_epoch:
+        session.is_up_to_date = False  # until a request shows that the member has received this response
     is_full = request.has_all_fields or request.member_epoch == JOIN
     reported = request.owned if request.owned is not None else session.told_jobs
     has_assignment = is_full or reported is None or current.assigned != reported

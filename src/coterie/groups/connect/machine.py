@@ -216,6 +216,10 @@ def accept(turn: Turn, request: Heartbeat) -> None:
     # The member acts only on the response to its newest request, so this one contains nothing new.
     end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
     session.request_number = max(session.request_number, request.request_number)
+    if request.connection != session.connection:
+        session.is_up_to_date = False
+    elif not request.has_all_fields:
+        session.is_up_to_date = True
     session.connection, session.closed_at_ms, session.resumes = request.connection, None, request.resumes
     turn.cancel_timer(ConnectionTimer(member_id=member_id))
     if request.owned is not None:

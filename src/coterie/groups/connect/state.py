@@ -63,6 +63,9 @@ class Session:
     """The end of the session, unless another request arrives."""
     held: Heartbeat | None = None
     """The heartbeat whose response is held."""
+    is_up_to_date: bool = False
+    """Whether the member has processed all responses so far, as far as its last request shows: it sends all fields on a
+    new connection, and while it waits for a response."""
     told_jobs: Jobs | None = None
     """The assignment in the last response that had one."""
     told_leader_epoch: LeaderEpoch | None = None

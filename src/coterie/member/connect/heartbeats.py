@@ -52,7 +52,8 @@ def advance(turn: Turn) -> None:
     """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step.
 
     A heartbeat whose response may be held is followed by another one on the same connection, which ends the hold. No
-    further one is sent while the newest one is not held, since its response is on the way.
+    third one is sent before the response to the first one has arrived: so jobs that stop within the time that a request
+    takes are reported together.
     """
     member, now_ms = turn.member, turn.now_ms
     match member.place, member.heartbeat:
@@ -67,7 +68,7 @@ def advance(turn: Turn) -> None:
             send_heartbeat(turn)
         case InGroup() as place, HeartbeatDue(is_backoff=False) if has_to_report(member, place.reported, None):
             send_heartbeat(turn)
-        case _, HeartbeatSent() as sent if sent.may_be_held and has_to_report(
+        case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and has_to_report(
             member, sent.reported, sent.configured_report
         ):
             send_heartbeat(turn)
@@ -90,7 +91,7 @@ def send_heartbeat(turn: Turn) -> None:
 
 def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> None:
     """Set the time of the next heartbeat after the accepted heartbeat ``sent``: at once if responses are held, else
-    after the interval that the coordinator states. If a response that may be held arrives at once and has no effect,
+    after the interval that the coordinator states. If a response that must be held arrives at once and has no effect,
     and no other request has ended the hold, the coordinator does not hold: a pause follows."""
     member, now_ms = turn.member, turn.now_ms
     place = member.place
@@ -99,7 +100,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     if place.member_epoch == JOIN or member.settings.max_wait_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
-    elif sent.may_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
+    elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
         at_ms = max(now_ms, sent.in_flight.sent_at_ms + INTERVAL_MIN_MS)
     member.heartbeat = HeartbeatDue(at_ms=at_ms)
     if at_ms > now_ms:

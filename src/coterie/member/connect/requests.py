@@ -70,6 +70,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
+        wait_ms = longest_hold_ms(member) if not resumes and follows_on_connection(member) else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -89,12 +90,13 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
             draining=now.draining,
             connection_grace_ms=settings.connection_grace_ms,
             resumes=resumes,
-            response_timeout_ms=response_timeout_ms(member),
+            max_wait_ms=wait_ms,
+            response_timeout_ms=wait_ms + response_timeout_ms(member),
         )
     assert isinstance(member.place, InGroup)
     last = member.place.reported
     assert last is not None
-    wait_ms = min(settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    wait_ms = longest_hold_ms(member)
     return HeartbeatRequest(
         group_id=settings.group_id,
         member_id=settings.member_id,
@@ -107,6 +109,19 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
         max_wait_ms=wait_ms,
         response_timeout_ms=wait_ms + response_timeout_ms(member),
     )
+
+
+def follows_on_connection(member: Member) -> bool:
+    """Whether the next heartbeat follows another one that is unanswered, on a connection on which nothing was lost. The
+    coordinator may hold its response, although it has all fields, if it has just sent nothing new on the connection."""
+    place = member.place
+    return isinstance(place, InGroup) and place.reported is not None and isinstance(member.heartbeat, HeartbeatSent)
+
+
+def longest_hold_ms(member: Member) -> int:
+    """How long this member, which is in the group, lets the coordinator hold a response."""
+    assert isinstance(member.place, InGroup)
+    return min(member.settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 
 
 def leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:

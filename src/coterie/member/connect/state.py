@@ -196,6 +196,12 @@ class HeartbeatSent:
         """Whether the coordinator may hold the response. Otherwise it responds at once."""
         return self.in_flight.request.max_wait_ms > 0
 
+    @property
+    def must_be_held(self) -> bool:
+        """Whether the coordinator holds the response while it has no news. If the request has all fields, the response
+        may have to repeat what an earlier one contained."""
+        return self.may_be_held and self.in_flight.request.rebalance_timeout_ms is None
+
 
 Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
 
