@@ -100,7 +100,11 @@ async def running_broker(
             connect_groups: ConnectGroups | None = None
             connect_stats: ConnectGroupStats | None = None
             if settings.serves_connect_groups:
-                group_settings = replace(settings.connect_groups, server_assignors=tuple(sorted(used_assignors)))
+                group_settings = replace(
+                    settings.connect_groups,
+                    server_assignors=tuple(sorted(used_assignors)),
+                    empty_group_retention_ms=settings.group_limits.offsets_retention_ms,
+                )
                 connect_machine = ConnectMachine(group_settings, used_assignors, gaps)
                 connect_stats = connect_machine.stats
                 connect_groups = Groups(

@@ -519,6 +519,11 @@ class ComputationTimer:
     """The chosen member has not installed a target assignment in time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryTimer:
+    """The group has had no members for the retention time."""
+
+
 TimerKey: TypeAlias = (
     SessionTimer
     | RevocationTimer
@@ -528,6 +533,7 @@ TimerKey: TypeAlias = (
     | DelayTimer
     | ComputeTimer
     | ComputationTimer
+    | ExpiryTimer
 )
 
 Event: TypeAlias = Request | TimerFired[TimerKey] | Notification
