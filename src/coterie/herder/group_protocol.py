@@ -40,6 +40,10 @@ class GroupProtocol(Protocol):
         """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
         ...
 
+    def tell_listeners(self, turn: Turn) -> None:
+        """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
+        ...
+
     def report_releases(self, turn: Turn) -> None:
         """Let the group know that revoked jobs are released, if the worker state that the member reports is not
         enough."""

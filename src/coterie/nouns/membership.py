@@ -356,6 +356,8 @@ class MembershipLost:
     member joins again when the herder has sent a `SetWorkerState` with an empty ``owned``."""
 
     reason: str
+    has_lease_ended: bool = False
+    """Whether the lease has ended: the coordinator may have assigned the jobs to other workers meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

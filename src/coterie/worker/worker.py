@@ -34,11 +34,12 @@ from coterie.herder.messages import (
     ShutdownOrdered,
     StatusLinesRead,
     StopConnector,
+    TellListeners,
     TimerFired,
     WriteLogMessage,
 )
 from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
-from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
+from coterie.herder.seams import LeaderClient, Membership, RebalanceListeners, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
@@ -101,6 +102,7 @@ class Worker:
         handover: Handover | None = None,
         check_settings: Callable[[], object] = lambda: None,
         assignors: Mapping[str, Assign] = MappingProxyType({}),
+        listeners: RebalanceListeners | None = None,
     ) -> None:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
@@ -108,7 +110,8 @@ class Worker:
         ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
         could not start with the file. It may block.
 
-        ``assignors`` are those that this worker offers to a connect group, by name.
+        ``assignors`` are those that this worker offers to a connect group, by name. ``listeners`` are told of its
+        rebalances there.
         """
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
@@ -127,6 +130,7 @@ class Worker:
         self._status_log = status_log
         self._membership = membership
         self._runtime = runtime
+        self._listeners = listeners
         self._chores = Chores(
             config_log=config_log,
             status_log=status_log,
@@ -389,6 +393,9 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
+            case TellListeners(news=news):
+                if self._listeners is not None:
+                    self._listeners.tell(news)
             case (
                 SetWorkerState()
                 | Rejoin()

@@ -211,6 +211,8 @@ class WorkerProcess(Process):
                 self.feed_member(effect)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
                 raise AssertionError(f"{type(effect).__name__} is an order to the member of a connect group")
+            case herder.TellListeners():
+                raise AssertionError("classic groups have no listeners")
             case herder.Exit():
                 self._exit_process(effect)
             case chore:
