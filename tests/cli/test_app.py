@@ -13,7 +13,7 @@ from tests.cli.command import coterie
 @pytest.mark.parametrize(
     ("command", "mentions"),
     [
-        ([], ["up", "demo", "broker", "worker", "connectors", "group", "jars", "workers"]),
+        ([], ["up", "demo", "broker", "worker", "connectors", "group", "groups", "jars", "workers"]),
         (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
         ([], ["--version", "Fleets of PySpark"]),
         (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
@@ -22,6 +22,11 @@ from tests.cli.command import coterie
         (["worker", "drain"], ["ID", "--url", "--uncordon", "static"]),
         (["workers", "restart"], ["--rolling", "--url", "--timeout", "SECONDS", "[ID]...", "session.timeout.ms"]),
         (["group"], ["--url", "--json"]),
+        (["groups"], ["list", "describe", "config", "remove-member"]),
+        (["groups", "list"], ["--bootstrap-servers", "--command-config", "--json"]),
+        (["groups", "describe"], ["GROUP", "--bootstrap-servers", "--command-config", "--json"]),
+        (["groups", "config"], ["GROUP", "--set", "KEY=VALUE", "--delete", "--bootstrap-servers", "--json"]),
+        (["groups", "remove-member"], ["GROUP", "MEMBER", "--bootstrap-servers", "--command-config"]),
         (["jars"], ["fetch", "list", "Kafka", "Delta"]),
         (["jars", "fetch"], ["[NAME]...", "--to", "FOLDER", "--mirror", "URL", "SHA-256"]),
         (["jars", "list"], ["--in", "FOLDER"]),

@@ -11,6 +11,7 @@ from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
 from coterie.cli.folders import parse_folder
+from coterie.cli.groups.app import groups_app
 from coterie.cli.options import DEFAULT_URL, UrlOption
 from coterie.cli.plan.command import plan
 from coterie.cli.signals import interrupt_on_termination_signals
@@ -41,6 +42,7 @@ jars_app = typer.Typer(
 )
 workers_app = typer.Typer(no_args_is_help=True, help="All workers of a group, through the REST API of any of them.")
 app.add_typer(broker_app, name="broker")
+app.add_typer(groups_app, name="groups")
 app.add_typer(worker_app, name="worker")
 app.add_typer(workers_app, name="workers")
 app.add_typer(connectors_app, name="connectors")

@@ -312,12 +312,8 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("bootstrap_servers")
     @classmethod
     def _check_bootstrap_servers(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that each of ``servers`` is `host:port`, and return them."""
-        for server in servers:
-            host, _, port = server.rpartition(":")
-            if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{server} is not host:port")
-        return servers
+        """Check ``servers``, and return them."""
+        return check_bootstrap_servers(servers)
 
     @field_validator("group_instance_id")
     @classmethod
@@ -472,6 +468,18 @@ def check_repository_url(url: str) -> str:
 
 
 # -- static.connectors and static.tasks -------------------------------------------------------------------------------
+
+
+def check_bootstrap_servers(servers: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that each of ``servers`` is `host:port`, and return them.
+
+    :raises ValueError: when one is not.
+    """
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{server} is not host:port")
+    return servers
 
 
 def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
