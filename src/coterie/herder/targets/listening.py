@@ -58,6 +58,8 @@ def _announce_started(turn: Turn) -> None:
     assert details is not None, "a worker without an assignment has assigned jobs"
     assignment = TargetOfMember(jobs=herder.place.assigned, version=details.version, metadata=details.metadata)
     targets.announced |= new
+    if targets.announced == herder.place.assigned:
+        targets.announced = herder.place.assigned  # One object, so `advance` compares it in no time.
     turn.emit(
         TellListeners(news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment))
     )
