@@ -24,6 +24,8 @@ HANDOVER = ConnectPlaceHandover(
     config_offset=ConfigOffset(3),
     jobs=BOTH_TASKS,
     job_epochs={GroupEpoch(4): BOTH_TASKS},
+    version=1,
+    metadata=b"hello",
 )
 """The membership that the next process of a leader with both tasks continues."""
 

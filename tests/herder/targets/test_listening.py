@@ -36,6 +36,11 @@ from tests.herder.herder_driver import WALL_MS, lease_renewed
 from tests.herder.targets.connect_driver import HANDOVER, ConnectHerderDriver, configured_driver
 
 SECOND = BOTH_TASKS - FIRST
+HANDED_ON = JobsAssigned(
+    jobs=BOTH_TASKS,
+    assignment_epoch=HANDOVER.assignment_epoch,
+    assignment=TargetOfMember(jobs=BOTH_TASKS, version=HANDOVER.version, metadata=HANDOVER.metadata),
+)
 
 
 def working_driver(jobs: Jobs = BOTH_TASKS) -> ConnectHerderDriver:
@@ -111,17 +116,17 @@ def test_a_relaunch_announces_nothing_and_the_next_process_announces_all_jobs_of
     assert following.news() == [], "no heartbeat was answered"
     following.feed(lease_renewed(sent_at_ms=following.now_ms))
     following.run_all_chores()
-    assert following.news() == [assigned(BOTH_TASKS, epoch=HANDOVER.assignment_epoch)]
+    assert following.news() == [HANDED_ON]
 
 
-def test_a_connector_of_a_relaunched_worker_is_announced_with_the_first_answered_heartbeat() -> None:
+def test_paused_jobs_of_a_relaunched_worker_are_announced_with_the_first_answered_heartbeat() -> None:
     driver = ConnectHerderDriver(HANDOVER)
     driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
     driver.open_runtime()
     driver.write(target_state_line(ORDERS, TargetState.PAUSED))
     assert driver.news() == []
     driver.feed(lease_renewed(sent_at_ms=driver.now_ms))
-    assert driver.news() == [assigned(BOTH_TASKS, epoch=HANDOVER.assignment_epoch)]
+    assert driver.news() == [HANDED_ON]
 
 
 # -- revoked and lost -------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class Targets:
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
                 job_epochs=handover.job_epochs,
+                version=handover.version,
+                metadata=handover.metadata,
             )
         # `listening`
         self.announced: Jobs = NO_JOBS

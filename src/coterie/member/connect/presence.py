@@ -221,6 +221,8 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
         job_epochs=place.assignment.job_epochs,
+        version=place.assignment.version,
+        metadata=place.assignment.metadata,
     )
 
 
