@@ -12,12 +12,13 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import LISTENER_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli import listeners
+from coterie.cli.assignors import assign_on_threads
 from coterie.cli.listeners import ListenerThread, NamedListener
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.nouns.errors import ConfigError
-from coterie.nouns.ids import GroupEpoch
-from coterie.nouns.jobs import ConnectorName, Jobs
-from coterie.nouns.target_assignments import TargetOfMember
+from coterie.nouns.ids import ConfigOffset, GroupEpoch
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember
 from tests.worker.simulated import until
 
 KEY = "rebalance.listeners"
@@ -25,6 +26,9 @@ ORDERS, STOCK = (Jobs.of([ConnectorName(name)]) for name in ("orders", "stock"))
 BOTH = ORDERS | STOCK
 ASSIGNED = JobsAssigned(
     jobs=STOCK, assignment_epoch=GroupEpoch(4), assignment=TargetOfMember(jobs=BOTH, version=2, metadata=b"hello")
+)
+EMPTY_GROUP = GroupSnapshot(
+    group_epoch=GroupEpoch(1), assignor="cooperative", members=(), config_offset=ConfigOffset(0), configured=NO_JOBS
 )
 
 
@@ -92,6 +96,18 @@ class RecordingAssignor(CooperativeAssignor):
 
     def on_assignment(self, assignment: TargetOfMember) -> None:
         self.calls.append(("assignment", assignment))
+
+
+class BlockingAssignor(CooperativeAssignor):
+    """An assignor whose `on_assignment` returns when the test says so."""
+
+    def __init__(self, policy: RebalancePolicy) -> None:
+        super().__init__(policy)
+        self.begun, self.returns = threading.Event(), threading.Event()
+
+    def on_assignment(self, assignment: TargetOfMember) -> None:
+        self.begun.set()
+        assert self.returns.wait(60)
 
 
 class FailingAssignor(CooperativeAssignor):
@@ -214,6 +230,16 @@ async def test_a_plugin_that_blocks_delays_later_calls_only_and_is_logged_once(
     blocking.returns.set()
     await thread.close()
     assert blocking.calls == other.calls == [("revoked", ORDERS)] * 3
+
+
+async def test_an_assignor_that_blocks_in_on_assignment_still_computes() -> None:
+    assignor = BlockingAssignor(RebalancePolicy())
+    thread = thread_of(assignors=[assignor])
+    thread.tell(ASSIGNED)
+    assert await asyncio.to_thread(assignor.begun.wait, 60)
+    assert await assign_on_threads([assignor])["cooperative"](EMPTY_GROUP) == ComputedTarget(members={})
+    assignor.returns.set()
+    await thread.close()
 
 
 async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

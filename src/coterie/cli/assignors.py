@@ -12,7 +12,7 @@ from typing import Any
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import load_plugin, unusable_plugin
+from coterie.cli.plugin_loading import load_plugin, registered_entry, unusable_plugin
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -39,6 +39,16 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
         load_plugin(found, name, kind=_KIND, key=key, create=partial(_created, name=name, policy=policy))
         for name in names
     ]
+
+
+def check_assignors(names: Sequence[str], *, key: str) -> None:
+    """Check that the assignors with these ``names`` are installed. Nothing is imported.
+
+    :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
+    """
+    found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
+    for name in names:
+        registered_entry(found, name, kind=_KIND, key=key)
 
 
 def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
