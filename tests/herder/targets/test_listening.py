@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coterie.herder.config_records import target_state_line
 from coterie.herder.messages import (
+    Event,
     RuntimeOpened,
     ShutdownOrdered,
     StartTask,
@@ -119,14 +120,34 @@ def test_a_relaunch_announces_nothing_and_the_next_process_announces_all_jobs_of
     assert following.news() == [HANDED_ON]
 
 
-def test_paused_jobs_of_a_relaunched_worker_are_announced_with_the_first_answered_heartbeat() -> None:
-    driver = ConnectHerderDriver(HANDOVER)
-    driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+def test_an_assignment_waits_for_the_lines_of_the_config_topic_from_which_it_was_computed() -> None:
+    driver = ConnectHerderDriver()
     driver.open_runtime()
-    driver.write(target_state_line(ORDERS, TargetState.PAUSED))
+    driver.write(CONNECTOR_LINE, read=False)
+    driver.receive(ALL_JOBS)
+    assert driver.news() == [], "the configs are not read"
+
+
+@pytest.mark.parametrize("is_opened_first", [True, False])
+def test_paused_jobs_of_a_relaunched_worker_wait_for_its_runtime_and_an_answered_heartbeat(
+    is_opened_first: bool,
+) -> None:
+    driver = ConnectHerderDriver(HANDOVER)
+    driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES, target_state_line(ORDERS, TargetState.PAUSED))
+    events: list[Event] = [RuntimeOpened(wall_ms=WALL_MS), lease_renewed(sent_at_ms=driver.now_ms)]
+    first, second = events if is_opened_first else reversed(events)
+    driver.feed(first)
     assert driver.news() == []
-    driver.feed(lease_renewed(sent_at_ms=driver.now_ms))
+    driver.feed(second)
     assert driver.news() == [HANDED_ON]
+
+
+def test_a_relaunch_while_tasks_start_announces_nothing() -> None:
+    driver = configured_driver()
+    driver.receive(BOTH_TASKS)
+    driver.send_request(RestartWorker(worker="here:8083"))
+    driver.run_all_chores()
+    assert driver.news() == []
 
 
 # -- revoked and lost -------------------------------------------------------------------------------------------------
@@ -143,6 +164,16 @@ def test_revoked_jobs_are_announced_once_after_the_last_stop_and_delay_no_acknow
     driver.feed(TaskStopped(task=TASKS[1]))
     assert driver.news() == [JobsRevoked(jobs=ALL_JOBS)]
     assert not driver.pop_effects(SetWorkerState)[0].owned
+
+
+def test_a_slow_stop_delays_no_announcement_of_other_jobs() -> None:
+    driver = working_driver(FIRST)
+    driver.receive(SECOND, revoked=FIRST)
+    (stop,) = driver.pop_effects(StopTask)
+    driver.run_all_chores()
+    assert driver.news() == [assigned(SECOND, epoch=2)]
+    driver.run_chore(stop)
+    assert driver.news() == [JobsRevoked(jobs=FIRST)]
 
 
 def test_a_job_that_is_revoked_before_it_was_announced_is_not_announced() -> None:

@@ -12,7 +12,7 @@ A relaunch announces nothing: its jobs stay with this worker. The next process a
 from coterie.herder.messages import TellListeners
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, Turn
-from coterie.herder.work import NotStarted, Starting, Stopping
+from coterie.herder.work import NotStarted, Starting
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import MembershipLost
 from coterie.nouns.target_assignments import TargetOfMember
@@ -68,7 +68,7 @@ def _announce_started(turn: Turn) -> None:
 def _is_start_due(herder: Herder, task: ConnectorTaskId) -> bool:
     """Whether the first start of a newly assigned task has not returned yet."""
     match herder.work.task_runs[task].state:
-        case Starting() | Stopping():
+        case Starting():
             return True
         case NotStarted():
             return herder.spec_to_run(task) is not None
