@@ -250,6 +250,8 @@ def test_the_client_logs_in_with_the_settings_of_a_file(
             commands.describe_group(admin, "theirs", as_json=False)
         with pytest.raises(WorldError, match=r"GROUP_AUTHORIZATION_FAILED: .*; the broker's access rules"):
             commands.group_config(admin, "mine", set_=(), delete=(), as_json=False)
+        with pytest.raises(WorldError, match=r"cannot change the configs of group mine: GROUP_AUTHORIZATION_FAILED"):
+            commands.group_config(admin, "mine", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
         with pytest.raises(WorldError, match=f"connection to the broker at {broker.bootstrap} broke"):
             commands.list_groups(commands.open_admin(broker.bootstrap, None), as_json=True)
 
