@@ -59,13 +59,13 @@ class Takers:
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must give to others because of claims and drains. A job for which only
         members that are away could take stays."""
-        strays = self.in_group.ineligible_jobs(owned)
+        ineligible = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
-            return strays
+            return ineligible
         found = {
             member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
             - self.away_claims
-            for member, jobs in strays.items()
+            for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
 
@@ -89,11 +89,11 @@ def place(
     wildcard workers that are there, in the order that breaks ties.
     """
     draining = takers.in_group.draining_workers
-    strays = takers.ineligible_jobs(ownership.owned)
-    drains = {member: jobs for member, jobs in strays.items() if member in draining}
-    stays = {member: jobs - strays.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
+    ineligible = takers.ineligible_jobs(ownership.owned)
+    drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
+    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
     static = takers.in_group.static_jobs
-    to_place = (ownership.unowned | union(strays.values())) - static
+    to_place = (ownership.unowned | union(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
     moved = ownership.ordered_moves
@@ -118,7 +118,7 @@ def place(
             order=order,
         )
     given = as_before(given, ownership.standing)
-    unowned, moving = ownership.unowned - deferred, union(strays.values()) - stay_there
+    unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
     unplaceable = takers.unplaceable(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
@@ -144,12 +144,12 @@ def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs])
     """The same numbers of connectors, and of tasks of each connector, for each member; but each job that ``standing``
     gives to a member goes there, if the numbers allow it."""
     every = union(given.values())
-    wishes = {member: jobs for member in given if (jobs := standing[member] & every)}
-    if not wishes:
+    former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
+    if not former_jobs:
         return given
     room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
-    for member, jobs in sorted(wishes.items()):
+    for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
             if room[member][_kind(job)]:
                 room[member][_kind(job)] -= 1
