@@ -279,7 +279,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._end(Exit(code=1, reason=str(error)))
+            self._exit_run(Exit(code=1, reason=str(error)))
         self.startup_step = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._has_handover:
@@ -368,7 +368,7 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _end(self, exit_: Exit) -> None:
+    def _exit_run(self, exit_: Exit) -> None:
         """Make :meth:`run` return ``exit_``.
 
         :raises _Exited: always.
@@ -408,7 +408,7 @@ class Worker:
             ):
                 self._membership.order(effect)
             case Exit():
-                self._end(effect)
+                self._exit_run(effect)
             case _:
                 group.create_task(self._do(effect))
 

@@ -35,7 +35,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takers:
-    """Which members may receive which jobs: all of them, and without those that are away."""
+    """Which members may receive which jobs, as two eligibilities: one for all members of the group, one without the
+    members that are away (left with the intent to return)."""
 
     in_group: Eligibility
     present: Eligibility
@@ -44,7 +45,8 @@ class Takers:
 
     @classmethod
     def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
-        """``in_group``, and the same without the members that are ``away``."""
+        """The takers with the eligibility ``in_group`` of all members, computed for the members that are not in
+        ``away``, too."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
