@@ -40,7 +40,7 @@ class GroupProtocol(Protocol):
         """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
         ...
 
-    def tell_listeners(self, turn: Turn) -> None:
+    def notify_listeners(self, turn: Turn) -> None:
         """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
         ...
 
