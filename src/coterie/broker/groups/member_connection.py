@@ -5,11 +5,11 @@ Responses are sent in the order of the requests, so a held heartbeat delays the 
 any later request on the connection releases it, and a heartbeat that has one behind it already is not held at all.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from coterie.broker.groups.connect import ConnectGroups
 from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHold
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -23,6 +23,21 @@ _NUMBERS = count(1)
 """The number of the next connection of this process."""
 
 
+T = TypeVar("T")
+
+
+class CoordinatedGroups(Protocol):
+    """The connect groups of which this broker is the coordinator (`connect.ConnectGroups`)."""
+
+    def read(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
+        """What ``look`` returns for the group's state, which it may not change; None if there is no such group."""
+        ...
+
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+        """Let the machine of the group, if it exists, handle ``notification`` now."""
+        ...
+
+
 class _PendingHeartbeat(NamedTuple):
     """A heartbeat without a response."""
 
@@ -34,7 +49,7 @@ class _PendingHeartbeat(NamedTuple):
 class MemberConnection:
     """One client connection, as the coordinator of connect groups sees it."""
 
-    def __init__(self, groups: ConnectGroups | None) -> None:
+    def __init__(self, groups: CoordinatedGroups | None) -> None:
         """``groups`` is None if the broker does not serve connect groups."""
         self._groups = groups
         self.number = next(_NUMBERS)

@@ -83,7 +83,8 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             assignment_epoch=epoch,
             request_epoch=request.member_epoch,
             owned=request.owned,
-            is_free=lambda job: job not in group.holder,
+            # A job of this member's target that it still holds is one that it gives back with this request.
+            is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
         )
     session = group.sessions[member_id]
     reported = request.owned if request.owned is not None else session.sent_jobs

@@ -253,9 +253,11 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
     configured, are dropped."""
     group = turn.group
     epoch, configured = built.group_epoch, group.configured_jobs
+    new_ids = new_ids_of_static_members(group, built)
+    targets = {new_ids.get(member_id, member_id): one for member_id, one in target.members.items()}
     for member_id in sorted(group.members):
         before = group.targets[member_id]
-        after = target.members.get(member_id, TargetOfMember(jobs=NO_JOBS))
+        after = targets.get(member_id, TargetOfMember(jobs=NO_JOBS))
         after = replace(after, jobs=after.jobs & configured)
         if after != before.target:
             turn.write(TargetWritten(member_id=member_id, assignment_epoch=epoch, target=after))
@@ -278,6 +280,18 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
     end_computation(turn)
     if target.next_in_ms is not None:
         turn.set_timer(ComputeTimer(), turn.now_ms + target.next_in_ms)
+
+
+def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[MemberId, MemberId]:
+    """The static members that have returned with another member id since ``built``: the new id by the former one. Their
+    return requests no new target, so the one that was computed for the former id must count for the new one."""
+    return {
+        one.member_id: new_id
+        for one in built.members
+        if one.instance_id is not None
+        and one.member_id not in group.members
+        and (new_id := group.static_member(one.instance_id)) is not None
+    }
 
 
 def fail(turn: Turn, member_id: MemberId, why: str) -> None:

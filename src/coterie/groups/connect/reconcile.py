@@ -25,7 +25,7 @@ def reconcile(
 
     ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
     is not among them has stopped there. None if it reports no jobs: then nothing is acknowledged. ``is_free`` says
-    whether no member has a job: a job that this member has itself is not free.
+    whether no other member has a job: a job of the target that this member has given back is free for it at once.
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:
@@ -46,7 +46,9 @@ def reconcile(
         assigned = target  # One object, so the next comparison is quick.
     job_epochs = current.job_epochs
     if new := assigned - kept:
-        job_epochs = {**job_epochs, assignment_epoch: job_epochs.get(assignment_epoch, Jobs()) | new}
+        # A job that was given back in this step, and is assigned again, has its former epoch no more.
+        job_epochs = {epoch: left for epoch, jobs in job_epochs.items() if (left := jobs - new)}
+        job_epochs[assignment_epoch] = job_epochs.get(assignment_epoch, Jobs()) | new
     reconciled = _changed(current, assigned, pending, job_epochs)
     if epoch == current.member_epoch:
         return reconciled
