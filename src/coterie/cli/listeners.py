@@ -122,7 +122,7 @@ class ListenerThread:
         self._timer: asyncio.TimerHandle | None = None
         """Looks for a slow call; None if all calls were done when it last fired."""
 
-    def tell(self, news: RebalanceNews) -> None:
+    def notify(self, news: RebalanceNews) -> None:
         """Let the thread call the plug-ins. If too many news wait already, ``news`` is dropped, with an error in the
         log."""
         if not self._listeners and not self._assignor_by_name:
@@ -200,7 +200,7 @@ class ListenerThread:
         """The calls for ``news``, in their order."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
-                function = partial(_tell_assignor, assignor, news.assignment)
+                function = partial(_notify_assignor, assignor, news.assignment)
                 yield _Call(plugin=f"assignor {name}", method="on_assignment", function=function)
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
@@ -215,7 +215,7 @@ class ListenerThread:
                     yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
 
 
-def _tell_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+def _notify_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
     """Separate, so that an assignor without the method is an error of the call."""
     assignor.on_assignment(assignment)
 

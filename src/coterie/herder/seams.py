@@ -98,7 +98,7 @@ RebalanceNews: TypeAlias = JobsAssigned | JobsRevoked | JobsLost
 class RebalanceListeners(Protocol):
     """The plug-ins that are told of this worker's rebalances in a connect group: its listeners and its assignors."""
 
-    def tell(self, news: RebalanceNews) -> None:
+    def notify(self, news: RebalanceNews) -> None:
         """Let the plug-ins be called, on another thread, after they were called for all earlier news. Never waits, and
         raises no exception."""
         ...

@@ -27,6 +27,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     Exit,
+    NotifyListeners,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -34,7 +35,6 @@ from coterie.herder.messages import (
     ShutdownOrdered,
     StatusLinesRead,
     StopConnector,
-    TellListeners,
     TimerFired,
     WriteLogMessage,
 )
@@ -279,7 +279,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._end(Exit(code=1, reason=str(error)))
+            self._exit_run(Exit(code=1, reason=str(error)))
         self.startup_step = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._has_handover:
@@ -368,7 +368,7 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _end(self, exit_: Exit) -> None:
+    def _exit_run(self, exit_: Exit) -> None:
         """Make :meth:`run` return ``exit_``.
 
         :raises _Exited: always.
@@ -393,9 +393,9 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
-            case TellListeners(news=news):
+            case NotifyListeners(news=news):
                 if self._listeners is not None:
-                    self._listeners.tell(news)
+                    self._listeners.notify(news)
             case (
                 SetWorkerState()
                 | Rejoin()
@@ -408,7 +408,7 @@ class Worker:
             ):
                 self._membership.order(effect)
             case Exit():
-                self._end(effect)
+                self._exit_run(effect)
             case _:
                 group.create_task(self._do(effect))
 

@@ -504,7 +504,7 @@ def test_when_all_workers_drain_running_jobs_stay_and_new_ones_are_unplaceable()
     ]
 
 
-def test_a_job_that_a_draining_worker_was_told_to_stop_returns_if_all_others_drain_too() -> None:
+def test_a_job_revoked_from_a_draining_worker_returns_if_all_others_drain_too() -> None:
     fleet = Fleet(parse_jobs("AT0 AT1 AT2"))
     fleet.join("W1")
     fleet.join("W2")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from coterie.herder.config_records import target_state_line
 from coterie.herder.messages import (
     Event,
+    NotifyListeners,
     RuntimeOpened,
     ShutdownOrdered,
     StartTask,
@@ -14,7 +15,6 @@ from coterie.herder.messages import (
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
-    TellListeners,
 )
 from coterie.herder.requests import RestartWorker
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
@@ -204,8 +204,8 @@ def test_after_a_loss_all_jobs_are_announced_before_the_worker_joins_again(
     for stop in driver.pop_effects(StopTask):
         assert driver.news() == []
         driver.run_chore(stop)
-    kinds = [effect for effect in driver.effects if isinstance(effect, TellListeners | SetWorkerState)]
-    assert kinds[-2] == TellListeners(news=news)
+    kinds = [effect for effect in driver.effects if isinstance(effect, NotifyListeners | SetWorkerState)]
+    assert kinds[-2] == NotifyListeners(news=news)
     assert isinstance(kinds[-1], SetWorkerState), "the join"
     assert not kinds[-1].owned
     driver.effects.clear()
@@ -221,19 +221,19 @@ def test_a_worker_that_shuts_down_announces_its_jobs_as_revoked_before_it_leaves
     driver.effects.clear()
     driver.feed(ShutdownOrdered(reason="SIGTERM"))
     driver.run_all_chores()
-    told, left = (
+    notified, left = (
         [number for number, effect in enumerate(driver.effects) if isinstance(effect, kind)]
-        for kind in (TellListeners, Leave)
+        for kind in (NotifyListeners, Leave)
     )
     assert driver.news() == [JobsRevoked(jobs=BOTH_TASKS)]
-    assert told < left
+    assert notified < left
 
 
 def test_a_classic_group_announces_nothing() -> None:
     driver = working()
     driver.assign(revoked=BOTH_TASKS)
     driver.run_all_chores()
-    assert not driver.pop_effects(TellListeners)
+    assert not driver.pop_effects(NotifyListeners)
 
 
 # -- any order of events ----------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ class ConnectAssignor(Protocol):
         ...
 
     def metadata(self) -> AssignorMetadata:
-        """This worker's metadata for the assignor that computes."""
+        """What this worker's assignor tells the assignor instance that computes the target assignment, which may run on
+        another worker. The coordinator passes it on."""
         ...
 
     def assign(self, group: GroupSnapshot) -> ComputedTarget:

@@ -35,7 +35,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takers:
-    """Which members may receive which jobs: all of them, and without those that are away."""
+    """Which members may receive which jobs, as two eligibilities: one for all members of the group, one without the
+    members that are away (left with the intent to return)."""
 
     in_group: Eligibility
     present: Eligibility
@@ -44,7 +45,8 @@ class Takers:
 
     @classmethod
     def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
-        """``in_group``, and the same without the members that are ``away``."""
+        """The takers with the eligibility ``in_group`` of all members, computed for the members that are not in
+        ``away``, too."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
@@ -59,13 +61,13 @@ class Takers:
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must give to others because of claims and drains. A job for which only
         members that are away could take stays."""
-        strays = self.in_group.ineligible_jobs(owned)
+        ineligible = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
-            return strays
+            return ineligible
         found = {
             member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
             - self.away_claims
-            for member, jobs in strays.items()
+            for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
 
@@ -89,11 +91,11 @@ def place(
     wildcard workers that are there, in the order that breaks ties.
     """
     draining = takers.in_group.draining_workers
-    strays = takers.ineligible_jobs(ownership.owned)
-    drains = {member: jobs for member, jobs in strays.items() if member in draining}
-    stays = {member: jobs - strays.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
+    ineligible = takers.ineligible_jobs(ownership.owned)
+    drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
+    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
     static = takers.in_group.static_jobs
-    to_place = (ownership.unowned | union(strays.values())) - static
+    to_place = (ownership.unowned | union(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
     moved = ownership.ordered_moves
@@ -118,7 +120,7 @@ def place(
             order=order,
         )
     given = as_before(given, ownership.standing)
-    unowned, moving = ownership.unowned - deferred, union(strays.values()) - stay_there
+    unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
     unplaceable = takers.unplaceable(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
@@ -144,12 +146,12 @@ def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs])
     """The same numbers of connectors, and of tasks of each connector, for each member; but each job that ``standing``
     gives to a member goes there, if the numbers allow it."""
     every = union(given.values())
-    wishes = {member: jobs for member in given if (jobs := standing[member] & every)}
-    if not wishes:
+    former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
+    if not former_jobs:
         return given
     room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
-    for member, jobs in sorted(wishes.items()):
+    for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
             if room[member][_kind(job)]:
                 room[member][_kind(job)] -= 1

@@ -62,7 +62,7 @@ class _Quality:
         jobs = [placed[member] for member in wildcard]
         cells = (Counter(task.connector for task in one.tasks) for one in jobs)
         return cls(
-            moves=sum(len(mine - placed[member]) for member, mine in owned.items()),
+            moves=sum(len(jobs - placed[member]) for member, jobs in owned.items()),
             loads=(
                 sorted(len(one.connectors) for one in jobs),
                 sorted(len(one.tasks) for one in jobs),

@@ -126,10 +126,10 @@ def run_worker(
     with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
         place = _of_protocol(settings, relaunch.inherited_place(member))
-        life = serve_worker(
+        serving = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
-        ended = asyncio.run(life)
+        ended = asyncio.run(serving)
     if not ended.relaunches:
         return ended.code
     # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.

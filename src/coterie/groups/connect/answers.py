@@ -86,7 +86,7 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             is_free=lambda job: job not in group.holder,
         )
     session = group.sessions[member_id]
-    reported = request.owned if request.owned is not None else session.told_jobs
+    reported = request.owned if request.owned is not None else session.sent_jobs
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
@@ -123,10 +123,10 @@ def has_news(group: Group, request: Heartbeat) -> bool:
     """Whether the response to ``request`` contains something that the member's last response did not."""
     session = group.sessions[request.member_id]
     return (
-        group.currents[request.member_id].assigned != session.told_jobs
-        or session.told_leader_epoch != group.leader_epoch
-        or session.told_session_timeout_ms != group.settings.session_timeout_ms
-        or (computation_of(group, request.member_id) not in (None, session.told_computation))
+        group.currents[request.member_id].assigned != session.sent_jobs
+        or session.sent_leader_epoch != group.leader_epoch
+        or session.sent_session_timeout_ms != group.settings.session_timeout_ms
+        or (computation_of(group, request.member_id) not in (None, session.sent_computation))
     )
 
 
@@ -144,11 +144,11 @@ def respond(turn: Turn, request: Heartbeat) -> None:
     if has_news(group, request) or request.member_epoch != current.member_epoch:
         session.is_up_to_date = False  # until a request shows that the member has received this response
     is_full = request.has_all_fields or request.member_epoch == JOIN
-    reported = request.owned if request.owned is not None else session.told_jobs
+    reported = request.owned if request.owned is not None else session.sent_jobs
     has_assignment = is_full or reported is None or current.assigned != reported
-    has_leader = is_full or session.told_leader_epoch != group.leader_epoch
+    has_leader = is_full or session.sent_leader_epoch != group.leader_epoch
     timeout_ms = group.settings.session_timeout_ms
-    has_timeout = is_full or session.told_session_timeout_ms != timeout_ms
+    has_timeout = is_full or session.sent_session_timeout_ms != timeout_ms
     if has_timeout:
         allow_session_timeout(turn, group.members[member_id], timeout_ms)
     computation = computation_of(group, member_id)
@@ -165,10 +165,10 @@ def respond(turn: Turn, request: Heartbeat) -> None:
             session_timeout_ms=timeout_ms if has_timeout else None,
         ),
     )
-    session.told_jobs = current.assigned
-    session.told_leader_epoch = group.leader_epoch
-    session.told_session_timeout_ms = timeout_ms
-    session.told_computation = computation
+    session.sent_jobs = current.assigned
+    session.sent_leader_epoch = group.leader_epoch
+    session.sent_session_timeout_ms = timeout_ms
+    session.sent_computation = computation
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
@@ -230,6 +230,6 @@ def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
     another request is unanswered, and after a lost response.
     """
     group, member_id = turn.group, request.member_id
-    metadata, told_ms = group.members[member_id], group.sessions[member_id].told_session_timeout_ms
-    if told_ms is not None and told_ms < metadata.session_timeout_ms and not request.has_all_fields:
-        turn.write(replace(metadata, session_timeout_ms=told_ms))
+    metadata, sent_timeout_ms = group.members[member_id], group.sessions[member_id].sent_session_timeout_ms
+    if sent_timeout_ms is not None and sent_timeout_ms < metadata.session_timeout_ms and not request.has_all_fields:
+        turn.write(replace(metadata, session_timeout_ms=sent_timeout_ms))

@@ -75,8 +75,8 @@ def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
     common = set.intersection(*({versions.name for versions in one} for one in offers))
     names = ", ".join(versions.name for versions in changed)
     if not common:
-        theirs = ", ".join(sorted({versions.name for one in others for versions in one}))
-        return f"the other members of the group support the assignors {theirs}, and this worker supports {names}"
+        other_names = ", ".join(sorted({versions.name for one in others for versions in one}))
+        return f"the other members of the group support the assignors {other_names}, and this worker supports {names}"
     for name in common:
         ranges = [versions for one in offers for versions in one if versions.name == name]
         if any(versions.contains(_needed_versions(ranges)) for versions in ranges):

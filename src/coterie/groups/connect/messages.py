@@ -107,7 +107,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareAssignment:
-    """ConnectGroupPrepareAssignment: the chosen member asks for the state of the group."""
+    """ConnectGroupPrepareAssignment: the member that the coordinator has chosen to compute the target assignment asks
+    for the state of the group."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -116,7 +117,8 @@ class PrepareAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallAssignment:
-    """ConnectGroupInstallAssignment: the chosen member installs the target assignment that it computed."""
+    """ConnectGroupInstallAssignment: the member that the coordinator has chosen to compute the target assignment
+    returns the computed target."""
 
     reply_to: ReplyTo
     member_id: MemberId

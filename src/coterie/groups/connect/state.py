@@ -66,12 +66,12 @@ class Session:
     is_up_to_date: bool = False
     """Whether the member has processed all responses so far, as far as its last request shows: it sends all fields on a
     new connection, and while it waits for a response."""
-    told_jobs: Jobs | None = None
+    sent_jobs: Jobs | None = None
     """The assignment in the last response that had one."""
-    told_leader_epoch: LeaderEpoch | None = None
-    told_session_timeout_ms: int | None = None
+    sent_leader_epoch: LeaderEpoch | None = None
+    sent_session_timeout_ms: int | None = None
     """The session timeout in the last response that had one."""
-    told_computation: "Chosen | None" = None
+    sent_computation: "Chosen | None" = None
     """The computation for which the last response asked the member to compute."""
 
 

@@ -54,7 +54,7 @@ def compute(turn: Turn) -> None:
     """Nothing: the chore computes at once."""
 
 
-def tell_listeners(turn: Turn) -> None:
+def notify_listeners(turn: Turn) -> None:
     listening.advance(turn)
 
 

@@ -173,7 +173,7 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
         return  # The response has waited for too long: the coordinator may have assigned the jobs to others since.
     member.failures.clear()
     member.retries = 0
-    has_changed = tell_assignment(turn, before)
+    has_changed = emit_assignment(turn, before)
     is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
     if is_chosen:
         on_chosen(turn)
@@ -227,8 +227,8 @@ def on_heartbeat_failed(turn: Turn, reason: str) -> None:
 # -- events for the herder --------------------------------------------------------------------------------------------
 
 
-def tell_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
-    """Tell the herder what a response has changed: the assignment, the leader or the epoch. Returns whether something
+def emit_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
+    """Emit `Assigned` if a response has changed the assignment, the leader or the epoch. Returns whether something
     has changed."""
     member = turn.member
     place = member.place
@@ -265,8 +265,8 @@ def tell_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
     return True
 
 
-def tell_state(turn: Turn) -> None:
-    """Tell the herder the member state if it has changed. `MembershipLost` tells it that the member is not in the
+def emit_state_change(turn: Turn) -> None:
+    """Emit the member state if it has changed. `MembershipLost` reports that the member is not in the
     group."""
     member = turn.member
     if member.state is not member.reported_state:

@@ -30,11 +30,11 @@ from coterie.engine.output import Output
 from coterie.member.connect.computation import install_due, on_install_target, on_installed, on_prepared
 from coterie.member.connect.heartbeats import (
     advance,
+    emit_state_change,
     on_announced,
     on_heartbeat,
     on_heartbeat_failed,
     on_older_heartbeat,
-    tell_state,
 )
 from coterie.member.connect.messages import (
     DescribeRequest,
@@ -107,7 +107,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             end_lease_if_over(turn)
             if member.ending is None:
                 advance(turn)
-                tell_state(turn)
+                emit_state_change(turn)
     check(member)
     return Output(effects=tuple(turn.effects))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.connect_group_jobs import job_arrays
 from tests.broker.apis.connect_groups.worker import Worker, settle
 from tests.broker.conftest import RawClient, wait_until
 from tests.groups.connect.transcript import CONFIGURED, parse_assignments, parse_jobs
@@ -85,7 +85,7 @@ class CaseStudy:
 
     def _join(self, name: str) -> None:
         fields: dict[str, Any] = {
-            "configured": {"value": {"config_offset": 5, **arrays_of(JOBS)}},
+            "configured": {"value": {"config_offset": 5, **job_arrays(JOBS)}},
             "connection_grace_ms": GRACE_MS,
         }
         self.workers[name] = Worker(self._connect(), name, **fields)
@@ -105,7 +105,7 @@ class CaseStudy:
         assert prepared.error_code == 0, prepared
         now, _, later = text.partition("; deferred: ")
         deferred = [
-            {"member_id": one, "delay_ms": self._delay_ms, **arrays_of(jobs)}
+            {"member_id": one, "delay_ms": self._delay_ms, **job_arrays(jobs)}
             for one, jobs in parse_assignments(later).items()
         ]
         targets: dict[str, Jobs] = {str(one): jobs for one, jobs in parse_assignments(now).items()}
