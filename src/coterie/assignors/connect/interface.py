@@ -29,16 +29,16 @@ LISTENER_ENTRY_POINTS = "coterie.rebalance_listeners"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignorMetadata:
-    """What this worker's assignor tells the assignor that computes the target, which may be on another worker."""
+    """What this worker's assignor sends to the assignor that computes the target, which may be on another worker."""
 
     reason: int = 0
-    """Why the metadata changed: 0 they have not, 1 a delay is over, 2 they have, 3 the operator asks for it. Any other
-    value than 0 requests a new target assignment, once."""
+    """Why a new target assignment is requested: 0 none is requested, 1 a delay has ended, 2 the metadata changed, 3 the
+    operator requests it. Each value other than 0 requests one new target assignment."""
     version: int
     """The version of ``metadata``: from the assignor's minimum to its maximum version."""
     metadata: bytes = b""
-    """A change of the metadata requests a new target assignment. So they must not contain what the target changes,
-    such as the worker's jobs: the group would never settle."""
+    """A change of these bytes requests a new target assignment. So they must not depend on the target, for example on
+    the worker's jobs: each target would then request the next one."""
 
 
 class ConnectAssignor(Protocol):
@@ -93,16 +93,17 @@ class ConnectAssignor(Protocol):
 
 
 class WorkerRebalanceListener(Protocol):
-    """Is told of a worker's rebalances (K848C, "Rebalance Process" and "Response Handling").
+    """Receives the rebalance events of one worker (K848C, "Rebalance Process" and "Response Handling").
 
     The methods are called on a thread that is not the event loop's, one after another, in the order of the events. One
-    response of the coordinator revokes or assigns, never both. An exception is logged and changes nothing: the jobs are
-    stopped or started already. A slow listener delays later calls only, not the worker's heartbeats.
+    response of the coordinator revokes or assigns, never both. An exception is logged and has no other effect: the jobs
+    have already been stopped or started. A slow listener delays only later calls, not the worker's heartbeats.
     """
 
     def on_revoked(self, jobs: Jobs) -> None:
-        """The worker has stopped ``jobs``: the coordinator revoked them; or the coordinator has fenced the worker or
-        does not know it, and these were all its jobs. In the second case the worker joins again after this call."""
+        """The worker has stopped ``jobs``, because the coordinator revoked them, or because the coordinator fenced the
+        worker or has no such member. In the second case ``jobs`` are all jobs of the worker, and it joins again after
+        this call."""
         ...
 
     def on_assigned(self, jobs: Jobs, assignment_epoch: GroupEpoch) -> None:
@@ -111,6 +112,7 @@ class WorkerRebalanceListener(Protocol):
         ...
 
     def on_lost(self, jobs: Jobs) -> None:
-        """The worker has stopped ``jobs``, all it had, because it could not reach the coordinator for too long. Other
-        workers may run them by now. K848C has no such method: there, the worker learns of a loss from a response."""
+        """The worker has stopped ``jobs``, which were all its jobs, because it could not reach the coordinator for too
+        long. Other workers may run these jobs already. K848C has no such method: its workers receive a loss in a
+        response."""
         ...
