@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks import fleets, task_log
 from benchmarks.brokers import print_progress
 from benchmarks.fleets import ConnectWorkers, CoterieWorkers, Workers
+from benchmarks.task_log import now_ms
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.real_kafka import ProgramUnavailableError
@@ -234,10 +235,6 @@ class Bench:
         figures["optimum"] = task_log.fewest_stops(before, list(self.workers.running))
         figures["rounds"] = self.workers.generation() - generation
         return figures
-
-
-def now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.brokers import print_progress
-from benchmarks.task_log import TaskLogEntry, TaskTimeline, parse_entries
+from benchmarks.task_log import TaskLogEntry, TaskTimeline, now_ms, parse_entries
 from coterie.cli.processes import Child, Children
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
@@ -98,7 +98,7 @@ class Workers(ABC):
     def kill(self, name: str) -> None:
         """Kill the worker with SIGKILL, and note the time."""
         self.running.pop(name).kill()
-        self.killed_ms[name] = round(time.time() * 1000)
+        self.killed_ms[name] = now_ms()
 
     def drain(self, name: str) -> None:
         """Drain the worker, without waiting: its jobs move to other workers while it still runs, then it ends."""

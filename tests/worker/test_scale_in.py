@@ -1,12 +1,14 @@
 """Drains and restarts over a real broker and real REST: what moves, what does not, and how a worker ends."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.nouns.errors import WorldError
 from coterie.nouns.membership import GroupProtocolName
@@ -84,6 +86,23 @@ async def test_a_drain_moves_all_jobs_without_a_delay_and_the_worker_exits_with_
     assert shown is not None
     assert [member["name"] for member in shown["members"]] == sorted(process.name for process in others)
     assert (shown["deferred"], shown["unassigned"]) == ([], [])
+
+
+@CONNECT_TOO
+async def test_a_drain_moves_the_jobs_that_the_plan_shows(
+    fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = await fleet.start("anna", "bert", "cleo")
+    await fleet.create("orders", TASKS)
+    leader = await leader_of(fleet)
+    drained = next(process for process in processes if process is not leader)
+    options = preview.PlanOptions(drain=[drained.name])
+    await asyncio.to_thread(preview.show_plan, options, url=leader.url, file=None, as_json=True)
+    planned = json.loads(capsys.readouterr().out)["after"]
+    await asyncio.to_thread(commands.drain_worker, leader.url, drained.name)
+    await until(fleet.is_stable, within_s=60)
+    for process in fleet.running_workers:
+        assert sorted(process.running) == planned[process.name]["tasks"]
 
 
 async def test_a_drained_static_worker_leaves_the_group_before_its_session_ends(

@@ -197,7 +197,7 @@ class Connection:
         is_served = api is not None and header.api_version in api.versions
         if not exchange.check_expected(header, is_served=is_served):
             if is_served:
-                return _illegal_state_response(header)
+                return _illegal_sasl_state_response(header)
             return _unsupported_version_response(header, self._broker.settings)
         answer = await self._respond(await self._decode(frame, 0), request_budget, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
@@ -494,7 +494,7 @@ def _encode(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
     return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
 
 
-def _illegal_state_response(header: RequestHeader) -> bytes:
+def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
     """The encoded response with ILLEGAL_SASL_STATE, to a request that is not allowed at this step of the SASL
     exchange."""
     refused = response_with_empty_values(

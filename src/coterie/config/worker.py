@@ -84,6 +84,9 @@ class WorkerSettings(InterWorkerSettings):
     group_remote_assignor: NonEmptyText | None = None
     """With `group.protocol=connect`: the broker's assignor that computes the target assignments, if the workers offer
     none that all of them have."""
+    rebalance_listeners: UncheckedTexts = ()
+    """With `group.protocol=connect`: the listeners that are called after this worker has started or stopped jobs in a
+    rebalance, in this order. A listener is a plug-in of an installed Python package. (Coterie's own key.)"""
     connection_grace_ms: NonNegativeMilliseconds = defaults.CONNECTION_GRACE_MS
     """With `group.protocol=connect`: how long after the end of this worker's connection the broker waits before it
     takes the worker's process for dead; 0: the end of a connection means nothing, which a worker behind a proxy needs.
@@ -246,7 +249,7 @@ class WorkerSettings(InterWorkerSettings):
         """The keys in ``set_keys`` that have no effect under this worker's group protocol, each with the reason."""
         match self.group_protocol:
             case GroupProtocolName.CLASSIC:
-                keys = {"group.local.assignors", "group.remote.assignor", "connection.grace.ms"}
+                keys = {"group.local.assignors", "group.remote.assignor", "connection.grace.ms", "rebalance.listeners"}
                 reason = "it needs group.protocol=connect"
             case GroupProtocolName.CONNECT:
                 keys = {"session.timeout.ms", "heartbeat.interval.ms", "rebalance.heartbeat.interval.ms"}
@@ -309,12 +312,8 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("bootstrap_servers")
     @classmethod
     def _check_bootstrap_servers(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that each of ``servers`` is `host:port`, and return them."""
-        for server in servers:
-            host, _, port = server.rpartition(":")
-            if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{server} is not host:port")
-        return servers
+        """Check ``servers``, and return them."""
+        return check_bootstrap_servers(servers)
 
     @field_validator("group_instance_id")
     @classmethod
@@ -351,7 +350,7 @@ class WorkerSettings(InterWorkerSettings):
             raise ValueError("must be one of eager, compatible, sessioned, static")
         return protocol.lower()
 
-    @field_validator("static_connectors", "static_tasks", "group_local_assignors")
+    @field_validator("static_connectors", "static_tasks", "group_local_assignors", "rebalance_listeners")
     @classmethod
     def _check_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Check that no name in ``names`` is empty, and return ``names``."""
@@ -469,6 +468,18 @@ def check_repository_url(url: str) -> str:
 
 
 # -- static.connectors and static.tasks -------------------------------------------------------------------------------
+
+
+def check_bootstrap_servers(servers: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that each of ``servers`` is `host:port`, and return them.
+
+    :raises ValueError: when one is not.
+    """
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{server} is not host:port")
+    return servers
 
 
 def check_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -40,6 +40,10 @@ class GroupProtocol(Protocol):
         """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
         ...
 
+    def notify_listeners(self, turn: Turn) -> None:
+        """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
+        ...
+
     def report_releases(self, turn: Turn) -> None:
         """Let the group know that revoked jobs are released, if the worker state that the member reports is not
         enough."""
@@ -72,8 +76,8 @@ class GroupProtocol(Protocol):
         ...
 
     def drain_wait_reason(self, herder: Herder) -> str | None:
-        """Why this worker's group does not learn that this worker drains, as text for an operator; None when it
-        does."""
+        """The reason why this worker's drain is not yet known to the group, as text for an operator; None when it is
+        known."""
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:

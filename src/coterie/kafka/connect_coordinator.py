@@ -155,7 +155,10 @@ class KafkaConnectCoordinator:
             if current is not None:
                 # The request fails, because the first one on a new connection has to contain all fields.
                 self._drop(current)
-                raise WorldError("the login on the connection to the group's coordinator expires; another one follows")
+                raise WorldError(
+                    "the SASL login of the connection to the group's coordinator expires soon; this worker closes the "
+                    "connection, and logs in again on a new connection"
+                )
             coordinator = await self._finder.find(group_id, self._open_timeout_s)
             if isinstance(coordinator, ErrorCode):
                 return coordinator

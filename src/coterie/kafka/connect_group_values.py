@@ -20,7 +20,7 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch,
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import arrays_of, jobs_of
+from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
 from coterie.wire.kio_entities import Values
 
 _ABSENT = -1
@@ -52,7 +52,7 @@ def heartbeat_values(request: HeartbeatRequest) -> Values:
             }
             for one in request.client_assignors
         ],
-        "connectors_and_tasks": None if request.owned is None else arrays_of(request.owned),
+        "connectors_and_tasks": None if request.owned is None else job_arrays(request.owned),
         "url": request.url,
         "name": request.name,
         "config_offset": request.config_offset,
@@ -84,29 +84,29 @@ def install_values(request: InstallRequest) -> Values:
         "members": [
             {
                 "member_id": member_id,
-                "connectors_and_tasks": arrays_of(one.jobs),
+                "connectors_and_tasks": job_arrays(one.jobs),
                 "version": one.version,
                 "metadata": one.metadata,
             }
             for member_id, one in sorted(target.members.items())
         ],
         "deferred": [
-            {"member_id": member_id, "delay_ms": one.delay_ms, **arrays_of(one.jobs)}
+            {"member_id": member_id, "delay_ms": one.delay_ms, **job_arrays(one.jobs)}
             for member_id, one in sorted(target.deferred.items())
         ],
-        "unplaceable": [{"reason": one.reason, **arrays_of(one.jobs)} for one in target.unplaceable],
+        "unplaceable": [{"reason": one.reason, **job_arrays(one.jobs)} for one in target.unplaceable],
         "next_in_ms": _ABSENT if target.next_in_ms is None else target.next_in_ms,
     }
 
 
 def _configured_values(configured: Configured) -> Values:
     """The field with the configured jobs."""
-    return {"value": {"config_offset": configured.config_offset, **arrays_of(configured.jobs)}}
+    return {"value": {"config_offset": configured.config_offset, **job_arrays(configured.jobs)}}
 
 
 def _claims_values(claims: Claims) -> Values:
     """The field with the claims."""
-    return {"value": {"wildcard": claims.jobs is None, **arrays_of(claims.jobs or NO_JOBS)}}
+    return {"value": {"wildcard": claims.jobs is None, **job_arrays(claims.jobs or NO_JOBS)}}
 
 
 # -- responses --------------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def heartbeat_response(entity: Any) -> HeartbeatResponse:
         assignment=None
         if assignment is None
         else AssignmentToMember(
-            jobs=jobs_of(assignment.connectors_and_tasks),
-            job_epochs={GroupEpoch(one.epoch): jobs_of(one) for one in assignment.job_epochs},
+            jobs=jobs_in_arrays(assignment.connectors_and_tasks),
+            job_epochs={GroupEpoch(one.epoch): jobs_in_arrays(one) for one in assignment.job_epochs},
             assignment_epoch=GroupEpoch(entity.assignment_epoch),
             config_offset=ConfigOffset(entity.config_offset),
             version=assignment.version,
@@ -209,20 +209,20 @@ def _snapshot(entity: Any) -> GroupSnapshot:
                 member_id=MemberId(one.member_id),
                 instance_id=_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_of(one),
+                jobs=jobs_in_arrays(one),
                 delay_left_ms=_or_none(one.delay_left_ms),
             )
             for one in entity.departed
         ),
         config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
-        configured=NO_JOBS if configured is None else jobs_of(configured),
+        configured=NO_JOBS if configured is None else jobs_in_arrays(configured),
         max_delay_ms=_or_none(entity.max_delay_ms),
     )
 
 
 def _snapshot_member(struct: Any) -> SnapshotMember:
     """One member, for an assignor."""
-    target = jobs_of(struct.connectors_and_tasks)
+    target = jobs_in_arrays(struct.connectors_and_tasks)
     return SnapshotMember(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
@@ -233,10 +233,10 @@ def _snapshot_member(struct: Any) -> SnapshotMember:
         version=struct.assignor.version,
         reason=struct.assignor.reason,
         metadata=struct.assignor.metadata,
-        claims=None if struct.claims.value is None else jobs_of(struct.claims.value),
+        claims=None if struct.claims.value is None else jobs_in_arrays(struct.claims.value),
         draining=struct.draining,
         target=target,
-        current=target if struct.current.value is None else jobs_of(struct.current.value),
+        current=target if struct.current.value is None else jobs_in_arrays(struct.current.value),
         pending=_nullable_jobs(struct.pending),
         former=_nullable_jobs(struct.former),
     )
@@ -260,13 +260,13 @@ def _description(group: Any) -> GroupDescription:
                 member_id=MemberId(one.member_id),
                 instance_id=_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_of(one),
+                jobs=jobs_in_arrays(one),
                 delay_left_ms=_or_none(one.delay_left_ms),
                 held_left_ms=one.held_left_ms,
             )
             for one in group.departed
         ),
-        unplaceable=tuple(UnplaceableJobs(jobs=jobs_of(one), reason=one.reason) for one in group.unplaceable),
+        unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in group.unplaceable),
     )
 
 
@@ -282,18 +282,18 @@ def _member_description(struct: Any) -> MemberDescription:
         url=WorkerUrl(struct.url),
         name=struct.name,
         config_offset=ConfigOffset(struct.config_offset),
-        claims=None if struct.claims is None else jobs_of(struct.claims),
+        claims=None if struct.claims is None else jobs_in_arrays(struct.claims),
         draining=struct.draining,
-        assigned=jobs_of(struct.assigned),
-        pending=jobs_of(struct.pending),
-        target=jobs_of(struct.target),
-        awaited={MemberId(one.holder_id): jobs_of(one) for one in struct.awaited},
+        assigned=jobs_in_arrays(struct.assigned),
+        pending=jobs_in_arrays(struct.pending),
+        target=jobs_in_arrays(struct.target),
+        awaited={MemberId(one.holder_id): jobs_in_arrays(one) for one in struct.awaited},
     )
 
 
 def _nullable_jobs(struct: Any) -> Jobs:
     """The jobs of a tagged field; none if it is absent."""
-    return NO_JOBS if struct.value is None else jobs_of(struct.value)
+    return NO_JOBS if struct.value is None else jobs_in_arrays(struct.value)
 
 
 def _instance_id(value: str | None) -> InstanceId | None:

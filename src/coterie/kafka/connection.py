@@ -58,14 +58,18 @@ class ApiRange(NamedTuple):
 
 API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
 """Only version 0, which every broker supports: this request is sent before the broker's versions are known."""
+METADATA = ApiRange("Metadata", 3, 8, 9)
 FIND_COORDINATOR = ApiRange("FindCoordinator", 10, 3, 6)
 JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
 HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
 LEAVE_GROUP = ApiRange("LeaveGroup", 13, 3, 5)
 SYNC_GROUP = ApiRange("SyncGroup", 14, 3, 5)
 DESCRIBE_GROUPS = ApiRange("DescribeGroups", 15, 5, 5)
+LIST_GROUPS = ApiRange("ListGroups", 16, 3, 5)
 SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
+DESCRIBE_CONFIGS = ApiRange("DescribeConfigs", 32, 2, 4)
 SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
+INCREMENTAL_ALTER_CONFIGS = ApiRange("IncrementalAlterConfigs", 44, 0, 1)
 CONNECT_GROUP_HEARTBEAT = ApiRange("ConnectGroupHeartbeat", 10000, 0, 0)
 CONNECT_GROUP_PREPARE_ASSIGNMENT = ApiRange("ConnectGroupPrepareAssignment", 10001, 0, 0)
 CONNECT_GROUP_INSTALL_ASSIGNMENT = ApiRange("ConnectGroupInstallAssignment", 10002, 0, 0)

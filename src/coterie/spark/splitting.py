@@ -368,7 +368,8 @@ class Splitter:
         """
         task_id = ConnectorTaskId(connector, task_number)
         log.info(
-            "Task %s: running batch %s of the closed checkpoint generation %s",
+            "Task %s: batch %s was planned and not committed in checkpoint generation %s, which a new split of the "
+            "connector has closed; running the batch now, then the tasks of the new split start",
             task_id,
             held_checkpoint.batch_id_in_flight,
             manifest.generation,

@@ -39,7 +39,7 @@ class ListedJobs:
     repeated: Jobs
 
 
-def jobs_of(arrays: JobArrays) -> Jobs:
+def jobs_in_arrays(arrays: JobArrays) -> Jobs:
     """The jobs in ``arrays``. A repeated job counts once.
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
@@ -56,7 +56,7 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
     return ListedJobs(jobs=Jobs.of(counts), repeated=Jobs.of(job for job, count in counts.items() if count > 1))
 
 
-def arrays_of(jobs: Jobs) -> Mapping[str, Any]:
+def job_arrays(jobs: Jobs) -> Mapping[str, Any]:
     """The values of the fields ``connectors`` and ``tasks`` of a struct, sorted by name and number, so that equal sets
     are encoded as equal bytes."""
     task_ids: dict[ConnectorName, list[int]] = {}

@@ -209,8 +209,9 @@ class Chores:
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
-        """Let the assignor compute a target assignment. ``target`` of the result is None when this worker does not have
-        the assignor, or the assignor raises an exception, whichever it is."""
+        """Let the assignor that ``chore.snapshot`` names compute a target assignment. If this worker does not have that
+        assignor, or the assignor raises an exception of any type, ``target`` of the result is None, and ``error``
+        contains the reason."""
         name = chore.snapshot.assignor
         assign = self._assignors.get(name)
         if assign is None:

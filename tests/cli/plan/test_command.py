@@ -75,6 +75,17 @@ def test_a_removal_prints_where_and_when_the_jobs_of_the_worker_move(plan: Plan,
     assert "0 of 5 jobs would be stopped, 2 wait for a worker that has left; 2 rounds, with 300 s of waiting." in output
 
 
+def test_in_a_connect_group_no_rounds_are_counted_and_the_jobs_of_the_leader_wait_too(
+    plan: Plan, tmp_path: Path
+) -> None:
+    classic, connect = tmp_path / "classic.json", tmp_path / "connect.json"
+    classic.write_text(as_json(view()))
+    connect.write_text(as_json(view(protocol="connect")))
+    assert "2 wait for a worker" not in plan(classic, "--remove", "one").stdout
+    output = plan(connect, "--remove", "one").stdout
+    assert "0 of 5 jobs would be stopped, 2 wait for a worker that has left, with 300 s of waiting." in output
+
+
 def test_json_contains_the_same_moves(plan: Plan, file: Path) -> None:
     output = json.loads(plan(file, "--drain", "one", "--add", "four", "--json").stdout)
     assert {(move["connector"], move["task"]) for move in output["moves"] if move["why"] == "drain"} == {

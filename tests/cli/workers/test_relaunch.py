@@ -23,7 +23,7 @@ from coterie.config.worker import WorkerSettings
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse
 from coterie.member.classic.state import MemberSettings
-from coterie.nouns.errors import WireError, WorldError
+from coterie.nouns.errors import ConfigError, WireError, WorldError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.rest.server import open_listener
@@ -51,12 +51,14 @@ def open_file(data: bytes) -> int:
     return read
 
 
+def worker_settings(properties: Mapping[str, str]) -> WorkerSettings:
+    needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
+    return WorkerSettings.from_properties({**needed, "group.id": "g", "checkpoint.location": "/c", **properties})
+
+
 def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_are_not() -> None:
     def listening(host: str, port: int) -> WorkerSettings:
-        needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
-        return WorkerSettings.from_properties(
-            {**needed, "group.id": "g", "checkpoint.location": "/c", "listeners": f"http://{host}:{port}"}
-        )
+        return worker_settings({"listeners": f"http://{host}:{port}"})
 
     with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
@@ -65,6 +67,14 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
             compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
+
+
+@pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
+def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
+    compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
+    compose.check_plugins(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
+    with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
+        compose.check_plugins(worker_settings({"group.protocol": "connect", key: "absent"}))
 
 
 def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:

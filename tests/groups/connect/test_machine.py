@@ -1,6 +1,7 @@
 """Requests to the coordinator of a connect group: what each one changes, and how faulty ones are refused."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
 from tests.groups.connect.builders import (
     JOBS,
+    SETTINGS,
     Conversation,
     assignor,
     heartbeat,
@@ -399,6 +401,34 @@ def test_a_longer_session_timeout_counts_at_once() -> None:
     conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "60000"}))
     conversation.ask(short_heartbeat("w0", 1))
     assert conversation.coordinator.group.sessions[MemberId("w0")].ends_at_ms == conversation.now_ms + 60_000
+
+
+def test_a_group_without_members_expires_but_its_configs_stay() -> None:
+    conversation = Conversation(replace(SETTINGS, empty_group_retention_ms=5_000))
+    coordinator = conversation.coordinator
+    configs = {"connect.heartbeat.interval.ms": "100"}
+    conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs=configs))
+    conversation.settle("w0")
+    conversation.beat("w0", -2, owned=NO_JOBS, configured=None)
+    coordinator.fire_due(conversation.now_ms + 4_999)
+    coordinator.load(conversation.now_ms)
+    conversation.beat("w1")
+    coordinator.fire_due(conversation.now_ms + 5_000)
+    assert not coordinator.group.is_nonexistent, "it has a member"
+    conversation.beat("w1", -1, owned=NO_JOBS, configured=None)
+    coordinator.fire_due(conversation.now_ms + 4_999)
+    assert coordinator.group.metadata is not None
+    assert coordinator.group.departed, "jobs wait for w0"
+    coordinator.fire_due(conversation.now_ms + 5_000)
+    assert coordinator.group.metadata is None
+    assert not coordinator.group.departed
+    assert coordinator.group.configs == configs
+    coordinator.load(conversation.now_ms)
+    assert (coordinator.group.metadata, coordinator.group.configured, coordinator.group.configs) == (
+        None,
+        None,
+        configs,
+    )
 
 
 def test_a_description_lists_the_jobs_that_a_member_waits_for_by_their_holder() -> None:

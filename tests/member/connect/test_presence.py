@@ -82,7 +82,10 @@ def test_the_lease_lasts_two_thirds_of_the_session_from_the_sending_of_the_last_
     worker.advance_clock(1)
     assert worker.now_ms == sent_at_ms + LEASE_MS
     assert worker.take_events(MembershipLost) == [
-        MembershipLost(reason=f"the coordinator has not accepted any heartbeat sent in the last {LEASE_MS} ms")
+        MembershipLost(
+            reason=f"the coordinator has not accepted any heartbeat sent in the last {LEASE_MS} ms",
+            has_lease_ended=True,
+        )
     ]
 
 

@@ -114,7 +114,7 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _add_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of one topic of a request of v0-3, None if the topic is allowed. All topics are allowed, or none:
     if another topic of the request is refused, the code is OPERATION_NOT_ATTEMPTED."""
     error = transactional_id_check("v3_and_below_transactional_id")(access)
@@ -127,7 +127,7 @@ def _add_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _broker_only_error(access: AccessCheck) -> ErrorCode | None:
+def _broker_only_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
     allows to brokers only; else None."""
     return (
@@ -136,10 +136,10 @@ def _broker_only_error(access: AccessCheck) -> ErrorCode | None:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_broker_only_error,
+    check_request=_broker_only_authorization_error,
     items=[
         each_partition(
-            _add_topic_error,
+            _topic_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",
             partition_fields=("partitions", "results_by_partition"),

@@ -252,7 +252,7 @@ def _partition_values(
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _transactional_id_error(access: AccessCheck) -> ErrorCode | None:
+def _transactional_id_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, else None. None also if no batch
     of the request is transactional: then the transactional id is not checked."""
     body = access.request.body
@@ -271,7 +271,7 @@ def _is_transactional(batch: bytes | None) -> bool:
 _AUTHORIZATION = ApiAuthorization(
     items=[
         each_partition(
-            topic_check(Operation.WRITE, _transactional_id_error),
+            topic_check(Operation.WRITE, _transactional_id_authorization_error),
             request_field="topic_data",
             response_field="responses",
             partition_fields=("partition_data", "partition_responses"),

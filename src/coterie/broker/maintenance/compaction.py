@@ -72,8 +72,8 @@ class Compaction:
         keys_max: int,
         aborted_transactions: Iterable[AbortedTransaction] = (),
     ) -> None:
-        """``keys_max`` is the number of keys that fit into memory. ``aborted_transactions`` are those of the partition
-        with records in the batches."""
+        """``keys_max`` is the number of keys that fit into memory. ``aborted_transactions`` are the aborted
+        transactions that have records in the part of the partition that is compacted."""
         self._now_ms = now_ms
         self._new_delete_horizon_ms = now_ms + delete_retention_ms
         self._keys_max = keys_max

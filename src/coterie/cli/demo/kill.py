@@ -74,7 +74,8 @@ def kill_in_mid_batch(
         child.resume()
         if time.monotonic() > deadline:
             raise WorldError(
-                f"In {timeout_s:.0f} s, no check found a batch of {child.name} that was planned and not committed."
+                f"The demo could not kill {child.name} in the middle of a batch: within {timeout_s:.0f} s, it was "
+                "never found with a batch that was planned and not committed. Run the demo again."
             )
         between_checks()
         time.sleep(_CHECK_INTERVAL_S)

@@ -18,8 +18,9 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignors import assign_on_threads, load_assignors
+from coterie.cli.assignors import assign_on_threads, check_assignors, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.worker import WorkerSettings
@@ -42,6 +43,8 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.worker import Worker
+
+_ASSIGNORS_KEY, _LISTENERS_KEY = "group.local.assignors", "rebalance.listeners"
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +156,17 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
     open_listener(host, 0 if port == running.listener_address.port else port).close()
 
 
+def check_plugins(settings: WorkerSettings) -> None:
+    """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
+    They are not imported: this process may use other versions of their packages.
+
+    :raises ConfigError: when one is not installed.
+    """
+    if _is_connect(settings):
+        check_assignors(settings.local_assignors, key=_ASSIGNORS_KEY)
+        check_listeners(settings.rebalance_listeners, key=_LISTENERS_KEY)
+
+
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
     """Return the settings of the worker's membership; its URL has the port of ``listener``."""
     return MemberSettings(
@@ -187,7 +201,7 @@ async def serve_worker(
     worker could not restart with its present settings file. Several workers can run in one process.
 
     :raises WorldError: when the worker cannot start, for example because no broker responds.
-    :raises ConfigError: when an assignor cannot be used.
+    :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
     port = listener.getsockname()[1]
     name, member = settings.display_name(bound_port=port), member_settings(settings, listener)
@@ -199,6 +213,7 @@ async def serve_worker(
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
     assignors = _assignors(settings, policy)
+    listeners = _listeners(settings, assignors)
     async with _topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
         spec = MembershipSpec(
             settings=settings,
@@ -240,10 +255,14 @@ async def serve_worker(
                 handover=place,
                 check_settings=check_settings,
                 assignors=assign_on_threads(assignors),
+                listeners=listeners,
             )
             on_created(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
-            ended = await serve_while(app, listener, worker.run())
+            try:
+                ended = await serve_while(app, listener, worker.run())
+            finally:
+                await listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
 
@@ -277,7 +296,17 @@ def _assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[Co
     """
     if not _is_connect(settings):
         return ()
-    return load_assignors(settings.local_assignors, policy, key="group.local.assignors")
+    return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
+
+
+def _listeners(settings: WorkerSettings, assignors: Sequence[ConnectAssignor]) -> ListenerThread:
+    """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
+    group.
+
+    :raises ConfigError: when a listener is not installed or cannot be created.
+    """
+    names = settings.rebalance_listeners if _is_connect(settings) else ()
+    return ListenerThread(load_listeners(names, key=_LISTENERS_KEY), assignors)
 
 
 def _of_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:

@@ -12,18 +12,9 @@ def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
     """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
 
     :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.
-    :raises WorldError: when the file cannot be read or is not UTF-8.
+    :raises WorldError: see :func:`read_properties`.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise WorldError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise WorldError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    try:
-        properties_by_key = properties.parse_properties(text)
-    except ConfigError as error:
-        raise ConfigError(_messages_with_place(error, lambda line: f"{path}, {line}")) from None
+    properties_by_key = read_properties(path)
     try:
         settings = WorkerSettings.from_properties(properties_by_key)
     except ConfigError as error:
@@ -33,6 +24,24 @@ def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
         f"{path}: the key {key} is ignored: {reason}"
         for key, reason in {**unknown_keys, **settings.ineffective_keys()}.items()
     ]
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The keys and values of the properties file ``path``.
+
+    :raises ConfigError: when lines are invalid; names the file and each of these lines.
+    :raises WorldError: when the file cannot be read or is not UTF-8.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WorldError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorldError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        return properties.parse_properties(text)
+    except ConfigError as error:
+        raise ConfigError(_messages_with_place(error, lambda line: f"{path}, {line}")) from None
 
 
 def _messages_with_place(error: ConfigError, place_of: Callable[[str], str]) -> dict[str, list[str]]:

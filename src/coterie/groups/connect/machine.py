@@ -24,8 +24,9 @@ from coterie.groups.connect.computation import (
     on_target_computed,
     prepare,
 )
-from coterie.groups.connect.departures import forget_departed, release_held
+from coterie.groups.connect.departures import release_held
 from coterie.groups.connect.description import describe
+from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
     check_number,
@@ -45,7 +46,6 @@ from coterie.groups.connect.messages import (
     ComputeTimer,
     ConfigsRemoved,
     ConfigsWritten,
-    ConfiguredRemoved,
     ConnectionClosed,
     ConnectionTimer,
     DelayTimer,
@@ -54,8 +54,8 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
     Effect,
     Event,
+    ExpiryTimer,
     GroupLoaded,
-    GroupRemoved,
     Heartbeat,
     HoldTimer,
     InstallAssignment,
@@ -106,6 +106,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
             end_step(turn, None)
+    schedule_expiry(turn)
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
@@ -311,34 +312,12 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
             on_compute_due(turn)
         case ComputationTimer():
             on_computation_late(turn)
+        case ExpiryTimer():
+            remove_group(turn, with_configs=False)
     return None
 
 
-# -- the group ---------------------------------------------------------------------------------------------------------
-
-
-def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete a group without members.
-
-    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
-    """
-    group = turn.group
-    if group.is_nonexistent:
-        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
-    if group.members:
-        raise ConnectRefusal(
-            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
-        )
-    for member_id in sorted(group.departed):
-        forget_departed(turn, member_id)
-    if group.configured is not None:
-        turn.write(ConfiguredRemoved())
-    if group.configs:
-        turn.write(ConfigsRemoved())
-    if group.metadata is not None:
-        turn.write(GroupRemoved())
-    turn.cancel_timer(ComputeTimer())
-    turn.reply(request.reply_to, ChangeResponse())
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 def refusal_response(request: Request, error: ConnectErrorCode, message: str | None = None) -> Response:

@@ -108,7 +108,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareAssignment:
-    """ConnectGroupPrepareAssignment: the chosen member asks for the state of the group."""
+    """ConnectGroupPrepareAssignment: the member that the coordinator has chosen to compute the target assignment asks
+    for the state of the group."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -117,7 +118,8 @@ class PrepareAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallAssignment:
-    """ConnectGroupInstallAssignment: the chosen member installs the target assignment that it computed."""
+    """ConnectGroupInstallAssignment: the member that the coordinator has chosen to compute the target assignment
+    returns the computed target."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -519,6 +521,11 @@ class ComputationTimer:
     """The chosen member has not installed a target assignment in time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryTimer:
+    """The group has had no members for the retention time."""
+
+
 TimerKey: TypeAlias = (
     SessionTimer
     | RevocationTimer
@@ -528,6 +535,7 @@ TimerKey: TypeAlias = (
     | DelayTimer
     | ComputeTimer
     | ComputationTimer
+    | ExpiryTimer
 )
 
 Event: TypeAlias = Request | TimerFired[TimerKey] | Notification

@@ -28,6 +28,8 @@ class ConnectGroupSettings:
     """``connect.scheduled.rebalance.max.delay.ms``; None: the setting of the worker that computes applies."""
     group_size_max: int = 10_000
     """The maximum number of members of one group."""
+    empty_group_retention_ms: int = 604_800_000
+    """How long a group without members is kept: as long as the offsets of a group without members."""
     server_assignors: tuple[str, ...] = ()
     """The names of the coordinator's assignors."""
 

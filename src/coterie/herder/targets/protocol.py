@@ -3,7 +3,7 @@
 from coterie.herder import place
 from coterie.herder.requests import GroupView, Problem, RequestRefused
 from coterie.herder.state import Herder, Turn
-from coterie.herder.targets import computing, configured_jobs, description, following
+from coterie.herder.targets import computing, configured_jobs, description, following, listening
 from coterie.herder.targets import group_view as targets_view
 from coterie.herder.timers import GroupTimer
 from coterie.nouns.ids import ConfigOffset
@@ -52,6 +52,10 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
 
 def compute(turn: Turn) -> None:
     """Nothing: the chore computes at once."""
+
+
+def notify_listeners(turn: Turn) -> None:
+    listening.advance(turn)
 
 
 def report_releases(turn: Turn) -> None:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from coterie.nouns.group_description import GroupDescription
 from coterie.nouns.ids import ConfigOffset, LeaderEpoch
-from coterie.nouns.jobs import Jobs
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentDetails, ConnectPlaceHandover
 
 # -- the leader's report of the configured jobs -----------------------------------------------------------------------
@@ -58,7 +58,14 @@ class Targets:
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
                 job_epochs=handover.job_epochs,
+                version=handover.version,
+                metadata=handover.metadata,
             )
+        # `listening`
+        self.announced: Jobs = NO_JOBS
+        """The jobs that the listeners of rebalances were told of as assigned, and not as revoked or lost."""
+        self.has_lease_ended = False
+        """Whether the membership was lost because the lease had ended; False while this worker is a member."""
         # `configured_jobs`
         self.jobs_report: JobsReport = NotReporting()
         self.last_lookup_id = 0

@@ -77,7 +77,8 @@ def end_lease_if_over(turn: Turn) -> bool:
     if not isinstance(place, InGroup) or turn.now_ms < place.lease_ends_ms:
         return False
     waited_ms = turn.now_ms - place.lease_ends_ms + place.lease.duration_ms
-    lose_membership(turn, f"the coordinator has not accepted any heartbeat sent in the last {waited_ms} ms")
+    reason = f"the coordinator has not accepted any heartbeat sent in the last {waited_ms} ms"
+    lose_membership(turn, reason, has_lease_ended=True)
     return True
 
 
@@ -94,7 +95,7 @@ def begin_handed_over_lease(turn: Turn) -> None:
 # -- endings of the membership ----------------------------------------------------------------------------------------
 
 
-def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST) -> None:
+def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST, has_lease_ended: bool = False) -> None:
     """End the membership: the herder stops all jobs, and the member joins again, with the same member id, when no job
     is owned. A later response to a request that was sent before has no effect."""
     member = turn.member
@@ -102,7 +103,7 @@ def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST) ->
     member.place = NotInGroup(former=former)
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))
-    turn.emit(MembershipLost(reason=reason))
+    turn.emit(MembershipLost(reason=reason, has_lease_ended=has_lease_ended))
 
 
 def end_membership(member: Member) -> None:
@@ -220,6 +221,8 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
         job_epochs=place.assignment.job_epochs,
+        version=place.assignment.version,
+        metadata=place.assignment.metadata,
     )
 
 

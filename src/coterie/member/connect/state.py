@@ -381,6 +381,8 @@ class Member:
                 job_epochs=place.job_epochs,
                 assignment_epoch=place.assignment_epoch,
                 config_offset=place.config_offset,
+                version=place.version,
+                metadata=place.metadata,
             ),
             accepted_owned=place.jobs,
         )

@@ -412,11 +412,12 @@ class BatchCopy:
                 raise
 
     def _publish_files(self) -> None:
-        """See :meth:`SinkFolder.publish_files`."""
+        """Move the files of the committed copy to their final names in the sink folder:
+        :meth:`SinkFolder.publish_files`."""
         self.sink_folder.publish_files(self._committed_batch_folder)
 
     def _prepare_folders(self) -> None:
-        """See :meth:`SinkFolder.prepare_folders`."""
+        """Create the folders for staged and committed copies: :meth:`SinkFolder.prepare_folders`."""
         self.sink_folder.prepare_folders()
 
     @property

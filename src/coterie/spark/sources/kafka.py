@@ -300,7 +300,7 @@ class KafkaSource:
         cluster only when all of these are valid."""
         if (missing_jars := missing_package_message(spark, "kafka")) is not None:
             return {"source.class" if "source.class" in config.config else "connector.class": [missing_jars]}
-        errors = converters.schema_errors(config, "key") | converters.schema_errors(config, "value")
+        errors = converters.find_schema_errors(config, "key") | converters.find_schema_errors(config, "value")
         overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
         for name in sorted(RESERVED_CONSUMER_PROPERTIES.keys() & overrides.keys()):
             errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [

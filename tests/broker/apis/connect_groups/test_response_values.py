@@ -43,7 +43,7 @@ from coterie.nouns.ids import (
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.connect_group_jobs import job_arrays
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, encode_response
@@ -198,8 +198,8 @@ def test_a_heartbeat_response_has_all_its_values() -> None:
         "throttle_time_ms": 0, "error_code": 10002, "error_message": "message", "member_epoch": 1,
         "heartbeat_interval_ms": 2,
         "assignment": {
-            "error": 0, "connectors_and_tasks": arrays_of(jobs("jobs")), "version": 7, "metadata": b"8",
-            "job_epochs": [{"epoch": 3, **arrays_of(jobs("earlier"))}, {"epoch": 4, **arrays_of(jobs("later"))}],
+            "error": 0, "connectors_and_tasks": job_arrays(jobs("jobs")), "version": 7, "metadata": b"8",
+            "job_epochs": [{"epoch": 3, **job_arrays(jobs("earlier"))}, {"epoch": 4, **job_arrays(jobs("later"))}],
         },
         "leader_id": "leader", "leader_epoch": 9, "leader_url": "leader url", "assignment_epoch": 5,
         "config_offset": 6, "session_timeout_ms": 10,
@@ -221,16 +221,16 @@ def test_a_prepare_response_has_all_its_values() -> None:
             {
                 "member_id": "m", "member_epoch": 2, "instance_id": "i",
                 "assignor": {"version": 4, "reason": 5, "metadata": b"6"},
-                "connectors_and_tasks": arrays_of(jobs("target")), "url": "url", "name": "name", "config_offset": 3,
-                "claims": {"value": arrays_of(jobs("claims"))}, "draining": True,
-                "current": {"value": arrays_of(jobs("current"))}, "pending": {"value": arrays_of(jobs("pending"))},
-                "former": {"value": arrays_of(jobs("former"))},
+                "connectors_and_tasks": job_arrays(jobs("target")), "url": "url", "name": "name", "config_offset": 3,
+                "claims": {"value": job_arrays(jobs("claims"))}, "draining": True,
+                "current": {"value": job_arrays(jobs("current"))}, "pending": {"value": job_arrays(jobs("pending"))},
+                "former": {"value": job_arrays(jobs("former"))},
             }
         ],
-        "configured": {"value": {"config_offset": 8, **arrays_of(jobs("configured"))}},
+        "configured": {"value": {"config_offset": 8, **job_arrays(jobs("configured"))}},
         "departed": [
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7,
-             **arrays_of(jobs("departed"))}
+             **job_arrays(jobs("departed"))}
         ],
         "max_delay_ms": 9,
     }  # fmt: skip
@@ -274,19 +274,19 @@ def test_a_describe_response_has_all_its_values() -> None:
             {
                 "member_id": "m", "instance_id": "i", "client_id": "client", "client_host": "host", "url": "url",
                 "name": "name", "member_epoch": 5, "state": "COMPLETING_REBALANCE", "draining": True,
-                "config_offset": 6, "claims": arrays_of(jobs("claims")), "assigned": arrays_of(jobs("assigned")),
-                "pending": arrays_of(jobs("pending")), "target": arrays_of(jobs("target")),
+                "config_offset": 6, "claims": job_arrays(jobs("claims")), "assigned": job_arrays(jobs("assigned")),
+                "pending": job_arrays(jobs("pending")), "target": job_arrays(jobs("target")),
                 "awaited": [
-                    {"holder_id": "h1", **arrays_of(jobs("awaited1"))},
-                    {"holder_id": "h2", **arrays_of(jobs("awaited2"))},
+                    {"holder_id": "h1", **job_arrays(jobs("awaited1"))},
+                    {"holder_id": "h2", **job_arrays(jobs("awaited2"))},
                 ],
             }
         ],
         "departed": [
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7, "held_left_ms": 8,
-             **arrays_of(jobs("departed"))}
+             **job_arrays(jobs("departed"))}
         ],
-        "unplaceable": [{"reason": "reason", **arrays_of(jobs("unplaceable"))}],
+        "unplaceable": [{"reason": "reason", **job_arrays(jobs("unplaceable"))}],
         "authorized_operations": 9,
     }  # fmt: skip
 

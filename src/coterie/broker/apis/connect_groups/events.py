@@ -11,7 +11,7 @@ from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAss
 from coterie.nouns.connect_groups import Assignor, Claims, Configured
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_of, listed_jobs
+from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
 _UNCHANGED = -1
 """The value of a number that has not changed, or of a duration that does not exist."""
@@ -36,7 +36,7 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         rebalance_timeout_ms=_changed("RebalanceTimeoutMs", body.rebalance_timeout_ms),
         server_assignor=body.server_assignor,
         client_assignors=None if body.client_assignors is None else tuple(map(_assignor, body.client_assignors)),
-        owned=None if body.connectors_and_tasks is None else jobs_of(body.connectors_and_tasks),
+        owned=None if body.connectors_and_tasks is None else jobs_in_arrays(body.connectors_and_tasks),
         url=None if body.url is None else WorkerUrl(body.url),
         name=body.name,
         config_offset=_config_offset(body.config_offset),
@@ -104,7 +104,7 @@ def _configured(struct: Any) -> Configured | None:
         return None
     return Configured(
         config_offset=ConfigOffset(_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
-        jobs=jobs_of(struct),
+        jobs=jobs_in_arrays(struct),
     )
 
 
@@ -115,7 +115,7 @@ def _claims(struct: Any) -> Claims | None:
     """
     if struct is None:
         return None
-    jobs = jobs_of(struct)
+    jobs = jobs_in_arrays(struct)
     if not struct.wildcard:
         return Claims(jobs=jobs)
     if jobs:
@@ -128,17 +128,17 @@ def _computed_target(body: Any) -> ComputedTarget:
     return ComputedTarget(
         members={
             MemberId(one.member_id): TargetOfMember(
-                jobs=jobs_of(one.connectors_and_tasks), version=one.version, metadata=one.metadata
+                jobs=jobs_in_arrays(one.connectors_and_tasks), version=one.version, metadata=one.metadata
             )
             for one in body.members
         },
         deferred={
             MemberId(one.member_id): DeferredJobs(
-                jobs=jobs_of(one), delay_ms=_at_least(0, "Deferred.DelayMs", one.delay_ms)
+                jobs=jobs_in_arrays(one), delay_ms=_at_least(0, "Deferred.DelayMs", one.delay_ms)
             )
             for one in body.deferred
         },
-        unplaceable=tuple(UnplaceableJobs(jobs=jobs_of(one), reason=one.reason) for one in body.unplaceable),
+        unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in body.unplaceable),
         next_in_ms=_changed("NextInMs", body.next_in_ms),
     )
 

@@ -1,0 +1,1 @@
+"""`coterie groups`: lists, describes and changes groups, over Kafka's protocol."""

@@ -1,0 +1,201 @@
+"""The commands of `coterie groups`: each sends its requests and prints the result."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.cli.groups.report import group_json, listed_group_json, member_names, print_group
+from coterie.cli.workers.settings_file import read_properties
+from coterie.config.definition import split_list
+from coterie.config.security import KafkaSecurity
+from coterie.config.worker import check_bootstrap_servers
+from coterie.herder.group_view import worker_id_in
+from coterie.kafka.group_admin import ClassicGroup, GroupAdmin, GroupConfig
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.group_description import GroupDescription
+from coterie.nouns.ids import GroupId, InstanceId, MemberId
+
+_DEFAULT_SERVERS = "localhost:9092"
+_SERVERS_KEY = "bootstrap.servers"
+_CONNECT_PREFIX = "connect."
+"""The begin of the names of a connect group's configs."""
+
+
+def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
+    """The client of the brokers that the options name.
+
+    :raises ConfigError: when a setting in the file ``command_config`` is not valid.
+    :raises WorldError: when the file cannot be read, or ``bootstrap_servers`` is not valid.
+    """
+    properties: Mapping[str, str] = {} if command_config is None else read_properties(command_config)
+    text = bootstrap_servers or properties.get(_SERVERS_KEY) or _DEFAULT_SERVERS
+    try:
+        servers = check_bootstrap_servers(tuple(split_list(text)))
+    except ValueError as error:
+        source = "--bootstrap-servers" if bootstrap_servers or command_config is None else f"{command_config}"
+        raise WorldError(f"{source}: {error}") from None
+    try:
+        security = KafkaSecurity.from_properties(properties)
+    except ConfigError as error:
+        raise ConfigError(
+            {key: [f"{command_config}: {one}" for one in messages] for key, messages in error.errors.items()}
+        ) from None
+    return GroupAdmin(servers, client_id="coterie-groups", security=security)
+
+
+def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
+    """Print all groups.
+
+    :raises WorldError: see :meth:`.GroupAdmin.list_groups`.
+    """
+    groups = asyncio.run(admin.list_groups())
+    if as_json:
+        _print_json([listed_group_json(group) for group in groups])
+        return
+    console = _console()
+    if not groups:
+        console.print("There are no groups.")
+        return
+    table = Table("group", "type", "state", "members are", box=None, header_style="bold")
+    for group in groups:
+        members = "workers" if group.protocol_type == "connect" else group.protocol_type
+        table.add_row(escape(group.group_id), group.type or "-", group.state or "-", escape(members or "-"))
+    console.print(table)
+
+
+def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
+    """Print the group with this id.
+
+    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe`.
+    """
+    group_id = GroupId(group)
+    described = asyncio.run(_existing_group(admin, group_id))
+    if as_json:
+        _print_json(group_json(group_id, described))
+    else:
+        print_group(group_id, described, _console())
+
+
+def group_config(admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: Sequence[str], as_json: bool) -> None:
+    """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements; then print its configs.
+
+    :raises WorldError: when an element of ``set_`` is not KEY=VALUE, a key is given twice, or the broker refuses the
+        change or the request.
+    """
+    changes = _config_changes(set_, delete)
+    configs = asyncio.run(_changed_configs(admin, GroupId(group), changes))
+    shown = [one for one in configs if one.is_set or one.name.startswith(_CONNECT_PREFIX)]
+    if as_json:
+        _print_json({"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set} for one in shown]})
+        return
+    console = _console()
+    table = Table("config", "value", "set on", box=None, header_style="bold")
+    for one in shown:
+        table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set else "the broker")
+    console.print(table if shown else "This broker has no configs of connect groups.")
+
+
+def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
+    """Remove the member that ``member`` names from the group with this id, and print that.
+
+    :raises WorldError: when there is no such group, or not exactly one such member; see also
+        :meth:`.GroupAdmin.remove_member`.
+    """
+    removed = asyncio.run(_remove_member(admin, GroupId(group), member))
+    _console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+async def _existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
+    """The description of the group.
+
+    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe`.
+    """
+    described = await admin.describe(group_id)
+    if described is None:
+        raise WorldError(f"there is no classic or connect group {group_id}; to list all groups: coterie groups list")
+    return described
+
+
+async def _changed_configs(
+    admin: GroupAdmin, group_id: GroupId, changes: Mapping[str, str | None]
+) -> Sequence[GroupConfig]:
+    """The configs of the group after ``changes``. Warns if the changes have no effect yet.
+
+    :raises WorldError: see :meth:`.GroupAdmin.describe`, :meth:`.GroupAdmin.alter_configs`.
+    """
+    if changes:
+        described = await admin.describe(group_id)  # first: if it is refused, nothing is changed
+        await admin.alter_configs(group_id, changes)
+        if described is None:
+            sys.stderr.write(
+                f"There is no group {group_id} yet; its configs are kept for a connect group of this id.\n"
+            )
+        elif isinstance(described, ClassicGroup):
+            sys.stderr.write(f"Group {group_id} is a classic group, in which configs of connect groups do nothing.\n")
+    return await admin.configs(group_id)
+
+
+async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
+    """Remove a member; returns its name."""
+    described = await _existing_group(admin, group_id)
+    names = member_names(described)
+    found = _matching_members(described, member)
+    if len(found) != 1:
+        known = ", ".join(names[one] for one in (found or names)) or "no members"
+        problem = f"{len(found)} members are called {member}" if found else f"there is no member {member}"
+        raise WorldError(f"{problem} in group {group_id}; name the member id of one of: {known}")
+    (member_id,) = found
+    instance_id = next(one.instance_id for one in described.members if one.member_id == member_id)
+    await admin.remove_member(group_id, member_id, instance_id)
+    return names[member_id]
+
+
+def _matching_members(group: GroupDescription | ClassicGroup, text: str) -> list[MemberId]:
+    """The members that ``text`` names: those with this member id or instance id, else, in a connect group, those with
+    this ``host:port`` or name."""
+    by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id or InstanceId(""))]
+    if by_id or isinstance(group, ClassicGroup):
+        return by_id
+    return [one.member_id for one in group.members if text in (worker_id_in(one.url), one.name)]
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[str, str | None]:
+    """The changes by key; the value of a deletion is None.
+
+    :raises WorldError: when an element of ``set_`` is not KEY=VALUE, or a key is given twice.
+    """
+    changes: dict[str, str | None] = {}
+    given = [(text, *text.partition("=")) for text in set_]
+    for text, key, equals_sign, value in given:
+        if not (key and equals_sign):
+            raise WorldError(f"--set {text}: use KEY=VALUE, for example connect.session.timeout.ms=20000")
+        if key in changes:
+            raise WorldError(f"--set {text}: {key} is given twice")
+        changes[key] = value
+    for key in delete:
+        if key in changes:
+            raise WorldError(f"--delete {key}: {key} is given twice")
+        changes[key] = None
+    return changes
+
+
+def _console() -> Console:
+    """The console of one call. A name may contain the code of an emoji, such as :boom:."""
+    return Console(highlight=False, emoji=False)
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -1,0 +1,57 @@
+"""Sends requests to the first of the bootstrap servers that responds."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.config.security import KafkaSecurity
+from coterie.kafka.connection import Address, ApiRange, BrokerConnection
+from coterie.nouns.errors import WorldError
+from coterie.wire.kio_entities import Values
+
+
+class BootstrapServers:
+    """The brokers that a client was given."""
+
+    def __init__(self, servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
+        """``servers`` are the entries of bootstrap.servers, each as ``host:port``."""
+        self._client_id = client_id
+        self._security = security
+        self._servers = [Address.parse(server) for server in servers]
+
+    async def ask(self, api: ApiRange, values: Values, timeout_s: float) -> Any:
+        """The response of the first server that responds, to a request with ``values``. Asks one server after the
+        other, each for ``timeout_s``.
+
+        :raises WorldError: when no server responds; the message contains the reason for each server.
+        """
+        reasons: list[str] = []
+        for server in list(self._servers):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.ask_server(server, api, values)
+            except TimeoutError:
+                reasons.append(f"the broker at {server} did not respond within {timeout_s:g} s")
+            except WorldError as error:
+                reasons.append(str(error))
+            # Try the other brokers first next time.
+            self._servers.append(self._servers.pop(0))
+        raise WorldError("; ".join(reasons))
+
+    async def ask_server(self, server: Address, api: ApiRange, values: Values) -> Any:
+        """The response of one server, on a separate connection, without a time limit.
+
+        :raises WorldError: as :meth:`open` and :meth:`.BrokerConnection.ask`.
+        """
+        connection = await self.open(server)
+        try:
+            return await connection.ask(api, values)
+        finally:
+            connection.close()
+
+    async def open(self, server: Address) -> BrokerConnection:
+        """Open a connection to the broker at ``server``.
+
+        :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.
+        """
+        return await BrokerConnection.open(server, client_id=self._client_id, security=self._security)
