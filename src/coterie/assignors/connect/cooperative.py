@@ -1,15 +1,14 @@
 """The built-in assignor ``cooperative`` of connect groups.
 
-It moves as few jobs as possible. Wildcard workers end with the floor or the ceiling of the average number of
-connectors, of tasks and of both; claims (KIP-987) and drains hold; jobs of departed members wait for the scheduled
-rebalance delay (KIP-415), and a member that returns gets exactly its jobs back. In all this it equals the classic
-cooperative assignor after its rounds.
+It moves as few jobs as possible. Wildcard workers get the floor or the ceiling of the average number of connectors, of
+tasks and of both; claims (KIP-987) and drains are respected; jobs of departed members are deferred for the scheduled
+rebalance delay (KIP-415), and a member that returns gets exactly its jobs back. The target is the one that the classic
+cooperative assignor reaches after all its rounds.
 
-It keeps no state between calls, since the next target may be computed on another worker. What the classic leader
-remembers is in the snapshot: the targets that stand, the departed members with their delays, and the order of joining.
-
-The work is divided by ideas: who has which job (`ownership`), which jobs wait (`waiting`), where each job is to be
-(`placement`), and whether the target that stands is as good (`standing`).
+The assignor keeps no state between calls, since another worker may compute the next target. The state that a classic
+leader keeps between rounds is in the snapshot: the present targets, the departed members with their delays, and the
+order of joining. Each module has one part of the work: `ownership` (which member has which job), `waiting` (which jobs
+are deferred), `placement` (where each job is to run), and `standing` (whether the present target is as good).
 """
 
 from collections import defaultdict
@@ -29,17 +28,19 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember, UnplaceableJobs
 
 PORTION_INTERVAL_MIN_MS = 1_000
-"""The least time from one portion of moves to the next: the end of a move requests no new target."""
+"""The minimum time from one portion of moves to the next. An interval is needed because the end of a move does not
+request a new target."""
 
 
 class CooperativeAssignor:
-    """`ConnectAssignor` with the rules of this module. ``policy`` has the delay of groups that have none, and the limit
-    of moves per round."""
+    """`ConnectAssignor` with the rules of this module. ``policy`` contains the delay for groups without a delay config,
+    and the maximum number of moves per round."""
 
     name = "cooperative"
     minimum_version = 0
     maximum_version = 3
-    """The versions of Connect's embedded metadata. What this assignor needs to know of a member is in the snapshot."""
+    """All versions of Connect's embedded metadata: this assignor reads no metadata, since the snapshot contains all
+    that it needs."""
 
     def __init__(self, policy: RebalancePolicy) -> None:
         self._policy = policy
@@ -81,7 +82,8 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
 
 
 def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
-    """The time until the next computation that no event requests; None if there is none."""
+    """The time until the next computation that this assignor needs although no event requests it; None if it needs
+    none."""
     due = []
     if placement.postponed:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
@@ -93,7 +95,7 @@ def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
 def _with_reasons(
     jobs: Jobs, members: Mapping[MemberId, MemberSpec], takers: Takers, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
-    """The unplaceable ``jobs`` by reason, a text for operators."""
+    """The unplaceable ``jobs``, grouped by the reason, which is a text for operators."""
     if not jobs:
         return ()
     waiting = takers.in_group.assignable(jobs) if owned.away else NO_JOBS

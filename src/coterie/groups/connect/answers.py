@@ -1,7 +1,7 @@
 """The end of each step: members take the next step towards their targets, and heartbeats get their responses.
 
-A response is *held* while it would contain nothing new: no changed assignment, no order to compute, no changed leader.
-Members whose heartbeat is held receive news at once, all others with the response to their next heartbeat.
+A response is *held* while it would contain no news: no changed assignment, no order to compute, no changed leader.
+Members whose heartbeat is held receive news at once; all others receive it in the response to their next heartbeat.
 """
 
 from dataclasses import replace
@@ -70,7 +70,7 @@ def has_step_to_take(group: Group, member_id: MemberId) -> bool:
 
 
 def take_step(turn: Turn, request: Heartbeat) -> None:
-    """Let the sender of ``request`` take the next step towards its target, and write its current assignment if that
+    """Let the sender of ``request`` take the next step towards its target. Writes its current assignment if that
     changes, or if the response reports a job that the request does not list."""
     group = turn.group
     member_id = request.member_id
@@ -99,11 +99,11 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
 
 
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
-    """How long the response to ``request`` may be held; 0 if it must be sent now.
+    """How long the response to ``request`` may be held, in ms; 0 if it must be sent now.
 
-    A request with all fields may follow a response that the member has not received. Such a request is held only if
-    the member certainly has received everything and its epoch has not changed: then the member gives its jobs back one
-    after the other, and each takes one heartbeat.
+    A request with all fields may follow a response that the member has not received. Such a request is held only if the
+    member has certainly received every response and its epoch has not changed. This is the case while the member gives
+    its jobs back one after the other, with one heartbeat for each job.
     """
     if has_news(group, request):
         return 0
@@ -114,14 +114,14 @@ def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
 
 
 def is_up_to_date(group: Group, request: Heartbeat) -> bool:
-    """Whether the sender of ``request`` has certainly received all that earlier responses contained, and knows its
-    member epoch."""
+    """Whether the sender of ``request`` has certainly received the contents of all earlier responses, its member epoch
+    included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
     return is_epoch_known and group.sessions[request.member_id].is_up_to_date
 
 
 def has_news(group: Group, request: Heartbeat) -> bool:
-    """Whether the response to ``request`` contains something that the member's last response did not."""
+    """Whether the response to ``request`` would contain something that the member's last response did not."""
     session = group.sessions[request.member_id]
     return (
         group.currents[request.member_id].assigned != session.sent_jobs
@@ -132,7 +132,8 @@ def has_news(group: Group, request: Heartbeat) -> bool:
 
 
 def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
-    """The computation for which the member was chosen, until the member has asked for the state of the group."""
+    """The computation for which the member was chosen, until the member has requested the state of the group; else
+    None."""
     computation = group.computation
     return computation if isinstance(computation, Chosen) and computation.member_id == member_id else None
 
@@ -173,7 +174,7 @@ def respond(turn: Turn, request: Heartbeat) -> None:
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
-    """Whether the member has a job to give back, or waits for one, or for its first target."""
+    """Whether the member has a job to give back, or waits for a job or for its first target."""
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
         return True
@@ -217,17 +218,19 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
 
 
 def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
-    """A response reports the session timeout ``timeout_ms`` to the member. A longer one counts before the member
-    receives it, since the member's lease depends on it; a shorter one only from its next request on."""
+    """A response reports the session timeout ``timeout_ms`` to the member. A longer timeout applies before the member
+    receives it, since the member's lease depends on it; a shorter one applies only from the member's next request
+    on."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
 def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
-    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on.
+    """A member has sent a request after a response with a shorter session timeout: the shorter timeout applies from now
+    on.
 
-    A request with all fields does not show that the member has received that response: members send all fields while
+    A request with all fields does not prove that the member has received that response: members send all fields while
     another request is unanswered, and after a lost response.
     """
     group, member_id = turn.group, request.member_id
