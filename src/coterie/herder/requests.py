@@ -315,7 +315,9 @@ class GroupView:
     generation: Generation
     """The generation of the last round that this leader has computed."""
     protocol: str
-    """The group's protocol, as a value of ``connect.protocol``."""
+    """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``."""
+    assignor: str | None
+    """The name of the assignor that a connect group uses; None for a classic group."""
     leader: MemberId
     config_offset: ConfigOffset
     """The highest config offset that a member has reported."""

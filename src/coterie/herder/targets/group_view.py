@@ -21,6 +21,7 @@ def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePo
     return GroupView(
         generation=Generation(description.group_epoch),
         protocol=GroupProtocolName.CONNECT.value,
+        assignor=description.assignor,
         leader=description.leader,
         config_offset=description.config_offset,
         configured=configured,
