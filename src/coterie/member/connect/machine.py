@@ -16,12 +16,12 @@ an error, and while another heartbeat is unanswered: whatever response is lost, 
 
 Three causes end the membership:
 
-- the coordinator does not know the member or its epoch (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH);
+- the coordinator has no such member, or the member has another epoch (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH);
 - the *lease* ends: two thirds of the session timeout have passed since the newest accepted heartbeat was sent;
 - the herder orders it.
 
 Except after an ordered `Leave` the membership is then *lost*: the herder stops all jobs, and when none is owned any
-more the member joins again with the same member id. The join tells the coordinator that all jobs have stopped.
+more the member joins again with the same member id. The join acknowledges that all jobs have stopped.
 Therefore the member joins, or leaves, never before that. After any other error the member retries while jobs keep
 running, except for errors that a wrong setting causes (`member.connect.refusals`).
 """

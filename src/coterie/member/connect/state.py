@@ -87,7 +87,7 @@ class MemberSettings:
     retry_backoff_max_ms: int = 1_000
     """The longest back-off."""
     response_timeout_ms: int = 5_000
-    """How long the member waits for a response before it knows the session timeout."""
+    """How long the member waits for a response until it has received the session timeout."""
 
     def __post_init__(self) -> None:
         assert bool(self.assignors) != (self.server_assignor is not None), (
