@@ -64,7 +64,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker tells the coordinator of its assignor.
+    """What a worker sends to the coordinator about its assignor.
 
     :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
     """

@@ -303,7 +303,7 @@ class DeferredJobs:
     left_ms: int
     """The time until the jobs are assigned to other workers, from the time of the view; 0 when it has passed."""
     worker: str | None
-    """The name of the worker that ran the jobs; None when this leader does not know it."""
+    """The name of the worker that ran the jobs; None when this leader has no name for it."""
     instance_id: InstanceId | None
     """The instance id of that worker, if it is known."""
 

@@ -113,7 +113,7 @@ def _claims_values(claims: Claims) -> Values:
 
 
 def error_of(code: int) -> ConnectErrorCode:
-    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for one that Coterie does not know."""
+    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for an unknown one."""
     try:
         return ConnectErrorCode(code)
     except ValueError:
@@ -121,7 +121,7 @@ def error_of(code: int) -> ConnectErrorCode:
 
 
 def message_of(code: int, message: str | None) -> str | None:
-    """The message of a response, which names an error code that Coterie does not know."""
+    """The message of a response, which names an unknown error code."""
     if code == error_of(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"

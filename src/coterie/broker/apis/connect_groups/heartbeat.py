@@ -1,5 +1,7 @@
-"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C). The response may be
-held while there is nothing to report, for at most the ``MaxWaitMs`` of the request."""
+"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C).
+
+The response may be held while it has no news, for at most the ``MaxWaitMs`` of the request.
+"""
 
 from collections.abc import Awaitable
 
@@ -60,7 +62,7 @@ async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Val
 
 
 async def _awaitable(values: Values) -> Values:
-    """``values``, so that they are encoded on a thread if they have many elements."""
+    """Returns ``values`` when it is awaited, so that the response is encoded on a thread if it has many elements."""
     return values
 
 
@@ -71,7 +73,7 @@ def _is_small(response: Response) -> bool:
 
 
 def _ended(request: ApiRequest, response: Response) -> Values:
-    """The values of ``response``, which ends the heartbeat."""
+    """The values of ``response``. The heartbeat then counts as answered."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.end_heartbeat(request.number, response)
     return heartbeat_values(response)
