@@ -79,10 +79,11 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, assignment_epoch, now_ms)
-        return Output(records=output.records, effects=tuple(self._effect(group, one) for one in output.effects))
+        return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
 
-    def _effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
-        """The effect as the host performs it: a computation is a chore."""
+    def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
+        """Convert an effect of the machine for the group's host. The order to compute a target assignment becomes a
+        chore; every other effect stays as it is."""
         if isinstance(effect, ComputeTarget):
             return RunChore(run=partial(self._compute, group.group_id, effect.snapshot))
         return effect

@@ -72,7 +72,8 @@ class ConnectGroupStats:
                     pass
 
     def observe_response(self, response: Response) -> None:
-        """Count a refusal. The order to compute is none."""
+        """Count the response if it refuses a request. COMPUTE_ASSIGNMENT is not counted: it orders the member to
+        compute a target assignment."""
         if response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
             self._refusals[response.error.name] += 1
 
@@ -101,7 +102,7 @@ class ConnectGroupStats:
 
 
 def _ends_computation(event: Event) -> bool:
-    """Whether a computation may have failed by ``event``."""
+    """Whether a computation of a target assignment may have failed by ``event``."""
     match event:
         case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimer()):
             return True
