@@ -37,7 +37,7 @@ class GroupProtocol(Protocol):
         ...
 
     def compute(self, turn: Turn) -> None:
-        """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
+        """Compute the assignment of the group, if this worker has to compute one and has all data for it."""
         ...
 
     def tell_listeners(self, turn: Turn) -> None:
@@ -45,20 +45,21 @@ class GroupProtocol(Protocol):
         ...
 
     def report_releases(self, turn: Turn) -> None:
-        """Let the group know that revoked jobs are released, if the worker state that the member reports is not
-        enough."""
+        """Report to the group that revoked jobs are released, unless the worker state that the member sends with its
+        requests already shows this."""
         ...
 
     def report_configured_jobs(self, turn: Turn) -> None:
-        """Let the group know that the set of configured jobs has changed, if it has."""
+        """Report the set of configured jobs to the group, if the set has changed."""
         ...
 
     def report_change(self, turn: Turn, reason: str) -> None:
-        """A state that this worker reports has changed, for example that it drains; ``reason`` says which."""
+        """Report to the group, now or by :func:`report_pending_changes`, that this worker's own state has changed, for
+        example that it drains. ``reason`` names the change for the log."""
         ...
 
     def report_pending_changes(self, turn: Turn) -> None:
-        """Let the group know of the changes of :func:`report_change`."""
+        """Report the changes that :func:`report_change` has stored, if any."""
         ...
 
     def must_stay_until_released(self, herder: Herder) -> bool:
@@ -81,12 +82,13 @@ class GroupProtocol(Protocol):
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:
-        """When the scheduled rebalance delay ends that this worker was told; None when it knows of none."""
+        """The time at which the scheduled rebalance delay in this worker's last assignment ends; None if the assignment
+        contained no delay."""
         ...
 
     def request_group_view(self, turn: Turn) -> bool:
-        """Whether :func:`group_view` returns the current view of the group at once. If not, the view is requested, and
-        `GroupDescribed` follows."""
+        """Make :func:`group_view` up to date. True if it is already. False if the coordinator was asked for the group's
+        description: the event `GroupDescribed` follows."""
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:

@@ -81,7 +81,8 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
 
 
 def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
-    """The time until the next computation that no event requests; None if there is none."""
+    """The time until the target must be computed again although no member, job or setting has changed; None if that is
+    not needed."""
     due = []
     if placement.postponed:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
@@ -93,7 +94,8 @@ def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
 def _with_reasons(
     jobs: Jobs, members: Mapping[MemberId, MemberSpec], takers: Takers, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
-    """The unplaceable ``jobs`` by reason, a text for operators."""
+    """The jobs in ``jobs``, which no present member may run, grouped by the reason. A reason is a text for
+    operators."""
     if not jobs:
         return ()
     waiting = takers.in_group.assignable(jobs) if owned.away else NO_JOBS

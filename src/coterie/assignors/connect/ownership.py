@@ -59,7 +59,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
         running, _ = resolve_duplicates(running, AssignorState(), is_eligible)
     pending = {one.member_id: one.pending & configured for one in members}
     started = union([taken, *pending.values()])
-    standing = _disjoint({one.member_id: one.target & configured for one in members})
+    standing = _with_first_owner_only({one.member_id: one.target & configured for one in members})
     owned = {
         one.member_id: running[one.member_id] | (standing[one.member_id] - started)
         if one.member_epoch <= 0
@@ -69,7 +69,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
     targeted = union([started, *standing.values()])
     given_back = NO_JOBS
     for one in snapshot.members:
-        again = (_waited(one, snapshot) & configured) - targeted - given_back
+        again = (_jobs_that_waited_for(one, snapshot) & configured) - targeted - given_back
         if again:
             owned[one.member_id] |= again
             given_back |= again
@@ -84,7 +84,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
 
 
 def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
-    """The members as the rules for claims and drains know them."""
+    """The members of ``snapshot`` in the form that the rules for claims and drains (`claims`) take."""
     return {
         one.member_id: MemberSpec(
             owned=one.current, claims=one.claims, draining=one.draining, instance_id=one.instance_id
@@ -93,8 +93,8 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
     }
 
 
-def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
-    """Each job with the first member only that has it."""
+def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+    """``jobs_by_member`` with each job at only one member: at the first one that has it."""
     seen = union(jobs_by_member.values())
     if sum(map(len, jobs_by_member.values())) == len(seen):
         return jobs_by_member
@@ -105,14 +105,16 @@ def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs
     return found
 
 
-def _waited(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
-    """The jobs that waited for ``member``: the coordinator has found its departure, or has not because a job of the
-    departed member may still run."""
-    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same(one, member))])
+def _jobs_that_waited_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
+    """The jobs that wait for ``member``, which has left and returned: those that the coordinator names in
+    ``member.former``, and those of departed members that ``member`` continues under another member id
+    (:func:`_has_returned_as`)."""
+    return union([member.former, *(one.jobs for one in snapshot.departed if _has_returned_as(one, member))])
 
 
-def _is_same(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
-    """Whether ``member`` is the departed one under another member id: by its instance id, or without one by its URL."""
+def _has_returned_as(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
+    """Whether ``departed`` has returned as ``member``, under another member id: it has the same instance id, or, if
+    ``departed`` has none, the same URL."""
     if departed.instance_id is not None:
         return departed.instance_id == member.instance_id
     return bool(departed.url) and departed.url == member.url

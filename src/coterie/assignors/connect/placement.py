@@ -26,11 +26,11 @@ class Placement:
     jobs: Mapping[MemberId, Jobs]
     """The jobs of every member, possibly none."""
     unplaceable: Jobs
-    """The jobs that no member may run that is there, and that do not wait for a departed member."""
+    """The jobs that no present member may run, and that do not wait for a departed member."""
     postponed: int
-    """The number of moves that the limit of moves per round has postponed: these jobs are where they were."""
+    """The number of moves that the limit of moves per round has postponed: these jobs stay where they are."""
     waits_for_away: bool
-    """Whether a member that is away would have another placement if it were there."""
+    """Whether the placement would be another one if a member that is away were present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class Takers:
         return cls(in_group=in_group, present=present, away_claims=in_group.static_jobs - union(claims.values()))
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
-        """The ``owned`` jobs that each member must give to others because of claims and drains. A job for which only
-        members that are away could take stays."""
+        """The ``owned`` jobs that each member must give to other members because of claims and drains. A job that only
+        members that are away could take stays with its owner."""
         strays = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
             return strays
@@ -88,7 +88,7 @@ def place(
     """The placement of all jobs but the ``deferred`` ones.
 
     While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` are the
-    wildcard workers that are there, in the order that breaks ties.
+    present wildcard workers, in the order that breaks ties.
     """
     draining = takers.in_group.draining_workers
     strays = takers.ineligible_jobs(ownership.owned)
@@ -105,7 +105,7 @@ def place(
         )
     is_held_back = bool(deferred) or any(ownership.owned[member] for member in ownership.away)
     to_balance = {} if is_held_back else surplus
-    drains_now, balance_now = _limited(drains, to_balance, ownership, policy)
+    drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
     stay_there = union(postponed.values())
     if order and (balance_now or stay_there):
@@ -128,7 +128,7 @@ def place(
         # In two steps, as the classic rounds: first the jobs that no member has, then those that members release.
         parts.append(takers.present.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = takers.present.assign_back_to_draining(unplaceable & _started(ownership, draining), members, load)
+    back = takers.present.assign_back_to_draining(unplaceable & _jobs_being_drained(ownership, draining), members, load)
     parts += [postponed, back]
     placed = {
         member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
@@ -143,40 +143,41 @@ def place(
 
 
 def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
-    """The same numbers of connectors, and of tasks of each connector, for each member; but each job that ``standing``
-    gives to a member goes there, if the numbers allow it."""
+    """Exchange jobs between the members of ``given`` such that each member gets as many as possible of the jobs that it
+    has in ``standing``. Each member keeps its number of connectors, and its number of tasks of each connector."""
     every = union(given.values())
     wishes = {member: jobs for member in given if (jobs := standing[member] & every)}
     if not wishes:
         return given
-    room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
+    room = {member: Counter(map(_exchange_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
     for member, jobs in sorted(wishes.items()):
         for job in jobs:
-            if room[member][_kind(job)]:
-                room[member][_kind(job)] -= 1
+            if room[member][_exchange_kind(job)]:
+                room[member][_exchange_kind(job)] -= 1
                 found[member].append(job)
     left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
     for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
-        left[_kind(job)].append(job)
+        left[_exchange_kind(job)].append(job)
     for member in given:
         for kind, count in room[member].items():
             found[member] += [left[kind].pop() for _ in range(count)]
     return {member: Jobs.of(jobs) for member, jobs in found.items()}
 
 
-def _kind(job: Job) -> ConnectorName | None:
-    """Jobs of the same kind may be exchanged: tasks of one connector, or connectors."""
+def _exchange_kind(job: Job) -> ConnectorName | None:
+    """The name of the connector of a task; None for a connector. Two jobs with the same result may be exchanged: the
+    loads of their members stay the same."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
 
 
-def _limited(
+def _limit_moves(
     drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
 ) -> tuple[Revocations, Revocations]:
-    """Those of ``drains`` and of ``balance`` that may move now, with ``rebalance.max.moves.per.round``.
+    """The jobs in ``drains`` and in ``balance`` that may move now, under the limit ``rebalance.max.moves.per.round``.
 
-    Moves that the present target has ordered go on. They count against the limit, and so do the jobs that a member has
-    not given back yet: at most as many jobs as the limit are on their way at once.
+    A move that the present target has ordered continues. Such moves count against the limit, and so do the jobs that a
+    member must give back and still runs: at most as many jobs as the limit are stopping or starting at the same time.
     """
     if policy.moves_per_round_max is None:
         return drains, balance
@@ -193,8 +194,8 @@ def _limited(
     return drains_now, balance_now
 
 
-def _started(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
-    """The jobs without an owner that a draining member has been told to stop, or that its target has."""
+def _jobs_being_drained(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+    """The jobs that draining members must stop by the present target, or still have in the present target."""
     return union(
         [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
     )

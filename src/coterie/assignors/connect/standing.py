@@ -17,8 +17,9 @@ from coterie.nouns.jobs import Jobs
 
 
 def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bool:
-    """Whether the target that stands places the same jobs as ``placement``, each on a member that may run it, with as
-    few moves, the same loads and as good a spread."""
+    """Whether the present target (``ownership.standing``) is as good as ``placement``, so that it can stay: it places
+    the same jobs, each on a member that may run it, with the same loads, and with at most as many moves and at least as
+    good a spread."""
     standing, placed = ownership.standing, placement.jobs
     if standing == placed:
         return True
@@ -40,7 +41,7 @@ def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quality:
-    """What distinguishes one placement of the same jobs from another."""
+    """The properties by which two placements of the same jobs are compared."""
 
     moves: int
     """The jobs that their owners must release."""

@@ -14,11 +14,11 @@ request a new target, and neither does the release of a job."""
 
 
 def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapping[MemberId, DeferredJobs]:
-    """Those of the ``unowned`` jobs that wait, by departed member (KIP-415).
+    """The jobs in ``unowned`` that wait for departed members, by departed member (KIP-415).
 
-    Each departed member has its own delay: the group's, and if the group has none, ``max_delay_ms``. A delay that has
-    begun is never made longer. A job in the target of a member has been given to it after a delay, so it does not wait
-    again. The jobs of a departed member that has returned are not among ``unowned``.
+    Each departed member has its own delay: the group's, or ``max_delay_ms`` if the group has none. A delay that has
+    begun is never made longer. A job in the target of a member does not wait again: it was assigned to that member
+    after an earlier delay. The jobs of a departed member that has returned are not in ``unowned``.
     """
     limit_ms = max_delay_ms if snapshot.max_delay_ms is None else snapshot.max_delay_ms
     left = unowned

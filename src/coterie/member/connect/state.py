@@ -99,7 +99,7 @@ class MemberSettings:
 
 
 class Former(Enum):
-    """What precedes the next join of a member that is not in the group."""
+    """How this worker's last membership ended. It determines what must happen before the next join."""
 
     NONE = auto()
     """This worker was not in the group before."""
@@ -119,7 +119,7 @@ class NotInGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """What a heartbeat has reported and later ones may leave out."""
+    """The state that a heartbeat has reported. Later heartbeats may leave out what has not changed since then."""
 
     owned: Jobs
     config_offset: ConfigOffset

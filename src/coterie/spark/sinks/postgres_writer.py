@@ -597,13 +597,13 @@ class StagedTransaction:
 
         :raises FencedError, WorldError: see :meth:`PostgresWriter.end_transaction`.
         """
-        self._finish(commit=self._is_new)
+        self._commit_or_roll_back_once(commit=self._is_new)
 
     def clean_up(self) -> None:
         """Roll back the transaction, unless :meth:`commit` was called."""
-        self._finish(commit=False)
+        self._commit_or_roll_back_once(commit=False)
 
-    def _finish(self, *, commit: bool) -> None:
+    def _commit_or_roll_back_once(self, *, commit: bool) -> None:
         """Commit or roll back the transaction, if neither was done before."""
         session, self._session = self._session, None
         if session is not None:
