@@ -64,7 +64,8 @@ def respond_if_news(turn: Turn, member_id: MemberId) -> None:
 
 
 def has_step_to_take(group: Group, member_id: MemberId) -> bool:
-    """Whether the jobs of the member may change now. A new epoch alone is reported at the end of a hold."""
+    """Whether the set of jobs that the member may run can change now. A new member epoch alone does not count: it is
+    reported when the hold of the member's heartbeat ends."""
     current = group.currents[member_id]
     return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
 
@@ -113,8 +114,8 @@ def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
 
 
 def is_up_to_date(group: Group, request: Heartbeat) -> bool:
-    """Whether the sender of ``request`` has certainly received all that earlier responses contained, and knows its
-    member epoch."""
+    """Whether the sender of ``request`` has certainly received everything that earlier responses to it contained, its
+    present member epoch included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
     return is_epoch_known and group.sessions[request.member_id].is_up_to_date
 
@@ -172,7 +173,8 @@ def respond(turn: Turn, request: Heartbeat) -> None:
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
-    """Whether the member has a job to give back, or waits for one, or for its first target."""
+    """Whether the member waits for its first target assignment or for a job that another member has, or has a revoked
+    job that it must give back."""
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
         return True

@@ -132,7 +132,7 @@ def snapshot(turn: Turn, name: str) -> GroupSnapshot:
 
 
 def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
-    """One member as the assignor ``name`` sees it."""
+    """The entry of one member in the snapshot that the assignor ``name`` gets."""
     member_id = metadata.member_id
     current, assignor = group.currents[member_id], offered(metadata, name)
     return SnapshotMember(
@@ -159,9 +159,10 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
 
 
 def prepare(turn: Turn, request: PrepareAssignment) -> None:
-    """Send the state of the group to the chosen member.
+    """Respond to ``request`` with the state of the group, if its sender is the member that was chosen to compute the
+    target assignment.
 
-    :raises ConnectRefusal: when the request is not valid, or another member was chosen, or none.
+    :raises ConnectRefusal: when the request is not valid, or its sender was not chosen.
     """
     group = turn.group
     check_computing_request(group, request)
@@ -176,7 +177,7 @@ def prepare(turn: Turn, request: PrepareAssignment) -> None:
 
 
 def check_chosen(group: Group, member_id: MemberId) -> None:
-    """Check that the member is the one that was chosen to compute.
+    """Check that the member with this id was chosen to compute the target assignment.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
     """
@@ -190,8 +191,8 @@ def check_chosen(group: Group, member_id: MemberId) -> None:
 
 
 def install(turn: Turn, request: InstallAssignment) -> None:
-    """Install the target that the chosen member computed, if it answers the last Prepare and is valid. If not, another
-    member is chosen.
+    """Install the target in ``request``, which the member that was chosen to compute sends, if the target was computed
+    from the snapshot sent last and is valid. If not, another member is chosen.
 
     :raises ConnectRefusal: when the request is not valid, or answers no computation that is in progress.
     """
@@ -307,7 +308,8 @@ def on_member_gone(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_computation_late(turn: Turn) -> None:
-    """The chosen member has not installed a target in time."""
+    """The member that was chosen to compute the target assignment has not installed one in time: choose another
+    member."""
     match turn.group.computation:
         case Chosen(member_id=chosen) | Prepared(member_id=chosen):
             timeout_ms = turn.group.settings.computation_timeout_ms

@@ -86,8 +86,8 @@ def has_unplaced_jobs(group: Group) -> bool:
 
 
 def remove_orphans(turn: Turn) -> None:
-    """Remove the records of members that have not all of records 5, 6 and 7, and of departed members that are members
-    again, or still."""
+    """Remove the records of members for which not all of `MemberMetadata`, `TargetWritten` and `CurrentAssignment`
+    exist, and the `MemberDeparted` of those that are members again, or still."""
     group = turn.group
     complete = group.members.keys() & group.targets.keys() & group.currents.keys()
     for member_id in sorted((group.members.keys() | group.targets.keys() | group.currents.keys()) - complete):

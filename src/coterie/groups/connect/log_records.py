@@ -41,7 +41,7 @@ from coterie.wire.primitives import Reader, Writer
 
 
 class KeyVersion(IntEnum):
-    """The versions of keys: the types of records."""
+    """The versions of the records' keys. A key's version is the type of its record."""
 
     GROUP = 3
     CONFIGURED = 4
@@ -141,7 +141,7 @@ def _removed_key(
 
 
 def _key(version: KeyVersion, *ids: str) -> bytes:
-    """The key with this version and these ids."""
+    """A record's key with this version and these ids (the group id, and for a member's record the member id)."""
     writer = Writer()
     writer.int16(version)
     for each in ids:

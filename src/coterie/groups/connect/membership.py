@@ -193,7 +193,7 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
 
 
 def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
-    """The metadata that a join says; the epochs are those before this step."""
+    """The metadata of a member that joins, from its ``request``; the epochs in them are those before this step."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
     return MemberMetadata(

@@ -228,8 +228,9 @@ Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHold | Connectio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """Record 3. The last record of every step that writes a target assignment or an epoch: records of targets that are
-    newer than it belong to a step that was not written completely."""
+    """The state of the group as a whole (key version 3). It is the last record of every step that writes a target
+    assignment or an epoch. So a `TargetWritten` with a later epoch than the last `GroupMetadata` belongs to a step that
+    was not written completely."""
 
     group_epoch: GroupEpoch
     assignment_epoch: GroupEpoch
@@ -244,7 +245,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredWritten:
-    """Record 4: the configured jobs, from the leader."""
+    """The configured jobs, as the leader has reported them (key version 4)."""
 
     group_epoch: GroupEpoch
     config_topic_id: bytes
@@ -255,7 +256,7 @@ class ConfiguredWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """Record 5: what a member's requests said."""
+    """The metadata of a member, from its requests (key version 5)."""
 
     member_id: MemberId
     group_epoch: GroupEpoch
@@ -284,14 +285,14 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRemoved:
-    """The tombstone of record 5."""
+    """The tombstone of a member's `MemberMetadata`."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetWritten:
-    """Record 6: the target assignment of a member. Every member has one."""
+    """The target assignment of a member (key version 6). Every member has such a record."""
 
     member_id: MemberId
     assignment_epoch: GroupEpoch
@@ -300,15 +301,15 @@ class TargetWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRemoved:
-    """The tombstone of record 6."""
+    """The tombstone of a member's `TargetWritten`."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """Record 7: the jobs of a member now. The jobs in ``pending`` were revoked, and the member has not given them back.
-    ``job_epochs`` has the epoch of each job in both."""
+    """The jobs that a member may run now (key version 7): those in ``assigned``, and those in ``pending``, which were
+    revoked and which the member has not given back yet. ``job_epochs`` has the epoch of each of these jobs."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -328,21 +329,22 @@ class CurrentAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRemoved:
-    """The tombstone of record 7."""
+    """The tombstone of a member's `CurrentAssignment`."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsWritten:
-    """Record 8: the configs of the group."""
+    """The configs of the group (key version 8)."""
 
     configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDeparted:
-    """Record 9: a member that has left, whose jobs may wait for it, or may still run there."""
+    """A member that has left the group (key version 9). Its jobs may wait for its return, or may still run on its
+    worker."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -363,24 +365,24 @@ class MemberDeparted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedRemoved:
-    """The tombstone of record 9."""
+    """The tombstone of a departed member's `MemberDeparted`."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
-    """The tombstone of record 3."""
+    """The tombstone of the group's `GroupMetadata`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRemoved:
-    """The tombstone of record 4."""
+    """The tombstone of the group's `ConfiguredWritten`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsRemoved:
-    """The tombstone of record 8."""
+    """The tombstone of the group's `ConfigsWritten`."""
 
 
 Record: TypeAlias = (
@@ -484,21 +486,23 @@ class RevocationTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTimer:
-    """The held response to the member has waited for its time."""
+    """The response to a heartbeat of the member was held back for the longest allowed time: it must be sent now."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTimer:
-    """The member's connection was closed, and no other request has arrived within the grace."""
+    """A member's connection was closed, and within the connection grace no request of the member has arrived on another
+    connection."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTimer:
-    """The session of a departed member would have ended now: its held jobs are released."""
+    """The session of a departed member would have ended now. So its worker runs no job any more: the jobs that are held
+    for it become free."""
 
     member_id: MemberId
 
@@ -518,7 +522,7 @@ class ComputeTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationTimer:
-    """The chosen member has not installed a target assignment in time."""
+    """The member that was chosen to compute the target assignment has not installed one in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

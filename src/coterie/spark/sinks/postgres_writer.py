@@ -106,7 +106,8 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """See psycopg, which calls this for each wait on a connected server.
+        """Wait for the server. psycopg calls this method, which replaces its own, with a generator ``gen`` that yields
+        at each wait on the connection.
 
         :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
             is abandoned. The connection is then closed.

@@ -1,4 +1,4 @@
-"""ConnectGroupInstallAssignment: the chosen member installs the target assignment that it has computed (K848C)."""
+"""ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment installs it (K848C)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
