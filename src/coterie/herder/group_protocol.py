@@ -85,8 +85,8 @@ class GroupProtocol(Protocol):
         ...
 
     def request_group_view(self, turn: Turn) -> bool:
-        """Whether :func:`group_view` returns the current view of the group at once. If not, the view is requested, and
-        `GroupDescribed` follows."""
+        """Make :func:`group_view` up to date. True if it is already. False if the coordinator was asked for the group's
+        description: the event `GroupDescribed` follows."""
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:

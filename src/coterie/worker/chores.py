@@ -105,7 +105,7 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        """Start or restart a task. Returns TaskStartFailed when the runtime raises an exception, whichever it is."""
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
@@ -138,8 +138,8 @@ class Chores:
                 return await self._validate(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
-        """Split a connector into task configs. Returns SplitFailed when the runtime raises an exception, whichever it
-        is; it is transient for UnreachableError and SplitEndedError."""
+        """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
+        is transient if the exception is an UnreachableError or a SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             configs = await self._runtime.split(

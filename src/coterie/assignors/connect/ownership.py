@@ -59,7 +59,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
         running, _ = resolve_duplicates(running, AssignorState(), is_eligible)
     pending = {one.member_id: one.pending & configured for one in members}
     started = union([taken, *pending.values()])
-    standing = _disjoint({one.member_id: one.target & configured for one in members})
+    standing = _with_first_owner_only({one.member_id: one.target & configured for one in members})
     owned = {
         one.member_id: running[one.member_id] | (standing[one.member_id] - started)
         if one.member_epoch <= 0

@@ -79,7 +79,7 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, assignment_epoch, now_ms)
-        return Output(records=output.records, effects=tuple(self._effect(group, one) for one in output.effects))
+        return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
 
     def _effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
         """The effect in the form that the host performs: a computation becomes a chore."""

@@ -101,7 +101,7 @@ class ConnectGroupStats:
 
 
 def _ends_computation(event: Event) -> bool:
-    """Whether a computation may have failed by ``event``."""
+    """Whether a computation of a target assignment may have failed by ``event``."""
     match event:
         case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimer()):
             return True

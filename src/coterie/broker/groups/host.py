@@ -159,7 +159,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         the host is removable after its first request."""
         self.group_id = group_id
         self._machine = machine
-        self._group = self._replayed(records)
+        self._group = self._replay(records)
         self._log = log
         self._now_ms = now_ms
         self._outbox: Outbox[Effect[ResponseT, KeyT] | RunChore[NotificationT]] = Outbox()
@@ -269,7 +269,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             _set_response(asked, self._machine.refusal_response(asked.request, error))
         self._pending_requests.clear()
 
-    def _replayed(self, records: Sequence[RecordT]) -> GroupT:
+    def _replay(self, records: Sequence[RecordT]) -> GroupT:
         """The group's state after all ``records``, before the notifications of ``load_notifications``."""
         group = self._machine.new_group(self.group_id)
         for record in records:
@@ -428,7 +428,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             await self._await_appends()
             try:
                 records = await self._log.load(self.group_id)
-                self._group = self._replayed(records)
+                self._group = self._replay(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False

@@ -64,7 +64,8 @@ def respond_if_news(turn: Turn, member_id: MemberId) -> None:
 
 
 def has_step_to_take(group: Group, member_id: MemberId) -> bool:
-    """Whether the jobs of the member may change now. A new epoch alone is reported at the end of a hold."""
+    """Whether the set of jobs that the member may run can change now. A new member epoch alone does not count: it is
+    reported when the hold of the member's heartbeat ends."""
     current = group.currents[member_id]
     return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
 

@@ -132,11 +132,11 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
 
 
 def install_due(sent: InstallSent) -> InstallDue:
-    """The installation ``sent``, to be sent again."""
+    """The state in which the installation ``sent`` waits to be sent again."""
     request = sent.in_flight.request
     return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
 
 
 def _text_of_error(response: PrepareAssignmentResponse | InstallAssignmentResponse) -> str:
-    """The error of a response, for a message."""
+    """The name and the message of the error in a response, as text for a log message."""
     return f"{response.error.name}: {response.message}" if response.message else response.error.name

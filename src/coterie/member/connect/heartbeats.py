@@ -277,5 +277,5 @@ def emit_state_change(turn: Turn) -> None:
 
 
 def _text_of_error(response: HeartbeatResponse) -> str:
-    """The error of a response, for a message."""
+    """The name and the message of the error in a response, as text for a log message."""
     return f"{response.error.name}: {response.message}" if response.message else response.error.name

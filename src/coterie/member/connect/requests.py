@@ -123,7 +123,8 @@ def follows_on_connection(member: Member) -> bool:
 
 
 def longest_hold_ms(member: Member) -> int:
-    """How long this member, which is in the group, lets the coordinator hold a response."""
+    """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
+    new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
     return min(member.settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 

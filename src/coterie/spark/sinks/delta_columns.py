@@ -85,13 +85,13 @@ class DeltaTableLayout:
             columns=columns,
             partition_columns=tuple(partition_columns),
             is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
-            spark_only_reason=_unsupported_protocol(writer_version, writer_features)
+            spark_only_reason=_describe_unsupported_protocol(writer_version, writer_features)
             or _describe_unenforced_column_rule(schema_json)
             or _describe_unsupported_partition_column(columns, partition_columns),
         )
 
 
-def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
+def _describe_unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
     """The reason why the table's protocol requires Spark's Delta, for messages: the writer version ``version``, or one
     of the table features ``features`` that is not in :data:`_SUPPORTED_WRITER_FEATURES`. None when Parquet files can be
     added."""

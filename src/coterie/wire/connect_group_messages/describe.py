@@ -73,7 +73,7 @@ class DepartedMember(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Struct):
-    """One group."""
+    """The description of one group."""
 
     error_code: int = field(metadata=INT16)
     error_message: str | None = field(metadata=STRING, default=None)
