@@ -93,7 +93,7 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
     }
 
 
-def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
     """The same jobs, but each job only with the first of the members that have it."""
     seen = union(jobs_by_member.values())
     if sum(map(len, jobs_by_member.values())) == len(seen):

@@ -81,7 +81,7 @@ class ConnectMachine:
             self.stats.observe_step(group, event, output.records, assignment_epoch, now_ms)
         return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
 
-    def _effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
+    def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
         """The effect in the form that the host performs: a computation becomes a chore."""
         if isinstance(effect, ComputeTarget):
             return RunChore(run=partial(self._compute, group.group_id, effect.snapshot))

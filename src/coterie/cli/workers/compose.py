@@ -125,7 +125,7 @@ def run_worker(
 
     with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
-        place = _of_protocol(settings, relaunch.inherited_place(member))
+        place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
         serving = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )

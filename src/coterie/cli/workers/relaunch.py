@@ -75,7 +75,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
 
 
-def encode(settings: MemberSettings, place: Handover) -> bytes:
+def encode_place(settings: MemberSettings, place: Handover) -> bytes:
     """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
     membership = {
         "version": VERSION,

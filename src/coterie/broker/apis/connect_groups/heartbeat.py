@@ -61,7 +61,7 @@ async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Val
         request.connection.end_heartbeat(request.number, None)
 
 
-async def _awaitable(values: Values) -> Values:
+async def _values_as_awaitable(values: Values) -> Values:
     """Returns ``values`` when it is awaited, so that the response is encoded on a thread if it has many elements."""
     return values
 
@@ -72,7 +72,7 @@ def _is_small(response: Response) -> bool:
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
 
-def _ended(request: ApiRequest, response: Response) -> Values:
+def _end_heartbeat(request: ApiRequest, response: Response) -> Values:
     """The values of ``response``. The heartbeat then counts as answered."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.end_heartbeat(request.number, response)
