@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.task_log import format_entry
+from benchmarks.task_log import format_entry, now_ms
 from coterie.cli import parent
 from coterie.cli.workers import compose, settings_file
 from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
@@ -97,7 +97,7 @@ class LightRuntime:
             self._log_event("stop", task)
 
     def _log_event(self, event: str, task: ConnectorTaskId) -> None:
-        self._task_log.write(format_entry(round(time.time() * 1000), event, str(task)).encode())
+        self._task_log.write(format_entry(now_ms(), event, str(task)).encode())
 
 
 def main(file: str, task_log: str) -> int:

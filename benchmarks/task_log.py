@@ -4,9 +4,15 @@ A task log is a file of one worker with lines ``<milliseconds since 1970> start|
 (`peers/LightSource.java`) write the same lines.
 """
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+
+def now_ms() -> int:
+    """The time as in a task log."""
+    return round(time.time() * 1000)
 
 
 def format_entry(at_ms: int, event: str, task: str) -> str:

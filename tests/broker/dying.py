@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+import multiprocessing
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from coterie.wire.errors import ErrorCode
+from tests.broker import dying_broker
 from tests.broker.conftest import RawClient, raw_client
 from tests.ports import free_port
 
@@ -20,42 +22,55 @@ TOPIC = "t"
 PARTITIONS = 4
 NEVER = "never"
 
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([dying_broker.__name__])
+
 
 class CrashingBroker:
-    """A broker that kills itself at a point that each start names: see `dying_broker`."""
+    """A broker that kills itself at a point that each start names: see `dying_broker`. Its processes are forked from
+    one that has imported everything, so that a test can start many."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkServerProcess | None = None
+        self._pipe: Connection | None = None
         self.port = free_port()
 
     def start(self, point: str) -> None:
-        program = Path(__file__).with_name("dying_broker.py")
-        with (self._data.parent / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(program), str(self._data), str(self.port), point],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        port = self._process.stdout.readline()
-        assert port, f"the broker did not start; see {log.name}: {Path(log.name).read_text()[-2000:]}"
-        self.port = int(port)
+        self._pipe, child_end = _FORKS.Pipe()
+        self._process = _FORKS.Process(target=dying_broker.main, args=(self._data, self.port, point, child_end))
+        self._process.start()
+        child_end.close()
+        try:
+            self.port = self._pipe.recv()
+        except EOFError:
+            log = self._data.parent / "broker.log"
+            raise AssertionError(f"the broker did not start; see {log}: {log.read_text()[-2000:]}") from None
 
     @property
     def has_ended(self) -> bool:
         assert self._process is not None
-        return self._process.poll() is not None
+        return self._process.exitcode is not None
+
+    def wait_ended(self) -> int:
+        """Wait until the broker has killed itself; returns its exit code."""
+        assert self._process is not None
+        self._process.join(DEADLINE_S)
+        assert self.has_ended, "the broker runs"
+        return self.stop()
 
     def stop(self) -> int:
         """Kill the broker if it still runs; returns its exit code."""
         if self._process is None:
             return 0
+        assert self._pipe is not None
         self._process.kill()
-        code = self._process.wait(DEADLINE_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process = None
+        self._process.join(DEADLINE_S)
+        code = self._process.exitcode
+        assert code is not None, "the broker has not ended"
+        self._process.close()
+        self._pipe.close()
+        self._process = self._pipe = None
         return code
 
 

@@ -1,6 +1,4 @@
-"""A broker that kills itself at a named point: a separate program, which `dying` starts.
-
-    python dying_broker.py DATA PORT POINT
+"""A broker that kills itself at a named point: the main function of a process that `dying` forks.
 
 A point is a state of the group `fleet`, or a record of any group:
 
@@ -10,15 +8,16 @@ A point is a state of the group `fleet`, or a record of any group:
   response has been sent yet;
 - likewise ``member``, ``target``, ``current``, ``revoked``, ``departed``, ``left`` at a record of a connect group: of a
   member, of a target with jobs, of a member's jobs, of its revoked jobs, of a departed member, and the tombstone of a
-  member.
+  member;
+- ``record N``: when the first N records that this process appends for any group are durable, and none after them.
 """
 
 import asyncio
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -96,31 +95,46 @@ def crash_at_record(kind: str, moment: str) -> None:
     vars(server)["GroupLog"] = CrashingGroupLog
 
 
-def print_port(_: str, port: int) -> None:
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
+def crash_after_records(count: int) -> None:
+    class CrashingGroupLog(GroupLog[Any]):
+        left = count
+
+        def append(self, group_id: GroupId, records: Sequence[Any], *, now_ms: int) -> "asyncio.Future[int]":
+            some = records[: CrashingGroupLog.left]
+            CrashingGroupLog.left -= len(some)
+            if not some:
+                return asyncio.get_running_loop().create_future()  # the end is near
+            appended = super().append(group_id, some, now_ms=now_ms)
+            if not CrashingGroupLog.left:
+                appended.add_done_callback(lambda _: crash())
+            return appended
+
+    vars(server)["GroupLog"] = CrashingGroupLog
 
 
-def end_with_parent() -> None:
-    sys.stdin.read()
+def end_with_parent(parent: Connection) -> None:
+    parent.poll(None)
     os._exit(0)
 
 
-def main(data: str, port: str, point: str) -> None:
+def main(data: Path, port: int, point: str, parent: Connection) -> None:
+    """Run the broker, which crashes at ``point``. ``parent`` gets its port as soon as it listens; when the other end of
+    ``parent`` is closed, the broker ends."""
+    with (data.parent / "broker.log").open("ab") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
     kind, _, moment = point.partition(" ")
-    if moment:
+    if kind == "record":
+        crash_after_records(int(moment))
+    elif moment:
         crash_at_record(kind, moment)
     elif kind in _PHASES:
         crash_in_phase(kind)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     settings = BrokerSettings(
-        data_path=Path(data),
-        port=int(port),
+        data_path=data,
+        port=port,
         group_limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
         connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0),
     )
-    asyncio.run(server.serve(settings, ready=print_port))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    asyncio.run(server.serve(settings, ready=lambda _, port: parent.send(port)))

@@ -24,11 +24,11 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 
 def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Path, children: Children) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     fleet = Fleet(
         FleetSettings(data_folder=tmp_path, broker_port=free_port(), rest_port=free_port()),
         children,
-        print_line=said.append,
+        print_line=lines.append,
     )
     worker = children.start_python("worker-0", ["-c", "input()"])
     fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(600)"])

@@ -113,6 +113,7 @@ def test_the_example_file_contains_every_key() -> None:
         ("rest.advertised.listener", "https", "a worker serves only http"),
         ("group.protocol", "consumer", "must be one of classic, connect"),
         ("group.local.assignors", "a,,b", "a name is missing"),
+        ("rebalance.listeners", "a,", "a name is missing"),
         ("group.local.assignors", "", "must not be empty without group.remote.assignor"),
         ("connect.protocol", "fast", "must be one of eager, compatible, sessioned, static"),
         ("static.connectors", "orders,,stock", "a name is missing"),
@@ -179,8 +180,9 @@ def test_keys_of_the_other_group_protocol_are_ineffective() -> None:
     connect = settings(group_protocol="Connect", connect_protocol="static", **timeouts).ineffective_keys()
     assert set(connect) == {"session.timeout.ms", "heartbeat.interval.ms", "connect.protocol"}
     assert set(connect.values()) == {"with group.protocol=connect the group's coordinator decides this"}
-    classic = settings(group_local_assignors="cooperative", **timeouts).ineffective_keys()
-    assert classic == {"group.local.assignors": "it needs group.protocol=connect"}
+    plugins = {"group_local_assignors": "cooperative", "rebalance_listeners": "journal"}
+    classic = settings(**plugins, **timeouts).ineffective_keys()
+    assert classic == dict.fromkeys(["group.local.assignors", "rebalance.listeners"], "it needs group.protocol=connect")
 
 
 def test_ineffective_keys_are_listed_with_the_reason() -> None:

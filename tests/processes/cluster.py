@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,16 @@ from typing import Any, TypeVar
 
 import httpx
 
+from benchmarks.task_log import TaskTimeline, now_ms, parse_entries
 from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 from tests.ports import free_port
 from tests.sink_files import counted
 
+GROUP_ID = "cluster"
 SESSION_MS = 10_000
 TASKS = 4
 ROWS_A_FILE = 400
+_TASK_LOG_SUFFIX = ".tasks"
 
 ValueT = TypeVar("ValueT")
 
@@ -149,6 +152,8 @@ class Cluster:
     processes: list[Process] = field(default_factory=list)
     broker: Process | None = None
     delay_ms: int = 2_000
+    killed_ms: dict[str, int] = field(default_factory=dict)
+    """When light workers were killed, by name (:meth:`kill_light_worker`)."""
     _pipe: tuple[int, int] = field(default_factory=os.pipe)
     """The started processes read this pipe, and end when its other end is closed."""
 
@@ -160,9 +165,11 @@ class Cluster:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def start_broker(self) -> Process:
+    def start_broker(self, *options: str) -> Process:
+        """Start the broker with these further options of its command; returns when it listens."""
+        listen = f"127.0.0.1:{self.broker_port}"
         self.broker = self._spawn(
-            "broker", "broker", "--listen", f"127.0.0.1:{self.broker_port}", "--data", str(self.folder / "broker")
+            "broker", "-m", "coterie", "broker", "--listen", listen, "--data", str(self.folder / "broker"), *options
         )
         until(lambda: self._listens(self.broker_port), within_s=30, what="the broker listens")
         return self.broker
@@ -171,10 +178,39 @@ class Cluster:
         self, name: str, *, bootstrap_port: int | None = None, properties: Mapping[str, str] | None = None
     ) -> WorkerProcess:
         """Start a worker with ``properties`` over those of all workers; returns at once. See :meth:`wait_ready`."""
+        return self._spawn_worker(name, ("-m", "coterie", "worker", "-c"), (), bootstrap_port, properties)
+
+    def start_light_worker(
+        self,
+        name: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> WorkerProcess:
+        """Start a worker without Spark, whose tasks only log their starts and stops (:meth:`timeline`), with
+        ``environment`` added to the variables of this process; returns at once."""
+        self._task_log(name).touch()
+        program, log = ("-m", "benchmarks.light_worker"), (str(self._task_log(name)),)
+        return self._spawn_worker(name, program, log, None, properties, environment)
+
+    def kill_light_worker(self, worker: WorkerProcess) -> None:
+        """Kill the worker with SIGKILL, and note the time for :meth:`timeline`."""
+        worker.kill_group()
+        self.killed_ms[worker.name] = now_ms()
+
+    def _spawn_worker(
+        self,
+        name: str,
+        program: Sequence[str],
+        further_arguments: Sequence[str],
+        bootstrap_port: int | None,
+        properties: Mapping[str, str] | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> WorkerProcess:
         port = free_port()
         settings = {
             "bootstrap.servers": f"127.0.0.1:{bootstrap_port or self.broker_port}",
-            "group.id": "cluster",
+            "group.id": GROUP_ID,
             "config.storage.topic": "configs",
             "offset.storage.topic": "offsets",
             "status.storage.topic": "statuses",
@@ -193,7 +229,7 @@ class Cluster:
         }
         file = self.folder / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        process = self._spawn(name, "worker", "-c", str(file))
+        process = self._spawn(name, *program, str(file), *further_arguments, environment=environment)
         worker = WorkerProcess(name=name, popen=process.popen, log=process.log, url=f"http://127.0.0.1:{port}")
         self.processes[-1] = worker
         return worker
@@ -274,17 +310,29 @@ class Cluster:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    def _spawn(self, name: str, *arguments: str) -> Process:
+    def timeline(self) -> TaskTimeline:
+        """The starts and stops of the tasks of all light workers so far."""
+        logs = sorted(self.folder.glob(f"*{_TASK_LOG_SUFFIX}"))
+        return TaskTimeline(
+            entries=[entry for log in logs for entry in parse_entries(log.read_text(), log.stem)],
+            killed_ms=self.killed_ms,
+        )
+
+    def _task_log(self, name: str) -> Path:
+        return self.folder / f"{name}{_TASK_LOG_SUFFIX}"
+
+    def _spawn(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Start a process of Python with ``arguments``, and with ``environment`` added to this process's variables."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "coterie", *arguments],
+                [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                env={**os.environ, PIPE_DESCRIPTOR_VARIABLE: str(self._pipe[0])},
+                env={**os.environ, **(environment or {}), PIPE_DESCRIPTOR_VARIABLE: str(self._pipe[0])},
                 pass_fds=(self._pipe[0],),
             )
         process = Process(name=name, popen=popen, log=log)

@@ -68,7 +68,7 @@ def even_out(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
     # Keep only the cells whose condition fails; in most cells it holds. It then continues to hold and is not checked
     # again.
     crowded_cells = sorted(cell for cell in crowded_cells if -cell[0] > minimum_counts[cell[1]] + 1)
-    potentials = _Potentials(distribution, minimum_counts)
+    potentials = _FlowPotentials(distribution, minimum_counts)
     for _, name, worker in crowded_cells:
         while distribution.may_release(worker, name) and (gain := -potentials.slack_of_releasing(worker, name)) > 0:
             path = potentials.short_path(name, worker) or potentials.cheapest_path(name, worker, gain)
@@ -231,7 +231,7 @@ class _Distribution:
             del delta[name]
 
 
-class _Potentials:
+class _FlowPotentials:
     """The levels and offsets, and the search that adjusts them.
 
     An arc is one step of a cycle: a worker receives a task, releases a task, or gets or gives up an extra. The slack of
@@ -258,7 +258,7 @@ class _Potentials:
             self._distribution.task_count(worker, name) - self._level_by_connector[name] - self._offset_by_node[worker]
         )
 
-    def _may_receive_without_slack(self, worker: int, name: ConnectorName) -> bool:
+    def _may_receive_at_zero_slack(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may receive a task of ``name`` and this arc has the slack 0."""
         return self._distribution.may_receive(worker, name) and not self._slack_of_receiving(worker, name)
 
@@ -269,7 +269,7 @@ class _Potentials:
         """
         for worker in reversed(self._distribution.workers):
             if (
-                self._may_receive_without_slack(worker, start)
+                self._may_receive_at_zero_slack(worker, start)
                 and (name := self._swappable_connector(worker, end)) is not None
             ):
                 return start, worker, name, end
@@ -294,7 +294,7 @@ class _Potentials:
             if (
                 distribution.may_release(worker, name)
                 and not self.slack_of_releasing(worker, name)
-                and self._may_receive_without_slack(receiver, name)
+                and self._may_receive_at_zero_slack(receiver, name)
             ):
                 return name
             candidates.rotate()
@@ -325,7 +325,7 @@ class _Potentials:
                 path_cost = node_distance
                 break
             settled.add(node)
-            if isinstance(node, str) and self._may_receive_without_slack(end, node):
+            if isinstance(node, str) and self._may_receive_at_zero_slack(end, node):
                 previous_node[end], path_cost = node, node_distance
                 break
             arcs: Iterable[tuple[int, _FlowNode]]

@@ -197,7 +197,7 @@ class Connection:
         is_served = api is not None and header.api_version in api.versions
         if not exchange.check_expected(header, is_served=is_served):
             if is_served:
-                return _illegal_state_response(header)
+                return _illegal_sasl_state_response(header)
             return _unsupported_version_response(header, self._broker.settings)
         answer = await self._respond(await self._decode(frame, 0), request_budget, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
@@ -464,13 +464,13 @@ class Connection:
     ) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
         request has no response."""
-        told = await values
-        if told is None:
+        values_to_send = await values
+        if values_to_send is None:
             return None
         return (
-            await self._broker.codec_thread.run(_encode, header, api, told)
-            if has_many_elements(told)
-            else _encode(header, api, told)
+            await self._broker.codec_thread.run(_encode, header, api, values_to_send)
+            if has_many_elements(values_to_send)
+            else _encode(header, api, values_to_send)
         )
 
 
@@ -494,7 +494,7 @@ def _encode(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
     return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
 
 
-def _illegal_state_response(header: RequestHeader) -> bytes:
+def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
     """The encoded response with ILLEGAL_SASL_STATE, to a request that is not allowed at this step of the SASL
     exchange."""
     refused = response_with_empty_values(

@@ -100,7 +100,11 @@ async def running_broker(
             connect_groups: ConnectGroups | None = None
             connect_stats: ConnectGroupStats | None = None
             if settings.serves_connect_groups:
-                group_settings = replace(settings.connect_groups, server_assignors=tuple(sorted(used_assignors)))
+                group_settings = replace(
+                    settings.connect_groups,
+                    server_assignors=tuple(sorted(used_assignors)),
+                    empty_group_retention_ms=settings.group_limits.offsets_retention_ms,
+                )
                 connect_machine = ConnectMachine(group_settings, used_assignors, gaps)
                 connect_stats = connect_machine.stats
                 connect_groups = Groups(
@@ -177,7 +181,7 @@ class _Connections:
             writer.transport.abort()
             return
         connection = Connection(self.context, reader, writer)
-        if refusal := self._refusal(connection.peer_host):
+        if refusal := self._connection_refusal_reason(connection.peer_host):
             logger.warning("Connection %s refused: %s", connection.peer, refusal)
             connection.abort()
             return
@@ -197,7 +201,7 @@ class _Connections:
         for task in self.asyncio_tasks:
             task.cancel()
 
-    def _refusal(self, host: str) -> str | None:
+    def _connection_refusal_reason(self, host: str) -> str | None:
         """Why the broker now refuses another connection from the IP address ``host``; None if it accepts it."""
         of_address, of_address_max = self._count_by_address[host], self._settings.connections_per_address_max
         if len(self.asyncio_tasks) >= self._settings.connections_max:
@@ -258,8 +262,9 @@ async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.
 
 
 async def _send_refusals() -> None:
-    """Let the connections send the responses that are ready. A worker whose heartbeat is held so learns of the end at
-    once, and not only by its closed connection."""
+    """Let the connections send the refusals that are ready, before the broker closes them. A worker whose heartbeat
+    response was held back then receives NOT_COORDINATOR at once; otherwise only the closed connection would show that
+    the broker stops."""
     for _ in range(_REFUSAL_TURNS):
         await asyncio.sleep(0)
 

@@ -200,7 +200,9 @@ def worker(
     from coterie.cli.workers import compose
 
     def check_settings_again() -> None:
-        compose.check_listener(settings_file.read_settings(config)[0], running=settings)
+        restarted, _ = settings_file.read_settings(config)
+        compose.check_listener(restarted, running=settings)
+        compose.check_plugins(restarted)
 
     sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
 

@@ -5,11 +5,14 @@ Coterie's own assignor is found in the same way as a user's (`assignors.connect.
 
 import logging
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
 
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
+from coterie.cli.plugin_loading import load_plugin, registered_entry, unusable_plugin
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -19,6 +22,7 @@ ASSIGN_TIMEOUT_MS = 9_000
 coordinator receives the reason."""
 VERSION_MAX = 2**15 - 1
 """The greatest version, an int16 on the wire."""
+_KIND = "assignor"
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,20 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
         do, or when its class cannot be imported or created.
     """
     found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
-    return [_load(name, [entry for entry in found if entry.name == name], found.names, policy, key) for name in names]
+    return [
+        load_plugin(found, name, kind=_KIND, key=key, create=partial(_created, name=name, policy=policy))
+        for name in names
+    ]
+
+
+def check_assignors(names: Sequence[str], *, key: str) -> None:
+    """Check that the assignors with these ``names`` are installed. Nothing is imported.
+
+    :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
+    """
+    found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
+    for name in names:
+        registered_entry(found, name, kind=_KIND, key=key)
 
 
 def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
@@ -47,7 +64,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker tells the coordinator of its assignor.
+    """What a worker sends to the coordinator about its assignor.
 
     :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
     """
@@ -61,9 +78,12 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
             metadata=bytes(metadata.metadata),
         )
     except Exception as error:
-        raise _invalid(str(assignor.name), f"its metadata cannot be had: {type(error).__name__}: {error}") from error
+        raise unusable_plugin(
+            _KIND, str(assignor.name), f"its metadata cannot be had: {type(error).__name__}: {error}"
+        ) from error
     if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
-        raise _invalid(
+        raise unusable_plugin(
+            _KIND,
             offered.name,
             f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
             f"({offered.version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}",
@@ -88,30 +108,8 @@ def _assign_on_thread(assignor: ConnectAssignor) -> Assign:
     return assign
 
 
-def _load(
-    name: str, entries: Sequence[EntryPoint], registered: set[str], policy: RebalancePolicy, key: str
-) -> ConnectAssignor:
-    match entries:
-        case []:
-            known = ", ".join(sorted(registered)) or "none"
-            raise ConfigError(
-                {key: [f"Invalid value {name} for configuration {key}: no assignor has this name; installed: {known}"]}
-            )
-        case [entry]:
-            pass
-        case _:
-            where = ", ".join(sorted(entry.value for entry in entries))
-            raise _invalid(name, f"several packages register it: {where}")
-    try:
-        assignor: ConnectAssignor = entry.load()(policy)
-        own_name = assignor.name
-    except Exception as error:
-        raise _invalid(name, f"{entry.value} cannot be created: {type(error).__name__}: {error}") from error
-    if own_name != name:
-        raise _invalid(name, f"{entry.value} has the name {own_name}")
-    logger.info("Assignor %s is %s", name, entry.value)
+def _created(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
+    assignor: ConnectAssignor = assignor_class(policy)
+    if assignor.name != name:
+        raise ValueError(f"it has the name {assignor.name}")
     return assignor
-
-
-def _invalid(name: str, why: str) -> ConfigError:
-    return ConfigError({f"assignor {name}": [f"The assignor {name} cannot be used: {why}"]})

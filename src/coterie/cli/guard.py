@@ -12,7 +12,7 @@ import signal
 import sys
 
 
-def main() -> None:
+def kill_groups_when_input_ends() -> None:
     """Read lines until the standard input ends, then kill the remaining groups. Ignore SIGINT, SIGTERM and SIGHUP."""
     for ignored_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored_signal, signal.SIG_IGN)
@@ -28,4 +28,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    kill_groups_when_input_ends()

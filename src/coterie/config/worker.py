@@ -84,6 +84,9 @@ class WorkerSettings(InterWorkerSettings):
     group_remote_assignor: NonEmptyText | None = None
     """With `group.protocol=connect`: the broker's assignor that computes the target assignments, if the workers offer
     none that all of them have."""
+    rebalance_listeners: UncheckedTexts = ()
+    """With `group.protocol=connect`: the listeners that are called after this worker has started or stopped jobs in a
+    rebalance, in this order. A listener is a plug-in of an installed Python package. (Coterie's own key.)"""
     connection_grace_ms: NonNegativeMilliseconds = defaults.CONNECTION_GRACE_MS
     """With `group.protocol=connect`: how long after the end of this worker's connection the broker waits before it
     takes the worker's process for dead; 0: the end of a connection means nothing, which a worker behind a proxy needs.
@@ -246,7 +249,7 @@ class WorkerSettings(InterWorkerSettings):
         """The keys in ``set_keys`` that have no effect under this worker's group protocol, each with the reason."""
         match self.group_protocol:
             case GroupProtocolName.CLASSIC:
-                keys = {"group.local.assignors", "group.remote.assignor", "connection.grace.ms"}
+                keys = {"group.local.assignors", "group.remote.assignor", "connection.grace.ms", "rebalance.listeners"}
                 reason = "it needs group.protocol=connect"
             case GroupProtocolName.CONNECT:
                 keys = {"session.timeout.ms", "heartbeat.interval.ms", "rebalance.heartbeat.interval.ms"}
@@ -347,7 +350,7 @@ class WorkerSettings(InterWorkerSettings):
             raise ValueError("must be one of eager, compatible, sessioned, static")
         return protocol.lower()
 
-    @field_validator("static_connectors", "static_tasks", "group_local_assignors")
+    @field_validator("static_connectors", "static_tasks", "group_local_assignors", "rebalance_listeners")
     @classmethod
     def _check_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Check that no name in ``names`` is empty, and return ``names``."""

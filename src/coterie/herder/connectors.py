@@ -30,13 +30,13 @@ from coterie.herder.timers import ConnectorRetryDue
 from coterie.herder.work import (
     ConnectorRun,
     NotSplit,
-    Published,
+    PublishedTaskConfigs,
     PublishRequest,
     PublishRetryPending,
     SplitComplete,
     SplitRetryPending,
     Splitting,
-    Unpublished,
+    UnpublishedTaskConfigs,
     Unsplittable,
 )
 from coterie.herder.writes import submit_leader_write
@@ -127,10 +127,10 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
                 # The task configs were committed again, for example by a stop that was followed by a resume before this
                 # worker read either of them.
                 retries = isinstance(state.publication, PublishRetryPending)
-                publication = state.publication if retries else Unpublished()
+                publication = state.publication if retries else UnpublishedTaskConfigs()
                 state = replace(state, commit_line_offset=connector.commit_line_offset, publication=publication)
                 split.state = state
-            if isinstance(state.publication, Unpublished) and split.publishing is None:
+            if isinstance(state.publication, UnpublishedTaskConfigs) and split.publishing is None:
                 _publish(turn, name, split, state, connector)
         case NotSplit() | SplitRetryPending() | Unsplittable() | SplitComplete():
             if herder.place.has_valid_lease(turn.now_ms):
@@ -138,8 +138,9 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
 
 
 def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
-    """Start a split of the connector's current config. If one of its tasks is FAILED, the tasks keep their source
-    parts."""
+    """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
+    the connector is FAILED, the new task configs keep the present distribution of the source partitions among the
+    tasks."""
     attempts = 0
     if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
         attempts = split.state.attempts
@@ -161,10 +162,10 @@ def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Conn
 
 def _is_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
     """Whether the split has the connector's current config and does not have to be repeated."""
-    return state.config_line_offset == connector.config_line_offset and not _may_split_anew(herder, name, state)
+    return state.config_line_offset == connector.config_line_offset and not _may_split_again(herder, name, state)
 
 
-def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
+def _may_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
     """Whether the connector must be split again: its tasks kept their source parts because a task was FAILED, and no
     task is FAILED any more."""
     return state.keeps_source_parts and not _has_failed(herder, name)
@@ -172,8 +173,8 @@ def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitComplete) -
 
 def _has_failed(herder: Herder, name: ConnectorName) -> bool:
     """Whether a task of the connector is FAILED, on any worker."""
-    said = (herder.statuses.get(task) for task in herder.config.tasks(name))
-    return any(status is not None and status.state is State.FAILED for status in said)
+    statuses = (herder.statuses.get(task) for task in herder.config.tasks(name))
+    return any(status is not None and status.state is State.FAILED for status in statuses)
 
 
 def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector) -> None:
@@ -182,7 +183,7 @@ def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitC
     herder = turn.herder
     committed = not connector.inconsistent and connector.task_configs == state.configs
     if committed and connector.applied_config == connector.config:
-        split.state = replace(state, publication=Published())
+        split.state = replace(state, publication=PublishedTaskConfigs())
         return
     if not herder.place.is_settled:
         return  # There is no leader now; the next assignment contains the leader.
@@ -250,7 +251,7 @@ def on_statuses(turn: Turn) -> None:
     when no task of the connector is FAILED any more."""
     splits = turn.herder.work.connector_runs.items()
     if any(
-        isinstance(one.state, SplitComplete) and _may_split_anew(turn.herder, name, one.state) for name, one in splits
+        isinstance(one.state, SplitComplete) and _may_split_again(turn.herder, name, one.state) for name, one in splits
     ):
         reconcile(turn)
 
@@ -297,7 +298,7 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
         return  # A newer config or split replaced it before the leader responded.
     if event.refusal is None:
         if publishing is not None and publishing.commit_line_offset == state.commit_line_offset:
-            split.state = replace(state, publication=Published())
+            split.state = replace(state, publication=PublishedTaskConfigs())
         return
     wait_ms = min(RETRY_FIRST_MS << min(state.attempts, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
@@ -331,4 +332,4 @@ def on_retry(turn: Turn, timer: ConnectorRetryDue) -> None:
     if split is None or not isinstance(state := split.state, SplitComplete):
         return
     if isinstance(state.publication, PublishRetryPending) and turn.now_ms >= state.publication.until_ms:
-        split.state = replace(state, publication=Unpublished())
+        split.state = replace(state, publication=UnpublishedTaskConfigs())

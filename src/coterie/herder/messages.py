@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.requests import Answer, Request, RequestId, WriteId
-from coterie.herder.seams import TaskEvent, TaskSpec
+from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
@@ -343,6 +343,13 @@ class WriteLogMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyListeners:
+    """Let the listeners of this worker's rebalances be called. Not a chore: nothing waits for the listeners."""
+
+    news: RebalanceNews
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """End the worker: close all resources, then exit with ``code``. With ``relaunches`` the process executes itself
     again instead."""
@@ -495,4 +502,6 @@ Chore: TypeAlias = (
     | CloseRuntime
 )
 """The effects that take time. The shell performs them concurrently, and posts the result as an event."""
-Effect: TypeAlias = Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | MembershipOrder | Exit | Chore
+Effect: TypeAlias = (
+    Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | NotifyListeners | MembershipOrder | Exit | Chore
+)

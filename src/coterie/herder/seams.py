@@ -1,4 +1,5 @@
-"""The herder's seams: group membership, task runtime, leader client. Shells implement these Protocols."""
+"""The herder's seams: group membership, listeners of rebalances, task runtime, leader client. Shells implement these
+Protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,8 +7,8 @@ from typing import Protocol, TypeAlias
 
 from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Incarnation, WorkerUrl
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.ids import GroupEpoch, Incarnation, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     InstallTarget,
     LeaveAndRejoin,
@@ -19,6 +20,7 @@ from coterie.nouns.membership import (
     SetWorkerState,
     SuspendMembership,
 )
+from coterie.nouns.target_assignments import TargetOfMember
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
 
@@ -56,6 +58,49 @@ class Membership(Protocol):
     async def next_event(self) -> MembershipEvent:
         """Wait for the next event and return it, in the order in which the events occurred. The queue of events is
         bounded."""
+        ...
+
+
+# -- listeners of rebalances ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsAssigned:
+    """This worker has started jobs that were assigned to it in a connect group. A connector counts as started when its
+    split has begun; a task when its start has returned, also with an error, or when it is not to run now."""
+
+    jobs: Jobs
+    """The newly assigned jobs."""
+    assignment_epoch: GroupEpoch
+    """The assignment epoch of the target assignment with these jobs."""
+    assignment: TargetOfMember
+    """All jobs that are assigned to this worker, and the message of the assignor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsRevoked:
+    """This worker has stopped ``jobs``: they were revoked, or it has lost or given up its membership."""
+
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsLost:
+    """This worker has stopped ``jobs`` because its lease had ended: other workers may run them already."""
+
+    jobs: Jobs
+
+
+RebalanceNews: TypeAlias = JobsAssigned | JobsRevoked | JobsLost
+"""An event for the listeners of a worker's rebalances."""
+
+
+class RebalanceListeners(Protocol):
+    """The plug-ins that receive this worker's rebalance events in a connect group: its listeners and its assignors."""
+
+    def notify(self, news: RebalanceNews) -> None:
+        """Let the plug-ins be called, on another thread, after they were called for all earlier news. Never waits, and
+        raises no exception."""
         ...
 
 

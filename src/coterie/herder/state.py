@@ -17,13 +17,14 @@ from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect, RequestArrived
 from coterie.herder.requests import Answer, Read, RequestId, Write, WriteId
 from coterie.herder.rounds.state import LeaderState, Rounds
+from coterie.herder.seams import TaskSpec
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
 from coterie.herder.targets.state import Targets
 from coterie.herder.work import Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     ConnectPlaceHandover,
@@ -33,6 +34,7 @@ from coterie.nouns.membership import (
     PlaceHandover,
     SetWorkerState,
 )
+from coterie.nouns.states import TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,6 +426,16 @@ class Herder:
         """Whether this worker has read the config log up to ``end_offset``. Always true when ``end_offset`` is 0 or
         less."""
         return max(self.config.offset, 0) >= end_offset
+
+    def spec_to_run(self, task: ConnectorTaskId) -> TaskSpec | None:
+        """The task config and incarnation with which ``task`` should run here. None when it should not run here: it is
+        not assigned to this worker, not configured, or not in the target state STARTED, or this worker relaunches."""
+        connector, config = self.config.connector(task.connector), self.config.task_config(task)
+        if connector is None or config is None or task not in self.place.assigned or self.lifecycle.is_relaunching:
+            return None
+        if self.config.target_state(task.connector) is not TargetState.STARTED:
+            return None
+        return TaskSpec(task=task, incarnation=connector.incarnation, config=config)
 
     @property
     def is_caught_up(self) -> bool:

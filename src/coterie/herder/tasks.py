@@ -1,9 +1,9 @@
 """The tasks of this worker: each is brought from its actual state to its target state, by one chore at a time.
 
-After every event (an assignment, a config, a target state, a failed query), the same comparison decides: `spec_to_run`
-(the target) is compared with `TaskRun.state` (the actual state). So no task is started twice, and a change that arrives
-during a chore is handled when the chore ends. A start and a stop of one task never overlap; the chores of different
-tasks are independent.
+After every event (an assignment, a config, a target state, a failed query), the same comparison decides:
+`Herder.spec_to_run` (the target) is compared with `TaskRun.state` (the actual state). So no task is started twice, and
+a change that arrives during a chore is handled when the chore ends. A start and a stop of one task never overlap; the
+chores of different tasks are independent.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
-from coterie.herder.state import Herder, Turn
+from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
     CheckpointClosed,
@@ -45,18 +45,6 @@ RESTART_BACKOFF_MS = 200
 """The wait before the first of these restarts. It doubles with each further restart."""
 
 
-def spec_to_run(herder: Herder, task: ConnectorTaskId) -> TaskSpec | None:
-    """The task config and incarnation with which ``task`` should run here. None when it should not run here: it is not
-    assigned to this worker, not configured, or not in the target state STARTED, or this worker relaunches."""
-    connector = herder.config.connector(task.connector)
-    config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.place.assigned or herder.lifecycle.is_relaunching:
-        return None
-    if herder.config.target_state(task.connector) is not TargetState.STARTED:
-        return None
-    return TaskSpec(task=task, incarnation=connector.incarnation, config=config)
-
-
 def reconcile(turn: Turn) -> None:
     """Bring each task of this worker one chore nearer to its target state, and report its status."""
     herder, runs = turn.herder, turn.herder.work.task_runs
@@ -70,7 +58,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     """Start, restart or stop the task if its state requires this and no chore of the task is in progress, then report
     its status. A task that neither runs nor is assigned here is removed."""
     herder = turn.herder
-    spec = spec_to_run(herder, task)
+    spec = herder.spec_to_run(task)
     match run.state:
         case Running(spec=start) | Dead(spec=start) if start != spec:
             run.state = Stopping(spec=start)

@@ -183,7 +183,7 @@ class Unsplittable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpublished:
+class UnpublishedTaskConfigs:
     """The task configs have to be written by the leader, or are being sent to it."""
 
 
@@ -195,11 +195,11 @@ class PublishRetryPending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedTaskConfigs:
     """The last commit contains the task configs, or the leader has accepted them since that commit."""
 
 
-Publication: TypeAlias = Unpublished | PublishRetryPending | Published
+Publication: TypeAlias = UnpublishedTaskConfigs | PublishRetryPending | PublishedTaskConfigs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class SplitComplete:
     keeps_source_parts: bool = False
     """Whether the tasks kept their source parts because a task was FAILED. The connector is then split again when no
     task is FAILED any more."""
-    publication: Publication = Unpublished()
+    publication: Publication = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``configs`` were compared (:attr:`Connector.commit_line_offset`)."""
     attempts: int = 0

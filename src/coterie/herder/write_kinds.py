@@ -38,7 +38,8 @@ class ConfigToValidate:
 
 
 class _UnsignedWrite:
-    """Base of the kinds, with the defaults of most of them: not signed, not validated, and creates no connector."""
+    """Base of most kinds of writes, with their defaults: the request is not signed, its config is not validated, and it
+    creates no connector."""
 
     is_signed = False
     """Whether workers sign this kind of request."""

@@ -74,12 +74,12 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
         if isinstance(write.phase, AwaitingGroup):
-            _begin(turn, write)
-    while (head := _head(herder)) is not None and _advance_head(turn, head):
+            _begin_write(turn, write)
+    while (head := _head_of_queue(herder)) is not None and _advance_head(turn, head):
         pass
 
 
-def _begin(turn: Turn, write: PendingWrite) -> None:
+def _begin_write(turn: Turn, write: PendingWrite) -> None:
     """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
     none. While a round is running, a write that needs the leader waits."""
     herder = turn.herder
@@ -113,7 +113,7 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
     return signing.refusal(herder, write.kind.signature)
 
 
-def _head(herder: Herder) -> PendingWrite | None:
+def _head_of_queue(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
     queued."""
     under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
@@ -152,7 +152,7 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
         _answer(turn, write, refusal)
         return True
     if kind.to_validate(herder.config) != validated:
-        _begin(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
+        _begin_write(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
     write.phase = Appending(created=kind.creates(herder.config))
     turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))

@@ -20,7 +20,7 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch,
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import arrays_of, jobs_of
+from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
 from coterie.wire.kio_entities import Values
 
 _ABSENT = -1
@@ -52,7 +52,7 @@ def heartbeat_values(request: HeartbeatRequest) -> Values:
             }
             for one in request.client_assignors
         ],
-        "connectors_and_tasks": None if request.owned is None else arrays_of(request.owned),
+        "connectors_and_tasks": None if request.owned is None else job_arrays(request.owned),
         "url": request.url,
         "name": request.name,
         "config_offset": request.config_offset,
@@ -84,36 +84,36 @@ def install_values(request: InstallRequest) -> Values:
         "members": [
             {
                 "member_id": member_id,
-                "connectors_and_tasks": arrays_of(one.jobs),
+                "connectors_and_tasks": job_arrays(one.jobs),
                 "version": one.version,
                 "metadata": one.metadata,
             }
             for member_id, one in sorted(target.members.items())
         ],
         "deferred": [
-            {"member_id": member_id, "delay_ms": one.delay_ms, **arrays_of(one.jobs)}
+            {"member_id": member_id, "delay_ms": one.delay_ms, **job_arrays(one.jobs)}
             for member_id, one in sorted(target.deferred.items())
         ],
-        "unplaceable": [{"reason": one.reason, **arrays_of(one.jobs)} for one in target.unplaceable],
+        "unplaceable": [{"reason": one.reason, **job_arrays(one.jobs)} for one in target.unplaceable],
         "next_in_ms": _ABSENT if target.next_in_ms is None else target.next_in_ms,
     }
 
 
 def _configured_values(configured: Configured) -> Values:
     """The field with the configured jobs."""
-    return {"value": {"config_offset": configured.config_offset, **arrays_of(configured.jobs)}}
+    return {"value": {"config_offset": configured.config_offset, **job_arrays(configured.jobs)}}
 
 
 def _claims_values(claims: Claims) -> Values:
     """The field with the claims."""
-    return {"value": {"wildcard": claims.jobs is None, **arrays_of(claims.jobs or NO_JOBS)}}
+    return {"value": {"wildcard": claims.jobs is None, **job_arrays(claims.jobs or NO_JOBS)}}
 
 
 # -- responses --------------------------------------------------------------------------------------------------------
 
 
 def error_of(code: int) -> ConnectErrorCode:
-    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for one that Coterie does not know."""
+    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for an unknown one."""
     try:
         return ConnectErrorCode(code)
     except ValueError:
@@ -121,7 +121,7 @@ def error_of(code: int) -> ConnectErrorCode:
 
 
 def message_of(code: int, message: str | None) -> str | None:
-    """The message of a response, which names an error code that Coterie does not know."""
+    """The message of a response, which names an unknown error code."""
     if code == error_of(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
@@ -141,8 +141,8 @@ def heartbeat_response(entity: Any) -> HeartbeatResponse:
         assignment=None
         if assignment is None
         else AssignmentToMember(
-            jobs=jobs_of(assignment.connectors_and_tasks),
-            job_epochs={GroupEpoch(one.epoch): jobs_of(one) for one in assignment.job_epochs},
+            jobs=jobs_in_arrays(assignment.connectors_and_tasks),
+            job_epochs={GroupEpoch(one.epoch): jobs_in_arrays(one) for one in assignment.job_epochs},
             assignment_epoch=GroupEpoch(entity.assignment_epoch),
             config_offset=ConfigOffset(entity.config_offset),
             version=assignment.version,
@@ -168,7 +168,7 @@ def prepare_response(entity: Any) -> PrepareAssignmentResponse:
     return PrepareAssignmentResponse(
         error=error,
         message=message_of(entity.error_code, entity.error_message),
-        snapshot=_snapshot(entity) if error is ConnectErrorCode.NONE else None,
+        snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
 
@@ -190,39 +190,39 @@ def describe_response(entity: Any) -> DescribeResponse:
     return DescribeResponse(
         error=error,
         message=message_of(group.error_code, group.error_message),
-        description=_description(group) if error is ConnectErrorCode.NONE else None,
+        description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
     )
 
 
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def _snapshot(entity: Any) -> GroupSnapshot:
-    """The state of the group for an assignor."""
+def _to_snapshot(entity: Any) -> GroupSnapshot:
+    """Convert a response to ConnectGroupPrepareAssignment to the snapshot of the group that an assignor takes."""
     configured = entity.configured.value
     return GroupSnapshot(
         group_epoch=GroupEpoch(entity.group_epoch),
         assignor=entity.assignor_name,
-        members=tuple(_snapshot_member(one) for one in entity.members),
+        members=tuple(_to_snapshot_member(one) for one in entity.members),
         departed=tuple(
             SnapshotDeparted(
                 member_id=MemberId(one.member_id),
                 instance_id=_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_of(one),
+                jobs=jobs_in_arrays(one),
                 delay_left_ms=_or_none(one.delay_left_ms),
             )
             for one in entity.departed
         ),
         config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
-        configured=NO_JOBS if configured is None else jobs_of(configured),
+        configured=NO_JOBS if configured is None else jobs_in_arrays(configured),
         max_delay_ms=_or_none(entity.max_delay_ms),
     )
 
 
-def _snapshot_member(struct: Any) -> SnapshotMember:
-    """One member, for an assignor."""
-    target = jobs_of(struct.connectors_and_tasks)
+def _to_snapshot_member(struct: Any) -> SnapshotMember:
+    """Convert one member in a response to ConnectGroupPrepareAssignment, for an assignor."""
+    target = jobs_in_arrays(struct.connectors_and_tasks)
     return SnapshotMember(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
@@ -233,17 +233,17 @@ def _snapshot_member(struct: Any) -> SnapshotMember:
         version=struct.assignor.version,
         reason=struct.assignor.reason,
         metadata=struct.assignor.metadata,
-        claims=None if struct.claims.value is None else jobs_of(struct.claims.value),
+        claims=None if struct.claims.value is None else jobs_in_arrays(struct.claims.value),
         draining=struct.draining,
         target=target,
-        current=target if struct.current.value is None else jobs_of(struct.current.value),
-        pending=_nullable_jobs(struct.pending),
-        former=_nullable_jobs(struct.former),
+        current=target if struct.current.value is None else jobs_in_arrays(struct.current.value),
+        pending=_jobs_in_tagged_field(struct.pending),
+        former=_jobs_in_tagged_field(struct.former),
     )
 
 
-def _description(group: Any) -> GroupDescription:
-    """The description of one group."""
+def _to_group_description(group: Any) -> GroupDescription:
+    """Convert one group in a response to ConnectGroupDescribe."""
     return GroupDescription(
         state=group.group_state,
         group_epoch=GroupEpoch(group.group_epoch),
@@ -254,24 +254,24 @@ def _description(group: Any) -> GroupDescription:
         leader=MemberId(group.leader_id),
         leader_epoch=LeaderEpoch(group.leader_epoch),
         config_offset=ConfigOffset(group.config_offset),
-        members=tuple(_member_description(one) for one in group.members),
+        members=tuple(_to_member_description(one) for one in group.members),
         departed=tuple(
             DepartedDescription(
                 member_id=MemberId(one.member_id),
                 instance_id=_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_of(one),
+                jobs=jobs_in_arrays(one),
                 delay_left_ms=_or_none(one.delay_left_ms),
                 held_left_ms=one.held_left_ms,
             )
             for one in group.departed
         ),
-        unplaceable=tuple(UnplaceableJobs(jobs=jobs_of(one), reason=one.reason) for one in group.unplaceable),
+        unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in group.unplaceable),
     )
 
 
-def _member_description(struct: Any) -> MemberDescription:
-    """The description of one member."""
+def _to_member_description(struct: Any) -> MemberDescription:
+    """Convert one member in a response to ConnectGroupDescribe."""
     return MemberDescription(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
@@ -282,18 +282,18 @@ def _member_description(struct: Any) -> MemberDescription:
         url=WorkerUrl(struct.url),
         name=struct.name,
         config_offset=ConfigOffset(struct.config_offset),
-        claims=None if struct.claims is None else jobs_of(struct.claims),
+        claims=None if struct.claims is None else jobs_in_arrays(struct.claims),
         draining=struct.draining,
-        assigned=jobs_of(struct.assigned),
-        pending=jobs_of(struct.pending),
-        target=jobs_of(struct.target),
-        awaited={MemberId(one.holder_id): jobs_of(one) for one in struct.awaited},
+        assigned=jobs_in_arrays(struct.assigned),
+        pending=jobs_in_arrays(struct.pending),
+        target=jobs_in_arrays(struct.target),
+        awaited={MemberId(one.holder_id): jobs_in_arrays(one) for one in struct.awaited},
     )
 
 
-def _nullable_jobs(struct: Any) -> Jobs:
-    """The jobs of a tagged field; none if it is absent."""
-    return NO_JOBS if struct.value is None else jobs_of(struct.value)
+def _jobs_in_tagged_field(struct: Any) -> Jobs:
+    """The jobs in a tagged field; no jobs if the field is absent."""
+    return NO_JOBS if struct.value is None else jobs_in_arrays(struct.value)
 
 
 def _instance_id(value: str | None) -> InstanceId | None:

@@ -35,7 +35,10 @@ def parse_signature(received_headers: Mapping[str, str], body: bytes) -> Signatu
     if algorithm is None or encoded_mac is None:
         return None
     if signature_algorithms.canonical_algorithm_name(algorithm) is None:
-        raise BadRequestError(f"Algorithm {algorithm} not available")
+        raise BadRequestError(
+            f"The header {ALGORITHM_HEADER} names the MAC algorithm {algorithm}, which this worker does not have: set "
+            "inter.worker.signature.algorithm of the worker that sent the request to an algorithm that all workers have"
+        )
     try:
         return Signature(algorithm=algorithm, mac=decode_base64(encoded_mac), body=body)
     except ValueError as error:

@@ -296,12 +296,13 @@ def infer_columns_ddl(config: PrefixedConfig, side: str, records: DataFrame) -> 
 
 
 def _required_schema_definition(own_definition: ConfigDef, side: str) -> ConfigDef:
-    """A definition with only the schema key of ``side``, as a required key: if the user did not set it, the columns
-    were inferred before, and the task's config contains them."""
+    """The part of ``own_definition``, a converter's own keys, that a task's config must contain: only the schema key of
+    ``side`` ("key" or "value"), as a required key. A user may leave the schema key out; then the columns are inferred
+    before the task's config is written, and the task's config contains them."""
     return ConfigDef((replace(own_definition[f"{side}.schema"], is_optional=False),))
 
 
-def schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]]:
+def find_schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]]:
     """Errors that only Spark detects in the columns of a converter whose keys are well-formed, by the user's key. Empty
     while the columns still have to be inferred."""
     if keys_to_infer(config, side):

@@ -23,7 +23,7 @@ class InvalidFieldError(WireError):
 
 
 class JobArrays(Protocol):
-    """The arrays of a set of jobs, in any struct."""
+    """A struct with the two arrays that state a set of jobs: the connectors, and the tasks by connector."""
 
     @property
     def connectors(self) -> Sequence[str]: ...
@@ -33,13 +33,13 @@ class JobArrays(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJobs:
-    """The jobs of one or more structs, and those of them that are listed more than once."""
+    """The jobs that one or more structs list together, and the jobs among these that are listed more than once."""
 
     jobs: Jobs
     repeated: Jobs
 
 
-def jobs_of(arrays: JobArrays) -> Jobs:
+def jobs_in_arrays(arrays: JobArrays) -> Jobs:
     """The jobs in ``arrays``. A repeated job counts once.
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
@@ -56,9 +56,9 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
     return ListedJobs(jobs=Jobs.of(counts), repeated=Jobs.of(job for job, count in counts.items() if count > 1))
 
 
-def arrays_of(jobs: Jobs) -> Mapping[str, Any]:
-    """The values of the fields ``connectors`` and ``tasks`` of a struct, sorted by name and number, so that equal sets
-    are encoded as equal bytes."""
+def job_arrays(jobs: Jobs) -> Mapping[str, Any]:
+    """The two arrays that state ``jobs`` in a struct, as values of the fields ``connectors`` and ``tasks``. They are
+    sorted by name and number, so that equal sets are encoded as equal bytes."""
     task_ids: dict[ConnectorName, list[int]] = {}
     for connector, task in sorted(jobs.tasks):
         task_ids.setdefault(connector, []).append(task)

@@ -113,12 +113,13 @@ class _MessageBytes:
 
 
 _WalkFunction: TypeAlias = Callable[[_MessageBytes, int], int]
-"""Walks one value of a message from the given position, and returns the position after it."""
+"""Walks one value of a message: checks the counts and lengths in the value that begins at the given position, and
+returns the position after the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TypeWalk:
-    """The walk of the values of one type."""
+    """How the values of one type are walked: checked for their counts and lengths, and passed over."""
 
     walk: _WalkFunction
     """Walks one value of the type."""
@@ -315,9 +316,13 @@ def _replace_tagged_fields(
     known_fields: list[tuple[int, int, int]],
     replacement_count_before: int,
 ) -> None:
-    """Mark the tagged fields between the positions ``start`` and ``end`` for replacement by those in ``known_fields``
-    (tag, start and end of the value). The replacements from the number ``replacement_count_before`` on are inside these
-    fields. They become part of the one replacement, because the length before each field changes with them."""
+    """Replace the tagged fields between the positions ``start`` and ``end`` by those in ``known_fields`` (tag, start
+    and end of the value): add one replacement to ``message.replacements``.
+
+    ``message.replacements`` had ``replacement_count_before`` items when the walk of these tagged fields began. The
+    items after these are inside the tagged fields. They are removed from the list and applied to the values of the new
+    replacement, because they also change the length that stands before each value.
+    """
     nested_replacements = message.replacements[replacement_count_before:]
     del message.replacements[replacement_count_before:]
     writer = Writer()

@@ -105,7 +105,7 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        """Start or restart a task. Returns TaskStartFailed when the runtime raises an exception, whichever it is."""
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
@@ -138,8 +138,8 @@ class Chores:
                 return await self._validate(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
-        """Split a connector into task configs. Returns SplitFailed when the runtime raises an exception, whichever it
-        is; it is transient for UnreachableError and SplitEndedError."""
+        """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
+        is transient if the exception is an UnreachableError or a SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             configs = await self._runtime.split(
@@ -209,8 +209,9 @@ class Chores:
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
-        """Let the assignor compute a target assignment. ``target`` of the result is None when this worker does not have
-        the assignor, or the assignor raises an exception, whichever it is."""
+        """Let the assignor that ``chore.snapshot`` names compute a target assignment. If this worker does not have that
+        assignor, or the assignor raises an exception of any type, ``target`` of the result is None, and ``error``
+        contains the reason."""
         name = chore.snapshot.assignor
         assign = self._assignors.get(name)
         if assign is None:

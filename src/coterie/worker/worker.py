@@ -27,6 +27,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     Exit,
+    NotifyListeners,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -38,7 +39,7 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
-from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
+from coterie.herder.seams import LeaderClient, Membership, RebalanceListeners, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
@@ -101,6 +102,7 @@ class Worker:
         handover: Handover | None = None,
         check_settings: Callable[[], object] = lambda: None,
         assignors: Mapping[str, Assign] = MappingProxyType({}),
+        listeners: RebalanceListeners | None = None,
     ) -> None:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
@@ -108,7 +110,8 @@ class Worker:
         ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
         could not start with the file. It may block.
 
-        ``assignors`` are those that this worker offers to a connect group, by name.
+        ``assignors`` are those that this worker offers to a connect group, by name. ``listeners`` are told of its
+        rebalances there.
         """
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
@@ -127,6 +130,7 @@ class Worker:
         self._status_log = status_log
         self._membership = membership
         self._runtime = runtime
+        self._listeners = listeners
         self._chores = Chores(
             config_log=config_log,
             status_log=status_log,
@@ -255,7 +259,7 @@ class Worker:
             group.create_task(self._membership.run())
             group.create_task(self._start(group))
             group.create_task(self._watch_herder(group))
-            await self._loop(group)
+            await self._run_herder_loop(group)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -264,8 +268,12 @@ class Worker:
         group. A runtime that cannot open ends the worker with exit code 1."""
         self.startup_step = "initializing and reading to the end of internal topics"
         config_read, status_read = asyncio.Event(), asyncio.Event()
-        group.create_task(self._feed(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read))
-        group.create_task(self._feed(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read))
+        group.create_task(
+            self._feed_log_lines(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read)
+        )
+        group.create_task(
+            self._feed_log_lines(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read)
+        )
         await config_read.wait()
         await status_read.wait()
         if self._has_handover:
@@ -275,7 +283,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._end(Exit(code=1, reason=str(error)))
+            self._exit_run(Exit(code=1, reason=str(error)))
         self.startup_step = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._has_handover:
@@ -283,7 +291,9 @@ class Worker:
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
-    async def _feed(self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event) -> None:
+    async def _feed_log_lines(
+        self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event
+    ) -> None:
         """Give the herder the lines of ``log``, as the events that ``event_of`` returns. Sets ``read`` when all lines
         that existed at the call are in the inbox."""
         try:
@@ -336,7 +346,7 @@ class Worker:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    async def _loop(self, group: asyncio.TaskGroup) -> None:
+    async def _run_herder_loop(self, group: asyncio.TaskGroup) -> None:
         """Take events from the inbox, give each to the herder, and perform its effects; an asyncio.Event is a ping."""
         while True:
             event = await self._next_event()
@@ -364,7 +374,7 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _end(self, exit_: Exit) -> None:
+    def _exit_run(self, exit_: Exit) -> None:
         """Make :meth:`run` return ``exit_``.
 
         :raises _Exited: always.
@@ -389,6 +399,9 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
+            case NotifyListeners(news=news):
+                if self._listeners is not None:
+                    self._listeners.notify(news)
             case (
                 SetWorkerState()
                 | Rejoin()
@@ -401,10 +414,10 @@ class Worker:
             ):
                 self._membership.order(effect)
             case Exit():
-                self._end(effect)
+                self._exit_run(effect)
             case _:
-                group.create_task(self._do(effect))
+                group.create_task(self._perform_chore(effect))
 
-    async def _do(self, chore: Chore) -> None:
+    async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""
         await self._inbox.put(await self._chores.result(chore))

@@ -22,7 +22,7 @@ from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.kafka.group_admin import GroupAdmin
 from coterie.member.classic.state import MemberSettings
-from coterie.nouns.errors import WireError, WorldError
+from coterie.nouns.errors import ConfigError, WireError, WorldError
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import GroupProtocolName
@@ -39,7 +39,7 @@ HANDOVER = replace(PLACE, must_ask_for_round=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
-    return relaunch.decode(settings, relaunch.encode(SETTINGS, HANDOVER))
+    return relaunch.decode_place(settings, relaunch.encode_place(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -50,12 +50,14 @@ def open_file(data: bytes) -> int:
     return read
 
 
+def worker_settings(properties: Mapping[str, str]) -> WorkerSettings:
+    needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
+    return WorkerSettings.from_properties({**needed, "group.id": "g", "checkpoint.location": "/c", **properties})
+
+
 def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_are_not() -> None:
     def listening(host: str, port: int) -> WorkerSettings:
-        needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
-        return WorkerSettings.from_properties(
-            {**needed, "group.id": "g", "checkpoint.location": "/c", "listeners": f"http://{host}:{port}"}
-        )
+        return worker_settings({"listeners": f"http://{host}:{port}"})
 
     with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
@@ -64,6 +66,14 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
             compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
+
+
+@pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
+def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
+    compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
+    compose.check_plugins(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
+    with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
+        compose.check_plugins(worker_settings({"group.protocol": "connect", key: "absent"}))
 
 
 def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:
@@ -95,13 +105,13 @@ def test_a_handover_of_another_member_is_not_used() -> None:
 def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
-            relaunch.decode(SETTINGS, data)
+            relaunch.decode_place(SETTINGS, data)
 
 
 def test_a_handover_of_another_version_is_refused() -> None:
-    fields = json.loads(relaunch.encode(SETTINGS, HANDOVER))
+    fields = json.loads(relaunch.encode_place(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode(SETTINGS, json.dumps({**fields, "version": 0}).encode())
+        relaunch.decode_place(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
 @pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])
@@ -127,7 +137,7 @@ def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.Monk
 
 
 def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = open_file(relaunch.encode(SETTINGS, HANDOVER))
+    read = open_file(relaunch.encode_place(SETTINGS, HANDOVER))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
     assert relaunch.inherited_place(SETTINGS) == HANDOVER
     assert relaunch.PLACE_VARIABLE not in os.environ

@@ -1,4 +1,4 @@
-"""The case studies of K848C as transcripts. ``SCENARIOS=rewrite`` writes them anew; review the difference."""
+"""The case studies of K848C as transcripts. ``SCENARIOS=rewrite`` writes them again; review the difference."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Drives one herder of a connect group by hand, and describes small groups."""
 
+from coterie.herder.messages import NotifyListeners
+from coterie.herder.seams import RebalanceNews
 from coterie.nouns.group_description import GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -22,6 +24,8 @@ HANDOVER = ConnectPlaceHandover(
     config_offset=ConfigOffset(3),
     jobs=BOTH_TASKS,
     job_epochs={GroupEpoch(4): BOTH_TASKS},
+    version=1,
+    metadata=b"hello",
 )
 """The membership that the next process of a leader with both tasks continues."""
 
@@ -34,7 +38,13 @@ class ConnectHerderDriver(HerderDriver):
         self.epoch = 0
 
     def receive(
-        self, jobs: Jobs = NO_JOBS, *, revoked: Jobs = NO_JOBS, leader: MemberId = OTHER, leader_epoch: int = 1
+        self,
+        jobs: Jobs = NO_JOBS,
+        *,
+        revoked: Jobs = NO_JOBS,
+        leader: MemberId = OTHER,
+        leader_epoch: int = 1,
+        metadata: bytes = b"",
     ) -> None:
         """The coordinator sends an assignment: ``jobs`` are all jobs of this worker."""
         self.epoch += 1
@@ -52,9 +62,15 @@ class ConnectHerderDriver(HerderDriver):
                     leader_epoch=LeaderEpoch(leader_epoch),
                     assignment_epoch=GroupEpoch(self.epoch),
                     job_epochs={GroupEpoch(self.epoch): jobs},
+                    version=1 if metadata else 0,
+                    metadata=metadata,
                 ),
             )
         )
+
+    def news(self) -> list[RebalanceNews]:
+        """Remove and return what the listeners of rebalances were told."""
+        return [effect.news for effect in self.pop_effects(NotifyListeners)]
 
 
 def configured_driver() -> ConnectHerderDriver:

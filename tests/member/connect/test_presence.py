@@ -82,7 +82,10 @@ def test_the_lease_lasts_two_thirds_of_the_session_from_the_sending_of_the_last_
     worker.advance_clock(1)
     assert worker.now_ms == sent_at_ms + LEASE_MS
     assert worker.take_events(MembershipLost) == [
-        MembershipLost(reason=f"the coordinator has not accepted any heartbeat sent in the last {LEASE_MS} ms")
+        MembershipLost(
+            reason=f"the coordinator has not accepted any heartbeat sent in the last {LEASE_MS} ms",
+            has_lease_ended=True,
+        )
     ]
 
 
@@ -235,7 +238,7 @@ def test_a_member_does_not_wait_for_long_until_it_has_left(worker: MemberDriver)
     assert worker.events == []
 
 
-def test_a_worker_whose_jobs_have_not_stopped_does_not_tell_the_group_that_they_have(worker: MemberDriver) -> None:
+def test_a_worker_whose_jobs_have_not_stopped_sends_no_leave_request(worker: MemberDriver) -> None:
     worker.join()
     worker.sent.clear()
     worker.feed(Leave(reason="stop"))
@@ -353,7 +356,7 @@ def test_a_handover_survives_a_chain_of_processes() -> None:
 # -- the description of the group -------------------------------------------------------------------------------------
 
 
-def test_the_groups_description_is_asked_for_and_told(worker: MemberDriver) -> None:
+def test_the_groups_description_is_requested_and_reported(worker: MemberDriver) -> None:
     worker.feed(RequestDescription())
     worker.feed(RequestDescription())
     assert worker.count(DescribeRequest) == 1

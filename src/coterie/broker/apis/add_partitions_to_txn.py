@@ -48,7 +48,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             supports_producer_fenced=request.header.api_version >= _FENCED_SINCE,
         )
         return {
-            "results_by_topic_v3_and_below": _results(body.v3_and_below_topics, error_of),
+            "results_by_topic_v3_and_below": _topic_entries(body.v3_and_below_topics, error_of),
         }
     results: list[Values] = []
     for asked in body.transactions:
@@ -56,7 +56,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         error_of = await _add_partitions(
             broker, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only
         )
-        results.append({"transactional_id": asked.transactional_id, "topic_results": _results(asked.topics, error_of)})
+        results.append(
+            {"transactional_id": asked.transactional_id, "topic_results": _topic_entries(asked.topics, error_of)}
+        )
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
@@ -97,8 +99,8 @@ def _topic_error(broker: BrokerContext, topic_partition: TopicPartition) -> Erro
     return ErrorCode.unknown_topic_or_partition if broker.log.partition(*topic_partition) is None else None
 
 
-def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
-    """The response entries of the requested ``topics``, with an error code for each partition."""
+def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
+    """The response entries of the requested ``topics``; ``error_of`` returns the error code of one partition."""
     return [
         {
             "name": topic.name,
@@ -114,7 +116,7 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _add_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of one topic of a request of v0-3, None if the topic is allowed. All topics are allowed, or none:
     if another topic of the request is refused, the code is OPERATION_NOT_ATTEMPTED."""
     error = transactional_id_check("v3_and_below_transactional_id")(access)
@@ -127,7 +129,7 @@ def _add_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _broker_only_error(access: AccessCheck) -> ErrorCode | None:
+def _broker_only_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
     allows to brokers only; else None."""
     return (
@@ -136,10 +138,10 @@ def _broker_only_error(access: AccessCheck) -> ErrorCode | None:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_broker_only_error,
+    check_request=_broker_only_authorization_error,
     items=[
         each_partition(
-            _add_topic_error,
+            _topic_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",
             partition_fields=("partitions", "results_by_partition"),

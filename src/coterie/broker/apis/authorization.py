@@ -142,7 +142,7 @@ def topic_check(
     return check
 
 
-def create_topic_error(access: AccessCheck, topic: Any) -> ErrorCode | None:
+def create_topic_authorization_error(access: AccessCheck, topic: Any) -> ErrorCode | None:
     """TOPIC_AUTHORIZATION_FAILED if the client may create neither all topics (CREATE on the cluster) nor the topic
     named ``topic.name``, else None."""
     if access.is_allowed(Operation.CREATE, CLUSTER):

@@ -14,7 +14,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     ItemAuthorization,
     Operation,
-    create_topic_error,
+    create_topic_authorization_error,
 )
 from coterie.broker.apis.config_entries import topic_entries
 from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
@@ -213,7 +213,7 @@ _AUTHORIZATION = ApiAuthorization(
         ItemAuthorization(
             request_field="topics",
             response_field="topics",
-            check=create_topic_error,
+            check=create_topic_authorization_error,
             refused_item=lambda topic, error: {
                 "name": topic.name,
                 "error_code": error,

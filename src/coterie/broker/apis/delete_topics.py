@@ -85,7 +85,7 @@ async def _delete(broker: BrokerContext, asked: _TopicKey, topic: Topic | None, 
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _delete_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of a refused topic, given as a name or as an entry of the request; None if the client may delete
     it.
 
@@ -102,8 +102,13 @@ def _delete_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_topic(_delete_topic_error, response_field="responses"),
-        each_name(_delete_topic_error, request_field="topic_names", response_field="responses", name_field="name"),
+        each_topic(_delete_topic_authorization_error, response_field="responses"),
+        each_name(
+            _delete_topic_authorization_error,
+            request_field="topic_names",
+            response_field="responses",
+            name_field="name",
+        ),
     ]
 )
 API = KafkaApi(key=20, versions=range(1, 7), handle=handle, authorization=_AUTHORIZATION)

@@ -46,23 +46,28 @@ def _coordinator_values(broker: BrokerContext, key_type: int, key: str) -> dict[
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _coordinator_error(access: AccessCheck, key: str) -> ErrorCode | None:
+def _coordinator_authorization_error(access: AccessCheck, key: str) -> ErrorCode | None:
     """The error code if the client may not describe the group or the transactional id ``key``, else None."""
     type_ = TRANSACTIONAL_ID if access.request.field_or_default("key_type", 0) == _TRANSACTION else GROUP
     return access.error_code(Operation.DESCRIBE, type_, key)
 
 
-def _single_coordinator_error(access: AccessCheck) -> ErrorCode | None:
+def _single_coordinator_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not describe the only key of a request before v4; None for later versions, whose
     keys are authorized one by one."""
     key = access.request.field_or_default("key", None)
-    return None if key is None else _coordinator_error(access, key)
+    return None if key is None else _coordinator_authorization_error(access, key)
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_single_coordinator_error,
+    check_request=_single_coordinator_authorization_error,
     items=[
-        each_name(_coordinator_error, request_field="coordinator_keys", response_field="coordinators", name_field="key")
+        each_name(
+            _coordinator_authorization_error,
+            request_field="coordinator_keys",
+            response_field="coordinators",
+            name_field="key",
+        )
     ],
 )
 API = KafkaApi(key=10, versions=range(7), handle=handle, authorization=_AUTHORIZATION)

@@ -58,7 +58,7 @@ def _producer_values(error: ErrorCode, producer: ProducerIdAndEpoch = NO_PRODUCE
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _producer_error(access: AccessCheck) -> ErrorCode | None:
+def _producer_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not use this producer, else None. With a transactional id it needs WRITE on this
     id. Otherwise it needs IDEMPOTENT_WRITE on the cluster, or WRITE on any topic."""
     transactional_id = access.request.body.transactional_id
@@ -69,4 +69,9 @@ def _producer_error(access: AccessCheck) -> ErrorCode | None:
     return ErrorCode.cluster_authorization_failed
 
 
-API = KafkaApi(key=22, versions=range(6), handle=handle, authorization=ApiAuthorization(check_request=_producer_error))
+API = KafkaApi(
+    key=22,
+    versions=range(6),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=_producer_authorization_error),
+)

@@ -13,7 +13,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     ItemAuthorization,
     Operation,
-    create_topic_error,
+    create_topic_authorization_error,
     is_topic_visible,
 )
 from coterie.broker.apis.create_topics import check_new_topic_name, check_partition_limit
@@ -130,7 +130,7 @@ def missing_topic_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _metadata_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code if the client may not describe the topic ``asked``, or if the request would create the topic and
     the client may not create it; else None."""
     error = access.topic_error_code(Operation.DESCRIBE, asked)
@@ -138,7 +138,7 @@ def _metadata_topic_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
         return error
     settings = access.broker.settings
     would_create = access.request.field_or_default("allow_auto_topic_creation", True) and settings.auto_create_topics
-    return create_topic_error(access, asked) if would_create else None
+    return create_topic_authorization_error(access, asked) if would_create else None
 
 
 _AUTHORIZATION = ApiAuthorization(
@@ -146,7 +146,7 @@ _AUTHORIZATION = ApiAuthorization(
         ItemAuthorization(
             request_field="topics",
             response_field="topics",
-            check=_metadata_topic_error,
+            check=_topic_authorization_error,
             refused_item=lambda topic, error: {
                 "error_code": error,
                 "name": topic.name,

@@ -105,8 +105,10 @@ def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Va
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = broker.log.topics.get(name)
         if topic is not None:
-            told = [_partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
-            answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
+            partition_values = [
+                _partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions
+            ]
+            answers.append({"name": name, "topic_id": topic.topic_id, "partitions": partition_values})
     return answers
 
 
@@ -124,7 +126,7 @@ def _partition_values(number: int, committed: CommittedOffset | None, error: Err
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _group_error(access: AccessCheck) -> ErrorCode | None:
+def _group_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not describe the only group of a request of v2-7, else None. Since v8 each group
     has its own check, and before v2 `_hide_topics` checks the group, because only the partitions have error codes."""
     group_id = access.request.field_or_default("group_id", None)
@@ -174,7 +176,7 @@ def _visible_topics(access: AccessCheck, topics: Any, are_named: bool, group_err
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_group_error,
+    check_request=_group_authorization_error,
     items=[
         ItemAuthorization(
             request_field="groups",

@@ -67,7 +67,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
         (
             topic,
             [
-                (data.index, _queue(broker, request, topic, data))
+                (data.index, _queue_batch(broker, request, topic, data))
                 async for data in yielding(topic.partition_data, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
             ],
         )
@@ -93,7 +93,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
     return {"responses": responses}
 
 
-def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: Any) -> _QueuedBatch | KafkaRefusal:
+def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: Any) -> _QueuedBatch | KafkaRefusal:
     """Check the batch in ``data``, the request's entry of one partition of the topic in ``topic_data``. Returns the
     batch after it is queued for the log, or the refusal if the batch may not be appended."""
     if request.body.acks not in (-1, 0, 1):
@@ -111,7 +111,7 @@ def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: An
     except WireError as error:
         return KafkaRefusal(ErrorCode.invalid_record, str(error))
     now_ms = wall_ms()
-    refused = _refusal(broker, request, topic, head, now_ms)
+    refused = _batch_refusal(broker, request, topic, head, now_ms)
     if refused is not None:
         return refused
     batch, append_time_ms = data.records, NO_TIMESTAMP
@@ -132,7 +132,7 @@ def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: An
     return _QueuedBatch(written, partition, append_time_ms)
 
 
-def _refusal(
+def _batch_refusal(
     broker: BrokerContext, request: ApiRequest, topic: Topic, head: BatchHeader, now_ms: int
 ) -> KafkaRefusal | None:
     """Why a well-formed batch may not be appended to ``topic``, by its header ``head``; None if it may. ``now_ms`` is
@@ -252,7 +252,7 @@ def _partition_values(
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _transactional_id_error(access: AccessCheck) -> ErrorCode | None:
+def _transactional_id_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, else None. None also if no batch
     of the request is transactional: then the transactional id is not checked."""
     body = access.request.body
@@ -271,7 +271,7 @@ def _is_transactional(batch: bytes | None) -> bool:
 _AUTHORIZATION = ApiAuthorization(
     items=[
         each_partition(
-            topic_check(Operation.WRITE, _transactional_id_error),
+            topic_check(Operation.WRITE, _transactional_id_authorization_error),
             request_field="topic_data",
             response_field="responses",
             partition_fields=("partition_data", "partition_responses"),

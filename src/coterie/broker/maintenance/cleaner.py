@@ -54,7 +54,7 @@ class PartitionCleaner:
         or the keys of the next batch do not fit into memory, and ``end_offset`` is now its base offset."""
         rows = self._reader.rows(self._partition_row_id, self._index_from_offset, self.end_offset)
         for row in rows:
-            if not self._compaction.index_keys(self._batch(row)[0]):
+            if not self._compaction.index_keys(self._read_batch(row)[0]):
                 self.end_offset = row.base_offset
                 return False
             self._index_from_offset = row.last_offset + 1
@@ -68,7 +68,7 @@ class PartitionCleaner:
         self._clean_from_offset = rows[-1].last_offset + 1
         changes: list[RowChange] = []
         for row in rows:
-            batch, head = self._batch(row)
+            batch, head = self._read_batch(row)
             outcome = self._compaction.clean(batch)
             if outcome.is_removed:
                 changes.append(RowChange(row_id=row.row_id, data=b""))
@@ -80,7 +80,7 @@ class PartitionCleaner:
                 changes.append(RowChange(row_id=row.row_id, data=None, delete_horizon_ms=outcome.delete_horizon_ms))
         return changes
 
-    def _batch(self, row: Row) -> tuple[SlicedBatch, BatchHeader | None]:
+    def _read_batch(self, row: Row) -> tuple[SlicedBatch, BatchHeader | None]:
         """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
         head: BatchHeader | None = None
         records = None

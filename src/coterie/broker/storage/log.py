@@ -369,15 +369,18 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
             held.enter_context(lock)
         except OSError as error:
             raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
-        log = await asyncio.to_thread(_open, path, asyncio.get_running_loop())
+        log = await asyncio.to_thread(_open_blocking, path, asyncio.get_running_loop())
         try:
             yield log
         finally:
             await run_uncancellable(log.close)
 
 
-def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
-    """:raises WorldError: the log cannot be created, opened or upgraded."""
+def _open_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
+    """Open the log file ``path``, whose results are delivered on the event loop ``loop``. Blocks.
+
+    :raises WorldError: the log cannot be created, opened or upgraded.
+    """
     try:
         is_new = not path.exists()
         if is_new:

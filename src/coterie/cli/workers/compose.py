@@ -18,8 +18,9 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignors import assign_on_threads, load_assignors
+from coterie.cli.assignors import assign_on_threads, check_assignors, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.worker import WorkerSettings
@@ -42,6 +43,8 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.worker import Worker
+
+_ASSIGNORS_KEY, _LISTENERS_KEY = "group.local.assignors", "rebalance.listeners"
 
 logger = logging.getLogger(__name__)
 
@@ -122,11 +125,11 @@ def run_worker(
 
     with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
-        place = _of_protocol(settings, relaunch.inherited_place(member))
-        life = serve_worker(
+        place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
+        serving = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
-        ended = asyncio.run(life)
+        ended = asyncio.run(serving)
     if not ended.relaunches:
         return ended.code
     # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.
@@ -151,6 +154,17 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
     host, port = settings.listener_address
     # Port 0: its own port is free after the process ends.
     open_listener(host, 0 if port == running.listener_address.port else port).close()
+
+
+def check_plugins(settings: WorkerSettings) -> None:
+    """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
+    They are not imported: this process may use other versions of their packages.
+
+    :raises ConfigError: when one is not installed.
+    """
+    if _is_connect(settings):
+        check_assignors(settings.local_assignors, key=_ASSIGNORS_KEY)
+        check_listeners(settings.rebalance_listeners, key=_LISTENERS_KEY)
 
 
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
@@ -187,7 +201,7 @@ async def serve_worker(
     worker could not restart with its present settings file. Several workers can run in one process.
 
     :raises WorldError: when the worker cannot start, for example because no broker responds.
-    :raises ConfigError: when an assignor cannot be used.
+    :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
     port = listener.getsockname()[1]
     name, member = settings.display_name(bound_port=port), member_settings(settings, listener)
@@ -198,8 +212,9 @@ async def serve_worker(
         moves_per_round_max=settings.rebalance_max_moves_per_round,
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
-    assignors = _assignors(settings, policy)
-    async with _topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
+    assignors = _load_assignors(settings, policy)
+    listeners = _make_listener_thread(settings, assignors)
+    async with _open_topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
         spec = MembershipSpec(
             settings=settings,
             member=member,
@@ -240,10 +255,14 @@ async def serve_worker(
                 handover=place,
                 check_settings=check_settings,
                 assignors=assign_on_threads(assignors),
+                listeners=listeners,
             )
             on_created(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
-            ended = await serve_while(app, listener, worker.run())
+            try:
+                ended = await serve_while(app, listener, worker.run())
+            finally:
+                await listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
 
@@ -254,7 +273,7 @@ async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handov
     Do nothing if ``place`` is None.
     """
     if place is not None:
-        assignors = _assignors(settings, RebalancePolicy())
+        assignors = _load_assignors(settings, RebalancePolicy())
         spec = MembershipSpec(
             settings=settings,
             member=member,
@@ -270,19 +289,29 @@ def _is_connect(settings: WorkerSettings) -> bool:
     return settings.group_protocol is GroupProtocolName.CONNECT
 
 
-def _assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[ConnectAssignor]:
+def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[ConnectAssignor]:
     """The assignors that the worker offers to its group; none in a classic group.
 
     :raises ConfigError: when an assignor is not installed or cannot be created.
     """
     if not _is_connect(settings):
         return ()
-    return load_assignors(settings.local_assignors, policy, key="group.local.assignors")
+    return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
 
 
-def _of_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
-    """``place``, if it is a membership of the protocol in ``settings``; otherwise None, with a warning: the settings
-    have changed since the previous process."""
+def _make_listener_thread(settings: WorkerSettings, assignors: Sequence[ConnectAssignor]) -> ListenerThread:
+    """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
+    group.
+
+    :raises ConfigError: when a listener is not installed or cannot be created.
+    """
+    names = settings.rebalance_listeners if _is_connect(settings) else ()
+    return ListenerThread(load_listeners(names, key=_LISTENERS_KEY), assignors)
+
+
+def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
+    """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
+    ``group.protocol`` has changed since the previous process handed the membership over."""
     if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect(settings):
         return place
     logger.warning(
@@ -301,7 +330,7 @@ def _obey_signals(worker: Worker) -> None:
 
 
 @asynccontextmanager
-async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
     """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
 
     The offset topic is created as well, as Connect does; nothing writes to the offset topic yet.

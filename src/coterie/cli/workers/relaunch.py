@@ -40,7 +40,7 @@ def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoRetu
         if place is not None:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-                file.write(encode(settings, place))
+                file.write(encode_place(settings, place))
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
@@ -66,7 +66,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
     try:
         with open(int(descriptor), "rb") as file:
-            return decode(settings, file.read())
+            return decode_place(settings, file.read())
     except (OSError, ValueError, WireError) as error:
         logger.warning(
             "The membership of this worker's previous process cannot be read; the worker joins as a new member: %s",
@@ -75,34 +75,40 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
 
 
-def encode(settings: MemberSettings, place: Handover) -> bytes:
+def encode_place(settings: MemberSettings, place: Handover) -> bytes:
     """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
-    handed = {
+    membership = {
         "version": VERSION,
         "who": _member_key(settings),
         "said": _join_metadata(settings),
         "place": encode_place_handover(place).decode(),
     }
-    return json.dumps(handed).encode()
+    return json.dumps(membership).encode()
 
 
-def decode(settings: MemberSettings, data: bytes) -> Handover | None:
-    """Decode ``data`` of :func:`encode` for a member with ``settings``, as described at :func:`inherited_place`.
+def decode_place(settings: MemberSettings, data: bytes) -> Handover | None:
+    """Decode ``data`` of :func:`encode_place` for a member with ``settings``, as described at :func:`inherited_place`.
 
     None if the group or the instance id has changed.
 
     :raises WireError: when the bytes are malformed, or of another version.
     """
     try:
-        handed = json.loads(data)
-        if handed["version"] != VERSION:
-            raise WireError(f"the inherited membership has version {handed['version']}; version {VERSION} is needed")
-        who, said, place = handed["who"], handed["said"], decode_place_handover(handed["place"].encode())
+        membership = json.loads(data)
+        if membership["version"] != VERSION:
+            raise WireError(
+                f"the inherited membership has version {membership['version']}; version {VERSION} is needed"
+            )
+        who, join_metadata, place = (
+            membership["who"],
+            membership["said"],
+            decode_place_handover(membership["place"].encode()),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _member_key(settings):
         return None
-    if isinstance(place, PlaceHandover) and said != _join_metadata(settings):
+    if isinstance(place, PlaceHandover) and join_metadata != _join_metadata(settings):
         return replace(place, must_ask_for_round=True)
     return place
 

@@ -24,8 +24,9 @@ from coterie.groups.connect.computation import (
     on_target_computed,
     prepare,
 )
-from coterie.groups.connect.departures import forget_departed, release_held
+from coterie.groups.connect.departures import release_held
 from coterie.groups.connect.description import describe
+from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
     check_number,
@@ -45,7 +46,6 @@ from coterie.groups.connect.messages import (
     ComputeTimer,
     ConfigsRemoved,
     ConfigsWritten,
-    ConfiguredRemoved,
     ConnectionClosed,
     ConnectionTimer,
     DelayTimer,
@@ -54,8 +54,8 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
     Effect,
     Event,
+    ExpiryTimer,
     GroupLoaded,
-    GroupRemoved,
     Heartbeat,
     HoldTimer,
     InstallAssignment,
@@ -106,6 +106,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
             end_step(turn, None)
+    schedule_expiry(turn)
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
@@ -122,7 +123,7 @@ def respond_or_refuse(turn: Turn, request: Request) -> None:
 def on_request(turn: Turn, request: Request) -> None:
     """Pass ``request`` to the function for its kind.
 
-    :raises ConnectRefusal: when the request is refused; no record was written then.
+    :raises ConnectRefusal: when the request is refused; no record has been written in this case.
     """
     match request:
         case Heartbeat():
@@ -157,7 +158,7 @@ def on_request(turn: Turn, request: Request) -> None:
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     """Process a heartbeat (K848C, "Request Handling").
 
-    :raises ConnectRefusal: when it is refused; it renews no session then.
+    :raises ConnectRefusal: when it is refused; a refused heartbeat does not renew the session.
     """
     group = turn.group
     check_heartbeat(group, request)
@@ -207,7 +208,7 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
 
 
 def accept(turn: Turn, request: Heartbeat) -> None:
-    """Take over what an accepted heartbeat reports, renew the session, and respond to an older held heartbeat."""
+    """Store what an accepted heartbeat reports, renew the session, and respond to an older heartbeat that is held."""
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
@@ -216,6 +217,10 @@ def accept(turn: Turn, request: Heartbeat) -> None:
     # The member acts only on the response to its newest request, so this one contains nothing new.
     end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
     session.request_number = max(session.request_number, request.request_number)
+    if request.connection != session.connection:
+        session.is_up_to_date = False
+    elif not request.has_all_fields:
+        session.is_up_to_date = True
     session.connection, session.closed_at_ms, session.resumes = request.connection, None, request.resumes
     turn.cancel_timer(ConnectionTimer(member_id=member_id))
     if request.owned is not None:
@@ -228,7 +233,7 @@ def accept(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
-    """The held heartbeat to which ``event`` wants a response; None if it was answered meanwhile."""
+    """The held heartbeat to which a response must be sent because of ``event``; None if it was answered meanwhile."""
     session = turn.group.sessions.get(event.member_id)
     if session is None or session.held is None or session.held.reply_to != event.reply_to:
         return None
@@ -236,7 +241,7 @@ def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
 
 
 def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
-    """The held heartbeat of the member, which is no longer held; None if there is none."""
+    """Remove the member's held heartbeat from its session, and return it; None if there is none."""
     session = turn.group.sessions[member_id]
     request, session.held = session.held, None
     turn.cancel_timer(HoldTimer(member_id=member_id))
@@ -263,8 +268,11 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
 
 
 def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
-    """No request has arrived since the member's connection was closed: its process has ended. Nothing is concluded if
-    half of the members, and two at least, lost their connections at the same time: then a proxy may have ended."""
+    """The member has sent no request since its connection was closed: its process has ended.
+
+    The member is not removed if at least half of the members, and at least two, lost their connections at the same
+    time: the cause may then be a proxy that has ended.
+    """
     group = turn.group
     closed_at_ms = group.sessions[member_id].closed_at_ms
     if closed_at_ms is None:
@@ -280,8 +288,8 @@ def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
-    """Process the timer ``key`` that has fired; do nothing if its deadline was moved to a later time or removed
-    meanwhile. Returns the heartbeat whose hold has ended, if there is one."""
+    """Process the timer ``key``, which has fired. If its deadline was moved to a later time or removed meanwhile, do
+    nothing. Returns the heartbeat whose hold has ended, if there is one."""
     group = turn.group
     deadline_ms = group.deadlines.get(key)
     if deadline_ms is None or turn.now_ms < deadline_ms:
@@ -304,34 +312,12 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
             on_compute_due(turn)
         case ComputationTimer():
             on_computation_late(turn)
+        case ExpiryTimer():
+            remove_group(turn, with_configs=False)
     return None
 
 
-# -- the group ---------------------------------------------------------------------------------------------------------
-
-
-def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete a group without members.
-
-    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
-    """
-    group = turn.group
-    if group.is_nonexistent:
-        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
-    if group.members:
-        raise ConnectRefusal(
-            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
-        )
-    for member_id in sorted(group.departed):
-        forget_departed(turn, member_id)
-    if group.configured is not None:
-        turn.write(ConfiguredRemoved())
-    if group.configs:
-        turn.write(ConfigsRemoved())
-    if group.metadata is not None:
-        turn.write(GroupRemoved())
-    turn.cancel_timer(ComputeTimer())
-    turn.reply(request.reply_to, ChangeResponse())
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 def refusal_response(request: Request, error: ConnectErrorCode, message: str | None = None) -> Response:

@@ -87,7 +87,7 @@ def read_job_epochs(reader: Reader) -> dict[GroupEpoch, Jobs]:
     )
     job_epochs = dict(found)
     if len(job_epochs) < len(found):
-        raise WireError("an array of job epochs contains an epoch twice")
+        raise WireError("an array that lists jobs by their job epoch contains two entries for one job epoch")
     return job_epochs
 
 

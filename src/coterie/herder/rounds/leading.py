@@ -131,7 +131,7 @@ def forget_result(turn: Turn) -> None:
 
 
 def reset_assignor_state(turn: Turn) -> None:
-    """Forget what the assignor kept from earlier rounds."""
+    """Drop the state that the assignor has kept from earlier rounds."""
     turn.herder.leader_state.assignor_state = AssignorState()
 
 

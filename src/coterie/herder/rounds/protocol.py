@@ -60,6 +60,10 @@ def compute(turn: Turn) -> None:
     leading.advance(turn)
 
 
+def notify_listeners(turn: Turn) -> None:
+    """Nothing: classic groups have no listeners."""
+
+
 def report_releases(turn: Turn) -> None:
     rejoin.advance(turn)
 

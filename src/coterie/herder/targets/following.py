@@ -3,13 +3,13 @@
 from coterie.herder import place, statuses
 from coterie.herder.messages import WriteLogMessage
 from coterie.herder.state import Turn
-from coterie.herder.targets import configured_jobs, description
+from coterie.herder.targets import configured_jobs, description, listening
 from coterie.nouns.membership import Assigned, AssignmentDetails, MembershipLost
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
     """Apply the assignment, which contains all jobs of this worker. The leader also deletes the statuses of deleted
-    jobs, and asks for the group's description, which contains the jobs without a worker."""
+    jobs, and requests the group's description, which contains the jobs without a worker."""
     herder = turn.herder
     details = event.token
     assert isinstance(details, AssignmentDetails), "the assignment is not one of a connect group"
@@ -17,6 +17,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if is_news or bool(event.revoked):
         turn.emit(WriteLogMessage(text=_summary(event, details)))
     herder.targets.details = details
+    listening.on_assigned(turn)
     place.apply_round(turn, event, has_failed=False)
     if herder.place.is_leader:
         configured_jobs.on_leading(turn, details.leader_epoch)
@@ -32,6 +33,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
     place.lose(turn)
     turn.herder.targets.details = None
+    listening.on_lost(turn, event)
     configured_jobs.on_following(turn)
     description.forget(turn)
 

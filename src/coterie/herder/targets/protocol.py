@@ -3,7 +3,7 @@
 from coterie.herder import place
 from coterie.herder.requests import GroupView, Problem, RequestRefused
 from coterie.herder.state import Herder, Turn
-from coterie.herder.targets import computing, configured_jobs, description, following
+from coterie.herder.targets import computing, configured_jobs, description, following, listening
 from coterie.herder.targets import group_view as targets_view
 from coterie.herder.timers import GroupTimer
 from coterie.nouns.ids import ConfigOffset
@@ -51,11 +51,15 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
 
 
 def compute(turn: Turn) -> None:
-    """Nothing: the chore computes at once."""
+    """Does nothing: :func:`computing.on_requested` orders the computation as soon as the coordinator requests it."""
+
+
+def notify_listeners(turn: Turn) -> None:
+    listening.advance(turn)
 
 
 def report_releases(turn: Turn) -> None:
-    """Nothing: the member reports the jobs that have stopped with each `SetWorkerState`."""
+    """Does nothing: the member reports the jobs that have stopped after each `SetWorkerState` order."""
 
 
 def report_configured_jobs(turn: Turn) -> None:
@@ -63,15 +67,15 @@ def report_configured_jobs(turn: Turn) -> None:
 
 
 def report_change(turn: Turn, reason: str) -> None:
-    """Nothing: `SetWorkerState` contains the change."""
+    """Does nothing: the next `SetWorkerState` order contains the change."""
 
 
 def report_pending_changes(turn: Turn) -> None:
-    """Nothing: `SetWorkerState` contains the changes."""
+    """Does nothing: the next `SetWorkerState` order contains the changes."""
 
 
 def must_stay_until_released(herder: Herder) -> bool:
-    """Never: the last heartbeat releases all jobs."""
+    """False: the last heartbeat of a leaving member releases all its jobs."""
     return False
 
 
@@ -88,7 +92,7 @@ def drain_wait_reason(herder: Herder) -> str | None:
 
 
 def deferred_until_ms(herder: Herder) -> int | None:
-    """None: the coordinator ends the delay."""
+    """None: the coordinator, not the worker, ends the delay in a connect group."""
     return None
 
 

@@ -12,5 +12,5 @@ invariants             the named invariants
 records, outcome       what a simulation records for its digest, and its outcome
 
 Three simulations share these modules: `fleet` has workers, `clients` has ordinary members of one group, `producers` has
-producers with transactions.
+producers with transactions. What simulations of workers share is in `workers`.
 """

@@ -103,15 +103,16 @@ class FaultInjector(ABC, Generic[SimProcessT]):
             process.resume()
 
     def _kill_random_process(self) -> None:
-        """Kill a random process; another one of its service starts some time later."""
+        """Kill a random process. A new process of the same service (the same worker, client or producer) starts some
+        time later."""
         process = self._random_process()
         if process is not None:
             process.kill(RecordKind.KILLED)
             self._schedule_restart(process.service)
 
     def kill_permanently(self) -> None:
-        """Kill a random process, and start no other process of its service. Does nothing if this would leave no service
-        that is restarted."""
+        """Kill a random process, and never start another process of its service (the same worker, client or producer).
+        Does nothing if this would leave no service that is restarted."""
         process = self._random_process()
         if process is not None and len(self._services) - len(self._never_restarted) > 1:
             self._never_restarted.add(process.service)

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from coterie.nouns.jobs import Jobs
+
 
 class Invariant(StrEnum):
     """The conditions that the simulator checks: safety at every step, liveness after the last fault."""
@@ -164,3 +166,8 @@ class MachineCheck:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, AssertionError):
             raise Violation(Invariant.MACHINE_CHECK, f"{self._package}: {error}") from error
+
+
+def job_list_text(jobs: Jobs) -> str:
+    """The jobs, separated by commas; ``nothing`` if there are none. For the descriptions of violations."""
+    return ", ".join(map(str, jobs)) or "nothing"

@@ -64,6 +64,6 @@ def sorted_by_name(live_processes: Mapping[str, SimProcessT]) -> list[SimProcess
     return [live_processes[name] for name in sorted(live_processes)]
 
 
-def newest_process(live_processes: dict[str, SimProcessT], service: str) -> SimProcessT | None:
+def newest_process(live_processes: Mapping[str, SimProcessT], service: str) -> SimProcessT | None:
     """The process of ``service`` in ``live_processes`` that started last; None if there is none."""
-    return next((process for process in reversed(live_processes.values()) if process.service == service), None)
+    return next((process for process in reversed(list(live_processes.values())) if process.service == service), None)

@@ -136,7 +136,8 @@ def end_lease_if_over(turn: Turn) -> bool:
     if lease_ends_ms is None or turn.now_ms < lease_ends_ms:
         return False
     waited_ms = turn.now_ms - lease_ends_ms + turn.member.settings.lease_duration_ms
-    lose_membership(turn, f"the coordinator has not responded to any request sent in the last {waited_ms} ms")
+    reason = f"the coordinator has not responded to any request sent in the last {waited_ms} ms"
+    lose_membership(turn, reason, has_lease_ended=True)
     return True
 
 
@@ -175,7 +176,7 @@ def clear_member_id(member: Member) -> None:
     member.place = replace(member.place, member_id=NO_MEMBER)
 
 
-def lose_membership(turn: Turn, reason: str) -> None:
+def lose_membership(turn: Turn, reason: str, *, has_lease_ended: bool = False) -> None:
     """End the membership: the herder stops all jobs, and the member joins again when no job is owned. The member id is
     kept. A later response to a request that was sent before has no effect."""
     member = turn.member
@@ -186,7 +187,7 @@ def lose_membership(turn: Turn, reason: str) -> None:
     member.rejoin_reason = None
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))
-    turn.emit(MembershipLost(reason=reason))
+    turn.emit(MembershipLost(reason=reason, has_lease_ended=has_lease_ended))
 
 
 def lose_membership_permanently(turn: Turn, reason: str) -> None:

@@ -32,14 +32,15 @@ from coterie.nouns.membership import InstallTarget, TargetRequested
 from coterie.nouns.target_assignments import ComputedTarget
 
 ASSIGNOR_FAILED = 1
-"""The error of an installation whose assignor has failed. The protocol defines no numbers but 0."""
+"""The error of an installation whose assignor has failed. The protocol defines 0 only; each other number is an
+error."""
 _COMPUTING_TIMEOUT_FACTOR = 2
 """How much longer the member waits for the responses to Prepare and Install than for those to heartbeats: they contain
 the whole group."""
 
 
 def on_chosen(turn: Turn) -> None:
-    """The coordinator has chosen this member to compute: ask for the state of the group."""
+    """The coordinator has chosen this member to compute: request the state of the group."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
@@ -102,7 +103,7 @@ def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
 
 
 def on_install_target(turn: Turn, order: InstallTarget) -> None:
-    """Install the target that the herder has computed. The order is ignored when that computation is over."""
+    """Install the target that the herder has computed. The order is ignored when that computation has ended."""
     match turn.member.computation:
         case Computing(token=token) if token == order.token:
             error = ASSIGNOR_FAILED if order.target is None else 0
@@ -131,11 +132,11 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
 
 
 def install_due(sent: InstallSent) -> InstallDue:
-    """The installation ``sent``, to be sent again."""
+    """The state in which the installation ``sent`` waits to be sent again."""
     request = sent.in_flight.request
     return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
 
 
 def _text_of_error(response: PrepareAssignmentResponse | InstallAssignmentResponse) -> str:
-    """The error of a response, for a message."""
+    """The name and the message of the error in a response, as text for a log message."""
     return f"{response.error.name}: {response.message}" if response.message else response.error.name

@@ -9,15 +9,17 @@ a. :func:`close_generation` creates the file ``closed`` with the plan of the nex
 b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
    runtime does not stop a query in time, the query's last batch is replayed in step d.
 c. :meth:`ResplitFinisher.take_over_checkpoints` takes over each checkpoint by an exchange of names, after which the
-next write of its query fails, and moves the checkpoint to ``closing/``, where no start searches for it. d.
-:meth:`ResplitFinisher.run_batches_in_flight` runs each batch in flight (planned and not committed) with the split of
-the closed generation and the lineage of its checkpoint (the id by which the sink knows the checkpoint's batches): the
-sink commits each batch once. e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new
-tasks, writes the new generation to a temporary folder and renames that folder. The rename publishes the generation, and
-fails if another generation with this number exists or existed. f. The herder publishes the task configs, which are
-derived from the manifest. A task starts only in the generation that its config names, so that late copies of other
-configs start no task. g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so
-that late renames and queries fail.
+   next write of its query fails, and moves the checkpoint to ``closing/``, where no start searches for it.
+d. :meth:`ResplitFinisher.run_batches_in_flight` runs each batch in flight (planned and not committed) with the split of
+   the closed generation and the lineage of its checkpoint, which is the id by which the sink knows the checkpoint's
+   batches. So the sink commits each batch once.
+e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new tasks, writes the new
+   generation to a temporary folder and renames that folder. The rename publishes the generation, and fails if another
+   generation with this number exists or existed.
+f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
+   its config names, so that late copies of other configs start no task.
+g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so that late renames and
+   queries fail.
 
 After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
 read the same positions.
@@ -152,8 +154,8 @@ def last_liveness_ns(generation_path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResplitFinisher:
-    """Performs the steps c. to e. of one connector's re-splits, on one worker. ``closed_number`` is the number of the
-    closed generation."""
+    """Finishes re-splits of one connector after their generation was closed: performs the steps c. to e. (module
+    docstring), on one worker. In its methods, ``closed_number`` is the number of the closed generation."""
 
     connector_path: Path
     """The connector's folder."""
@@ -202,8 +204,9 @@ class ResplitFinisher:
         return self.newest_manifest()
 
     def take_over_checkpoints(self, closed_number: int) -> list[HeldCheckpoint]:
-        """Step c.: take over the checkpoints of all tasks, so that no query plans a batch on them any more. Returns the
-        checkpoints in the order of the tasks' numbers.
+        """Take over the checkpoints of all tasks of the closed generation ``closed_number``, so that no query plans a
+        batch on them any more: step c. of the re-split (module docstring). Returns the checkpoints in the order of the
+        tasks' numbers.
 
         :raises OSError: when the generation was removed.
         :raises WorldError: when the checkpoint of a task was not found.
@@ -220,8 +223,11 @@ class ResplitFinisher:
         return held_checkpoints
 
     def run_batches_in_flight(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
-        """Step d.: run the batch in flight of each checkpoint of ``held_checkpoints`` that has one. Raises what
-        :attr:`run_batch_in_flight` raises."""
+        """Run the batch in flight of each checkpoint in ``held_checkpoints`` that has one: step d. of the re-split.
+        ``held_checkpoints`` are those of the closed generation ``closed_number``, in the order of the tasks' numbers.
+
+        Raises what :attr:`run_batch_in_flight` raises.
+        """
         manifest = read_manifest(generation_folder(self.connector_path, closed_number))
         for task, checkpoint in enumerate(held_checkpoints):
             if checkpoint.batch_id_in_flight is not None:
@@ -229,8 +235,9 @@ class ResplitFinisher:
                 self.touch_liveness(closed_number)
 
     def publish_generation(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
-        """Step e.: read the positions of the checkpoints ``held_checkpoints``, and publish the next generation, which
-        begins at these positions. Does nothing more if another worker has published it before.
+        """Read the positions of the checkpoints ``held_checkpoints``, and publish the generation after
+        ``closed_number``, which begins at these positions: step e. of the re-split. Does nothing more if another worker
+        has published it before.
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
@@ -346,8 +353,9 @@ def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int,
 def remove_old_generations(
     connector_path: Path, remove_commit_markers: RemoveCommitMarkers = no_commit_markers
 ) -> None:
-    """Step g.: replace all generations but the newest two by plain files, except those whose data in the sink cannot be
-    removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the connector's folder."""
+    """Replace all generations but the newest two by plain files (step g. of the re-split), except those whose data in
+    the sink cannot be removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the
+    connector's folder."""
     newest = newest_generation_number(connector_path)
     if newest is None:
         return

@@ -49,15 +49,15 @@ class DeltaSink:
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
-        installed, then the table (:func:`table_errors`), and stops after the first of these checks that finds
+        installed, then the table (:func:`find_table_errors`), and stops after the first of these checks that finds
         errors."""
         if errors := config_errors(config):
             return errors
         if missing_message := missing_extra_message("delta"):
             return config.error_by_key("path", missing_message)
-        from coterie.spark.sinks.delta_check import table_errors
+        from coterie.spark.sinks.delta_check import find_table_errors
 
-        return table_errors(spark, config)
+        return find_table_errors(spark, config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -88,7 +88,7 @@ class DeltaSink:
         """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """See :meth:`DeltaWriter.stage`.
+        """Prepare the batch for its commit: :meth:`DeltaWriter.stage`.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """

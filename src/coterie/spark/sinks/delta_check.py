@@ -10,7 +10,7 @@ from coterie.spark.sinks.delta_table import SharedDeltaTable
 from coterie.spark.sinks.delta_target import DeltaTarget
 
 
-def table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+def find_table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key, for a config whose values are valid: about the table, or about the folder if
     there is no table, and about missing jars. Writes nothing."""
     target = DeltaTarget.of(config)
@@ -29,7 +29,7 @@ def table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[
                 "path",
                 "The folder contains other files, and a new Delta table needs an empty folder; set another folder",
             )
-    elif errors := _existing_table_errors(target, layout, config):
+    elif errors := _find_existing_table_errors(target, layout, config):
         return errors
     if target.is_upsert and (missing_jars := missing_package_message(spark, "delta")):
         return config.error_by_key(
@@ -59,7 +59,7 @@ def _requires_exactly_once_of_several_tasks(config: PrefixedConfig) -> bool:
     )
 
 
-def _existing_table_errors(
+def _find_existing_table_errors(
     target: DeltaTarget, layout: DeltaTableLayout, config: PrefixedConfig
 ) -> dict[str, list[str]]:
     """Error messages, by the user's key, about keys that contradict the layout of the existing table."""

@@ -57,7 +57,7 @@ _SUPPORTED_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTableLayout:
-    """What a writer must know about a table. Two versions of a table with equal layouts accept the same files."""
+    """The data about a table that a writer needs. Two versions of a table with equal layouts accept the same files."""
 
     columns: StructType | None
     """None when deltalake cannot read the table."""
@@ -85,13 +85,13 @@ class DeltaTableLayout:
             columns=columns,
             partition_columns=tuple(partition_columns),
             is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
-            spark_only_reason=_unsupported_protocol(writer_version, writer_features)
-            or _unenforced_column_rule(schema_json)
-            or _unsupported_partition_column(columns, partition_columns),
+            spark_only_reason=_describe_unsupported_protocol(writer_version, writer_features)
+            or _describe_unenforced_column_rule(schema_json)
+            or _describe_unsupported_partition_column(columns, partition_columns),
         )
 
 
-def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
+def _describe_unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
     """The reason why the table's protocol requires Spark's Delta, for messages: the writer version ``version``, or one
     of the table features ``features`` that is not in :data:`_SUPPORTED_WRITER_FEATURES`. None when Parquet files can be
     added."""
@@ -103,11 +103,11 @@ def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
     return f"it has the table feature {unknown[0]}" if unknown else None
 
 
-def _unenforced_column_rule(node: Any) -> str | None:
+def _describe_unenforced_column_rule(node: Any) -> str | None:
     """The first column rule in ``node``, a part of a schema's JSON, that an append of Parquet files would not enforce
     (NOT NULL, an invariant, a generated or default value, a length), for messages; None without such a rule."""
     if isinstance(node, list):
-        return next((rule for item in node if (rule := _unenforced_column_rule(item))), None)
+        return next((rule for item in node if (rule := _describe_unenforced_column_rule(item))), None)
     if not isinstance(node, dict):
         return None
     name = node.get("name", "")
@@ -115,10 +115,10 @@ def _unenforced_column_rule(node: Any) -> str | None:
         return f"column {name} is NOT NULL" if name else "it has an array or a map without nulls"
     if rules := sorted(set(node.get("metadata", {})) - {"comment"}):
         return f"column {name} has {rules[0]}"
-    return _unenforced_column_rule([value for key, value in node.items() if key != "metadata"])
+    return _describe_unenforced_column_rule([value for key, value in node.items() if key != "metadata"])
 
 
-def _unsupported_partition_column(columns: StructType, partition_columns: Sequence[str]) -> str | None:
+def _describe_unsupported_partition_column(columns: StructType, partition_columns: Sequence[str]) -> str | None:
     """The first partition column whose type is not in :data:`PARTITION_TYPES`, for messages; None when there is
     none."""
     unsupported = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]

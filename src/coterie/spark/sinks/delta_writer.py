@@ -122,7 +122,8 @@ class DeltaWriter:
         return StagedMerge(last_row_of_each_key(rows, keys), keys, partial(self.commit, batch_id, layout))
 
     def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
-        """See :meth:`SharedDeltaTable.commit`."""
+        """Commit a batch by ``action``, unless the table has the batch: :meth:`SharedDeltaTable.commit`. ``layout`` is
+        the table's layout for which the batch was written."""
         self._table.commit(self._application_id, batch_id, layout, action)
 
     def checked_layout(self, rows: StructType) -> DeltaTableLayout:

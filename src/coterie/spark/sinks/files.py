@@ -144,8 +144,11 @@ class FileSink:
         return without_metadata_columns(rows)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
-        """Remove the staged copies of earlier owners of this task, and publish the remaining files of their last
-        committed copy. ``start_number`` is not used: only the first copy of a batch can be committed.
+        """Remove the staged batch copies of earlier owners of this task, and publish those files of their last
+        committed copy that are not published yet.
+
+        ``start_number``, the number of this start of the task, is not needed: the file system accepts the commit of
+        only one copy of each batch, whichever start has written it.
 
         :raises OSError, WorldError: see :meth:`SinkFolder.take_over`.
         """
@@ -179,7 +182,8 @@ class FileSink:
         return copy
 
     def _write_copy(self, batch: Batch, copy: BatchCopy) -> None:
-        """Write the good rows and, if there are any, the bad rows of ``batch`` as files of ``copy``."""
+        """Write the rows of ``batch`` to the staging folder of ``copy``: its good rows, and as files of their own its
+        bad rows (those that become dead letters), if there are any."""
         if batch.bad_row_separator is None:
             self._write_good_files(batch, copy)
             return

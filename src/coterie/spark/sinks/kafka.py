@@ -88,7 +88,7 @@ class KafkaSink:
                 config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [f"Kafka's producer has no property {name}"]
                 for name in unknown
             }
-        return _cluster_errors(config)
+        return _find_cluster_errors(config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -250,7 +250,7 @@ class DirectKafkaWrite:
         """Does nothing: there is no staged copy."""
 
 
-def _cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key that only the cluster can detect, for a config whose values are valid. No topic
     is created: the cluster only checks whether it could create the missing topics."""
     target = KafkaTarget.of(config)

@@ -55,15 +55,15 @@ class PostgresSink:
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
-        installed, then the server (:func:`server_errors`, with short timeouts), and stops after the first of these
+        installed, then the server (:func:`find_server_errors`, with short timeouts), and stops after the first of these
         checks that finds errors."""
         if errors := config_errors(config):
             return errors
         if missing_message := missing_extra_message("postgres"):
             return config.error_by_key("connection.url", missing_message)
-        from coterie.spark.sinks.postgres_check import server_errors
+        from coterie.spark.sinks.postgres_check import find_server_errors
 
-        return server_errors(config)
+        return find_server_errors(config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -98,7 +98,7 @@ class PostgresSink:
         """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """See :meth:`PostgresWriter.stage`.
+        """Write the batch in a transaction and leave the transaction open: :meth:`PostgresWriter.stage`.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """
@@ -107,7 +107,7 @@ class PostgresSink:
         return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _separated_rows(batch))
 
     def close(self) -> None:
-        """See :meth:`PostgresWriter.close`."""
+        """End the idle session with the server, and end waits for the server on other threads. Raises nothing."""
         if self._writer is not None:
             self._writer.close()
 

@@ -33,7 +33,7 @@ SELECT EXISTS (
 second parameter: their sorted names)."""
 
 
-def server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def find_server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key that only the server can detect, for a config whose values are valid. Changes
     nothing on the server."""
     target = PostgresTarget.of(config)
@@ -44,7 +44,7 @@ def server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     )
     try:
         with connect(short_timeout_target, "coterie validate") as session:
-            return _first_error(session, target, config)
+            return _find_first_error(session, target, config)
     except WorldError as error:
         return config.error_by_key("connection.url", str(error))
     except psycopg.Error as error:
@@ -53,7 +53,7 @@ def server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
         )
 
 
-def _first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
+def _find_first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
     """The first error found, as a message by the user's key; empty when the sink can write to its tables."""
     version = session.info.server_version // 10_000
     if version < POSTGRES_VERSION_MIN:
@@ -81,7 +81,7 @@ def _first_error(session: PostgresSession, target: PostgresTarget, config: Prefi
             f"{LEDGER_TABLE} there; run: GRANT CREATE ON SCHEMA {quoted_schema} TO …",
         )
     if target.dead_letter_table is not None and (
-        errors := _dead_letter_table_errors(session, target, target.dead_letter_table)
+        errors := _find_dead_letter_table_errors(session, target, target.dead_letter_table)
     ):
         return errors
     table = quote_name(schema, target.table)
@@ -114,7 +114,7 @@ def _first_error(session: PostgresSession, target: PostgresTarget, config: Prefi
     return {}
 
 
-def _dead_letter_table_errors(
+def _find_dead_letter_table_errors(
     session: PostgresSession, target: PostgresTarget, dead_letter_table: DeadLetterTable
 ) -> dict[str, list[str]]:
     """Error messages about ``dead_letter_table``, the table of bad rows, by the user's key; empty when the sink can

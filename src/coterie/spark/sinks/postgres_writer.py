@@ -106,7 +106,8 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """See psycopg, which calls this for each wait on a connected server.
+        """Wait for the server. psycopg calls this method, which replaces its own, with a generator ``gen`` that yields
+        at each wait on the connection.
 
         :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
             is abandoned. The connection is then closed.
@@ -597,13 +598,13 @@ class StagedTransaction:
 
         :raises FencedError, WorldError: see :meth:`PostgresWriter.end_transaction`.
         """
-        self._finish(commit=self._is_new)
+        self._commit_or_roll_back_once(commit=self._is_new)
 
     def clean_up(self) -> None:
         """Roll back the transaction, unless :meth:`commit` was called."""
-        self._finish(commit=False)
+        self._commit_or_roll_back_once(commit=False)
 
-    def _finish(self, *, commit: bool) -> None:
+    def _commit_or_roll_back_once(self, *, commit: bool) -> None:
         """Commit or roll back the transaction, if neither was done before."""
         session, self._session = self._session, None
         if session is not None:

@@ -62,7 +62,8 @@ DELETED_COLUMN = "__deleted"
 
 
 def _tombstone_handling(settings: PrefixedConfig) -> TombstoneHandling:
-    """The mode that the new or the old keys set; without any of them :attr:`TombstoneHandling.TOMBSTONE`."""
+    """The mode that ``delete.tombstone.handling.mode`` sets or, if it is not set, the two older keys that it replaces
+    (``delete.handling.mode`` and ``drop.tombstones``); :attr:`TombstoneHandling.TOMBSTONE` if no key is set."""
     definition = EXTRACT_NEW_RECORD_STATE.definition
     if (mode_text := settings.optional_value(definition, TOMBSTONE_HANDLING_MODE, str)) is not None:
         return TombstoneHandling(mode_text)
@@ -76,8 +77,9 @@ def _tombstone_handling(settings: PrefixedConfig) -> TombstoneHandling:
 
 
 def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
-    """An error, by key, if a config sets both the new key and an old key, or sets the old keys such that each deletion
-    would give two tombstones."""
+    """Errors, by key, if a config sets keys that contradict each other: ``delete.tombstone.handling.mode`` together
+    with one of the two older keys that it replaces (``delete.handling.mode`` and ``drop.tombstones``), or these two
+    such that each deletion would give two tombstones."""
     set_old_keys = [
         name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.full_key(name) in settings.config
     ]
@@ -125,7 +127,7 @@ def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Col
     return field_column
 
 
-def _extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ExtractNewRecordState: replace each change event by the row after the change. An event with an unknown ``op``
     fails when the rows are evaluated."""
     event_fields = field_types(rows, RecordSide.VALUE)
@@ -230,7 +232,7 @@ EXTRACT_NEW_RECORD_STATE = TransformType(
         transform_key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
         transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
     ),
-    apply=_extract_new_record_state,
+    apply=_apply_extract_new_record_state,
     value_errors=_key_conflict_errors,
     uses_headers=lambda settings: bool(split_list(settings.config.get(settings.full_key("add.headers"), ""))),
 )

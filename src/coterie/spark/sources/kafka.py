@@ -300,7 +300,7 @@ class KafkaSource:
         cluster only when all of these are valid."""
         if (missing_jars := missing_package_message(spark, "kafka")) is not None:
             return {"source.class" if "source.class" in config.config else "connector.class": [missing_jars]}
-        errors = converters.schema_errors(config, "key") | converters.schema_errors(config, "value")
+        errors = converters.find_schema_errors(config, "key") | converters.find_schema_errors(config, "value")
         overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
         for name in sorted(RESERVED_CONSUMER_PROPERTIES.keys() & overrides.keys()):
             errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [
@@ -463,8 +463,9 @@ class KafkaSource:
         )
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """See :meth:`Source.read`. Checks first that this task can continue from ``checkpoint``, skips deleted records,
-        and samples the size of records when a batch is in flight."""
+        """The stream of the records of this task's partitions (:meth:`Source.read`). Checks first that this task can
+        continue from ``checkpoint``, skips deleted records, and samples the size of records when a batch is in
+        flight."""
         self._check_and_skip_deleted(checkpoint)
         partitions_by_topic: dict[str, list[int]] = {}
         for partition in self._partitions:
@@ -513,7 +514,8 @@ class KafkaSource:
         return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.is_tolerant else ()))
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """See :meth:`Source.is_batch_small`. Computed from the batch's offsets and the sampled size of records."""
+        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
+        offsets and the sampled size of records."""
         ranges = planned_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_records_and_sample_size(ranges)
         largest_spark_partition_rows = min(

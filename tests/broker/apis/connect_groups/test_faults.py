@@ -9,7 +9,7 @@ import pytest
 
 from coterie.nouns.connect_error_codes import ConnectErrorCode as E
 from coterie.nouns.jobs import Jobs
-from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.connect_group_jobs import job_arrays
 from tests.broker.apis.connect_groups.worker import ASSIGNOR, JOBS, Worker, describe
 from tests.broker.conftest import Connect, RawClient
 
@@ -69,7 +69,7 @@ HEARTBEATS: list[tuple[str, E, Callable[[Scene], Any]]] = [
     ("draining 2", E.INVALID_REQUEST, lambda s: s.member.beat(draining=2)),
     ("a join without a rebalance timeout", E.INVALID_REQUEST, lambda s: s.stranger.beat(rebalance_timeout_ms=-1)),
     ("a join without owned jobs", E.INVALID_REQUEST, lambda s: s.stranger.beat(connectors_and_tasks=None)),
-    ("a join that owns jobs", E.INVALID_REQUEST, lambda s: s.stranger.beat(connectors_and_tasks=arrays_of(JOBS))),
+    ("a join that owns jobs", E.INVALID_REQUEST, lambda s: s.stranger.beat(connectors_and_tasks=job_arrays(JOBS))),
     ("a job without connector", E.INVALID_REQUEST,
      lambda s: s.member.beat(connectors_and_tasks={"connectors": [""], "tasks": ()})),
     ("a task number of -1", E.INVALID_REQUEST, lambda s: s.member.beat(
@@ -100,7 +100,7 @@ HEARTBEATS: list[tuple[str, E, Callable[[Scene], Any]]] = [
     ("a member epoch that is too great", E.FENCED_MEMBER_EPOCH, lambda s: s.member.beat(member_epoch=9)),
     ("an earlier member epoch without owned jobs", E.FENCED_MEMBER_EPOCH, lambda s: s.leader.beat(member_epoch=1)),
     ("a job that is not assigned to the member", E.FENCED_MEMBER_EPOCH,
-     lambda s: s.member.beat(connectors_and_tasks=arrays_of(JOBS))),
+     lambda s: s.member.beat(connectors_and_tasks=job_arrays(JOBS))),
     ("the instance id of another member", E.UNRELEASED_INSTANCE_ID, lambda s: s.stranger.beat(instance_id="i1")),
     ("a changed instance id", E.FENCED_INSTANCE_ID, lambda s: s.member.beat(instance_id="i2")),
     ("an assignor of the coordinator that it does not have", E.UNSUPPORTED_ASSIGNOR,
@@ -139,9 +139,9 @@ INSTALLS: list[tuple[str, E, Callable[[Scene], Any]]] = [
      lambda s: s.leader.install(prepared(s), {"w0": JOBS, "w1": JOBS})),
     ("an unknown member has jobs", E.INVALID_ASSIGNMENT, lambda s: s.leader.install(prepared(s), {"w9": JOBS})),
     ("a job waits for an unknown member", E.INVALID_ASSIGNMENT, lambda s: s.leader.install(
-        prepared(s), {}, deferred=[{"member_id": "w7", "delay_ms": 5, **arrays_of(JOBS)}])),
+        prepared(s), {}, deferred=[{"member_id": "w7", "delay_ms": 5, **job_arrays(JOBS)}])),
     ("an unplaceable job without a reason", E.INVALID_ASSIGNMENT, lambda s: s.leader.install(
-        prepared(s), {}, unplaceable=[{"reason": "", **arrays_of(JOBS)}])),
+        prepared(s), {}, unplaceable=[{"reason": "", **job_arrays(JOBS)}])),
 ]  # fmt: skip
 
 DESCRIBES: list[tuple[str, E, Callable[[Scene], Any]]] = [

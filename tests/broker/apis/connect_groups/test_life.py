@@ -10,7 +10,7 @@ from coterie.broker.context import BrokerContext
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
-from coterie.wire.connect_group_jobs import jobs_of
+from coterie.wire.connect_group_jobs import jobs_in_arrays
 from tests.broker.apis.connect_groups.worker import COMPUTE_ASSIGNMENT, JOBS, Worker, describe
 from tests.broker.conftest import Connect, ThreadedBroker, raw_client, wait_until
 from tests.groups.connect.simple_assignor import compute
@@ -22,8 +22,13 @@ def test_two_workers_join_hand_over_jobs_and_leave(connect: Connect) -> None:
     assert (asked.error_code, asked.member_epoch, asked.leader_id) == (COMPUTE_ASSIGNMENT, 0, "w0")
     assert asked.throttle_time_ms == 0
     first.compute()
-    told = first.beat()
-    assert (told.error_code, told.member_epoch, told.assignment_epoch, told.config_offset) == (0, 1, 1, 5)
+    response = first.beat()
+    assert (response.error_code, response.member_epoch, response.assignment_epoch, response.config_offset) == (
+        0,
+        1,
+        1,
+        5,
+    )
     assert first.owned == JOBS
     assert first.acknowledge().assignment is None
 
@@ -135,7 +140,7 @@ def test_the_target_of_an_install_is_checked(connect: Connect) -> None:
     worker = Worker(connect(), "w0")
     worker.beat()
     prepared = worker.prepare()
-    assert jobs_of(prepared.configured.value) == JOBS
+    assert jobs_in_arrays(prepared.configured.value) == JOBS
     refused = worker.install(prepared.group_epoch, {"w0": NO_JOBS})
     assert refused.error_code == 10001
     assert "c0" in refused.error_message

@@ -43,7 +43,7 @@ from coterie.nouns.ids import (
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.connect_group_jobs import job_arrays
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, encode_response
@@ -198,8 +198,8 @@ def test_a_heartbeat_response_has_all_its_values() -> None:
         "throttle_time_ms": 0, "error_code": 10002, "error_message": "message", "member_epoch": 1,
         "heartbeat_interval_ms": 2,
         "assignment": {
-            "error": 0, "connectors_and_tasks": arrays_of(jobs("jobs")), "version": 7, "metadata": b"8",
-            "job_epochs": [{"epoch": 3, **arrays_of(jobs("earlier"))}, {"epoch": 4, **arrays_of(jobs("later"))}],
+            "error": 0, "connectors_and_tasks": job_arrays(jobs("jobs")), "version": 7, "metadata": b"8",
+            "job_epochs": [{"epoch": 3, **job_arrays(jobs("earlier"))}, {"epoch": 4, **job_arrays(jobs("later"))}],
         },
         "leader_id": "leader", "leader_epoch": 9, "leader_url": "leader url", "assignment_epoch": 5,
         "config_offset": 6, "session_timeout_ms": 10,
@@ -221,16 +221,16 @@ def test_a_prepare_response_has_all_its_values() -> None:
             {
                 "member_id": "m", "member_epoch": 2, "instance_id": "i",
                 "assignor": {"version": 4, "reason": 5, "metadata": b"6"},
-                "connectors_and_tasks": arrays_of(jobs("target")), "url": "url", "name": "name", "config_offset": 3,
-                "claims": {"value": arrays_of(jobs("claims"))}, "draining": True,
-                "current": {"value": arrays_of(jobs("current"))}, "pending": {"value": arrays_of(jobs("pending"))},
-                "former": {"value": arrays_of(jobs("former"))},
+                "connectors_and_tasks": job_arrays(jobs("target")), "url": "url", "name": "name", "config_offset": 3,
+                "claims": {"value": job_arrays(jobs("claims"))}, "draining": True,
+                "current": {"value": job_arrays(jobs("current"))}, "pending": {"value": job_arrays(jobs("pending"))},
+                "former": {"value": job_arrays(jobs("former"))},
             }
         ],
-        "configured": {"value": {"config_offset": 8, **arrays_of(jobs("configured"))}},
+        "configured": {"value": {"config_offset": 8, **job_arrays(jobs("configured"))}},
         "departed": [
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7,
-             **arrays_of(jobs("departed"))}
+             **job_arrays(jobs("departed"))}
         ],
         "max_delay_ms": 9,
     }  # fmt: skip
@@ -244,14 +244,17 @@ def test_a_prepare_response_leaves_out_what_is_empty_or_equal_to_the_target() ->
         PREPARE.snapshot, members=(plain,), departed=(replace(departed, delay_left_ms=None),), max_delay_ms=None
     )
     got = received(10001, prepare_assignment_values(PrepareAssignmentResponse(snapshot=snapshot)))
-    (told,) = got.members
-    assert [one.value for one in (told.claims, told.current, told.pending, told.former)] == [None] * 4
+    (received_member,) = got.members
+    assert [
+        one.value
+        for one in (received_member.claims, received_member.current, received_member.pending, received_member.former)
+    ] == [None] * 4
     assert (got.departed[0].delay_left_ms, got.max_delay_ms) == (-1, -1)
     # Claims and current jobs may be empty sets, which is not the same as none.
     bare = replace(member, claims=Jobs(), current=Jobs())
     values = prepare_assignment_values(PrepareAssignmentResponse(snapshot=replace(snapshot, members=(bare,))))
-    (told,) = received(10001, values).members
-    assert (told.claims.value.connectors, told.current.value.tasks) == ((), ())
+    (received_member,) = received(10001, values).members
+    assert (received_member.claims.value.connectors, received_member.current.value.tasks) == ((), ())
 
 
 def test_a_prepare_response_with_an_error_has_no_members() -> None:
@@ -271,19 +274,19 @@ def test_a_describe_response_has_all_its_values() -> None:
             {
                 "member_id": "m", "instance_id": "i", "client_id": "client", "client_host": "host", "url": "url",
                 "name": "name", "member_epoch": 5, "state": "COMPLETING_REBALANCE", "draining": True,
-                "config_offset": 6, "claims": arrays_of(jobs("claims")), "assigned": arrays_of(jobs("assigned")),
-                "pending": arrays_of(jobs("pending")), "target": arrays_of(jobs("target")),
+                "config_offset": 6, "claims": job_arrays(jobs("claims")), "assigned": job_arrays(jobs("assigned")),
+                "pending": job_arrays(jobs("pending")), "target": job_arrays(jobs("target")),
                 "awaited": [
-                    {"holder_id": "h1", **arrays_of(jobs("awaited1"))},
-                    {"holder_id": "h2", **arrays_of(jobs("awaited2"))},
+                    {"holder_id": "h1", **job_arrays(jobs("awaited1"))},
+                    {"holder_id": "h2", **job_arrays(jobs("awaited2"))},
                 ],
             }
         ],
         "departed": [
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7, "held_left_ms": 8,
-             **arrays_of(jobs("departed"))}
+             **job_arrays(jobs("departed"))}
         ],
-        "unplaceable": [{"reason": "reason", **arrays_of(jobs("unplaceable"))}],
+        "unplaceable": [{"reason": "reason", **job_arrays(jobs("unplaceable"))}],
         "authorized_operations": 9,
     }  # fmt: skip
 
@@ -353,9 +356,9 @@ def test_a_change_of_any_field_of_a_response_is_received(
     api_key: int, response: Any, translate: Callable[[Any], Values]
 ) -> None:
     plain = received(api_key, translate(response))
-    told = list(variants(response))
-    assert len(told) > 1
-    without_effect = {name for name, changed in told if received(api_key, translate(changed)) == plain}
+    changed_responses = list(variants(response))
+    assert len(changed_responses) > 1
+    without_effect = {name for name, changed in changed_responses if received(api_key, translate(changed)) == plain}
     assert without_effect == (NOT_ON_THE_WIRE if api_key == 10003 else set())
 
 

@@ -1,9 +1,10 @@
 """A member of a connect group over TCP that follows the protocol (K848C), one request at a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect_group_jobs import arrays_of, jobs_of
+from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
 from coterie.wire.frames import RequestHeader
 from tests.broker.conftest import RawClient
 from tests.groups.connect import world
@@ -28,7 +29,7 @@ class Worker:
             "rebalance_timeout_ms": 60_000,
             "client_assignors": [ASSIGNOR],
             "url": f"http://{member_id}",
-            "configured": {"value": {"config_offset": 5, **arrays_of(JOBS)}},
+            "configured": {"value": {"config_offset": 5, **job_arrays(JOBS)}},
             "connection_grace_ms": 0,
         } | fields
         self.epoch = 0
@@ -40,7 +41,7 @@ class Worker:
         self.number += 1
         values: dict[str, Any] = {"instance_id": None, "client_assignors": None, "connectors_and_tasks": None}
         if full or self.epoch == 0:
-            values |= self.fields | {"connectors_and_tasks": arrays_of(self.owned)}
+            values |= self.fields | {"connectors_and_tasks": job_arrays(self.owned)}
         common = {"group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
         return self.client.send(HEARTBEAT, 0, **(common | values | {"request_number": self.number} | fields))
 
@@ -49,7 +50,7 @@ class Worker:
         if answer.error_code in (0, COMPUTE_ASSIGNMENT):
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
-                self.owned = jobs_of(answer.assignment.connectors_and_tasks)
+                self.owned = jobs_in_arrays(answer.assignment.connectors_and_tasks)
         return answer
 
     def beat(self, **fields: Any) -> Any:
@@ -58,14 +59,14 @@ class Worker:
 
     def acknowledge(self) -> Any:
         """The response to a heartbeat that lists the owned jobs."""
-        return self.beat(connectors_and_tasks=arrays_of(self.owned))
+        return self.beat(connectors_and_tasks=job_arrays(self.owned))
 
     def prepare(self) -> Any:
         return self.client.ask(PREPARE, 0, group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch)
 
     def install(self, group_epoch: int, jobs_by_member: dict[str, Jobs], **fields: Any) -> Any:
         members = [
-            {"member_id": one, "connectors_and_tasks": arrays_of(jobs), "version": 0, "metadata": b""}
+            {"member_id": one, "connectors_and_tasks": job_arrays(jobs), "version": 0, "metadata": b""}
             for one, jobs in jobs_by_member.items()
         ]
         common = {
@@ -79,7 +80,7 @@ class Worker:
         prepared = self.prepare()
         assert prepared.error_code == 0, prepared
         names = [one.member_id for one in prepared.members]
-        jobs = list(jobs_of(prepared.configured.value))
+        jobs = list(jobs_in_arrays(prepared.configured.value))
         installed = self.install(
             prepared.group_epoch, {name: Jobs.of(jobs[number :: len(names)]) for number, name in enumerate(names)}
         )
@@ -108,3 +109,19 @@ def describe(client: RawClient, group_id: str = "workers") -> Any:
     """The entry of the group in a response to ConnectGroupDescribe."""
     (group,) = client.ask(DESCRIBE, 0, group_ids=[group_id], include_authorized_operations=False).groups
     return group
+
+
+def settle(workers: Sequence[Worker], jobs: Jobs) -> None:
+    """Send heartbeats, and compute if asked, until each worker has its whole target, and all ``jobs`` are assigned."""
+    for _ in range(50):
+        for worker in workers:
+            answer = worker.beat(full=True)
+            assert answer.error_code in (0, COMPUTE_ASSIGNMENT), answer
+            owned = [job for one in workers for job in one.owned]
+            assert len(owned) == len(set(owned)), "a job is assigned to two workers"
+            if answer.error_code == COMPUTE_ASSIGNMENT:
+                worker.compute()
+        group = workers[0].describe()
+        if group.group_state == "Stable" and len(owned) == len(jobs) and len(group.members) == len(workers):
+            return
+    raise AssertionError(group)

@@ -14,7 +14,7 @@ from coterie.nouns.connect_groups import (
 from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import arrays_of
+from coterie.wire.connect_group_jobs import job_arrays
 from coterie.wire.kio_entities import Values
 
 _NONE = -1
@@ -104,11 +104,11 @@ def _assignment_values(assignment: AssignmentToMember) -> dict[str, Any]:
         "assignment": {
             # A computation that fails leaves the targets as they are, so no assignment is the result of an error.
             "error": 0,
-            "connectors_and_tasks": arrays_of(assignment.jobs),
+            "connectors_and_tasks": job_arrays(assignment.jobs),
             "version": assignment.version,
             "metadata": assignment.metadata,
             "job_epochs": [
-                {"epoch": epoch, **arrays_of(jobs)} for epoch, jobs in sorted(assignment.job_epochs.items())
+                {"epoch": epoch, **job_arrays(jobs)} for epoch, jobs in sorted(assignment.job_epochs.items())
             ],
         },
         "assignment_epoch": assignment.assignment_epoch,
@@ -117,49 +117,52 @@ def _assignment_values(assignment: AssignmentToMember) -> dict[str, Any]:
 
 
 def _snapshot_values(snapshot: GroupSnapshot) -> dict[str, Any]:
-    """The fields of a prepare response about the group."""
+    """The fields of a response to ConnectGroupPrepareAssignment that describe the group, for the assignor of the worker
+    that sent the request."""
     return {
         "group_epoch": snapshot.group_epoch,
         "assignor_name": snapshot.assignor,
         "members": [_snapshot_member_values(one) for one in snapshot.members],
-        "configured": {"value": {"config_offset": snapshot.config_offset, **arrays_of(snapshot.configured)}},
+        "configured": {"value": {"config_offset": snapshot.config_offset, **job_arrays(snapshot.configured)}},
         "departed": [_snapshot_departed_values(one) for one in snapshot.departed],
         "max_delay_ms": _or_none(snapshot.max_delay_ms),
     }
 
 
 def _snapshot_member_values(member: SnapshotMember) -> Values:
-    """One member, for the assignor."""
+    """The entry of one member in a response to ConnectGroupPrepareAssignment. The worker that sent the request passes
+    these entries to its assignor."""
     return {
         "member_id": member.member_id,
         "member_epoch": member.member_epoch,
         "instance_id": member.instance_id,
         "assignor": {"version": member.version, "reason": member.reason, "metadata": member.metadata},
-        "connectors_and_tasks": arrays_of(member.target),
+        "connectors_and_tasks": job_arrays(member.target),
         "url": member.url,
         "name": member.name,
         "config_offset": member.config_offset,
-        "claims": {"value": None if member.claims is None else arrays_of(member.claims)},
+        "claims": {"value": None if member.claims is None else job_arrays(member.claims)},
         "draining": member.draining,
-        "current": {"value": None if member.current == member.target else arrays_of(member.current)},
+        "current": {"value": None if member.current == member.target else job_arrays(member.current)},
         "pending": _tagged_jobs(member.pending),
         "former": _tagged_jobs(member.former),
     }
 
 
 def _snapshot_departed_values(departed: SnapshotDeparted) -> Values:
-    """One departed member, for the assignor."""
+    """The entry of one departed member in a response to ConnectGroupPrepareAssignment. The worker that sent the request
+    passes these entries to its assignor."""
     return {
         "member_id": departed.member_id,
         "instance_id": departed.instance_id,
         "url": departed.url,
         "delay_left_ms": _or_none(departed.delay_left_ms),
-        **arrays_of(departed.jobs),
+        **job_arrays(departed.jobs),
     }
 
 
 def _described_member_values(member: DescribedMember) -> Values:
-    """One member of a described group."""
+    """The entry of one member in a response to ConnectGroupDescribe."""
     metadata = member.metadata
     return {
         "member_id": metadata.member_id,
@@ -172,16 +175,16 @@ def _described_member_values(member: DescribedMember) -> Values:
         "state": member.state,
         "draining": metadata.draining,
         "config_offset": member.config_offset,
-        "claims": None if metadata.claims is None else arrays_of(metadata.claims),
-        "assigned": arrays_of(member.assigned),
-        "pending": arrays_of(member.pending),
-        "target": arrays_of(member.target),
-        "awaited": [{"holder_id": holder, **arrays_of(jobs)} for holder, jobs in sorted(member.awaited.items())],
+        "claims": None if metadata.claims is None else job_arrays(metadata.claims),
+        "assigned": job_arrays(member.assigned),
+        "pending": job_arrays(member.pending),
+        "target": job_arrays(member.target),
+        "awaited": [{"holder_id": holder, **job_arrays(jobs)} for holder, jobs in sorted(member.awaited.items())],
     }
 
 
 def _described_departed_values(described: DescribedDeparted) -> Values:
-    """One departed member of a described group."""
+    """The entry of one departed member in a response to ConnectGroupDescribe."""
     departed = described.departed
     return {
         "member_id": departed.member_id,
@@ -189,18 +192,18 @@ def _described_departed_values(described: DescribedDeparted) -> Values:
         "url": departed.url,
         "delay_left_ms": _or_none(described.delay_left_ms),
         "held_left_ms": described.held_left_ms,
-        **arrays_of(departed.jobs),
+        **job_arrays(departed.jobs),
     }
 
 
 def _unplaceable_values(unplaceable: UnplaceableJobs) -> Values:
-    """Jobs of a described group that no member may run."""
-    return {"reason": unplaceable.reason, **arrays_of(unplaceable.jobs)}
+    """The entry of the jobs that no member may run for one reason, in a response to ConnectGroupDescribe."""
+    return {"reason": unplaceable.reason, **job_arrays(unplaceable.jobs)}
 
 
 def _tagged_jobs(jobs: Jobs) -> Values:
     """A set of jobs in a tagged field, which is absent if the set is empty."""
-    return {"value": arrays_of(jobs) if jobs else None}
+    return {"value": job_arrays(jobs) if jobs else None}
 
 
 def _or_none(duration_ms: int | None) -> int:

@@ -72,8 +72,8 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
 
 
 def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
-    """Run until the clients have settled, then for `QUIET_MS` more; then crash the coordinator, which checks the
-    replay.
+    """Run until the clients have settled, and then for `QUIET_MS` more, in which nothing may change. Then crash the
+    coordinator: after its restart it must read the same state from its log as it had before.
 
     :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE.
     """

@@ -1,13 +1,10 @@
-"""The simulation of workers: the real members and herders of a fleet, their group, users and operators.
+"""The simulation of workers in a classic group (`workers`): the real members of the group, and its rounds.
 
-settings        settings of all workers, and of each worker
-config_log      the config topic that all workers read
+settings        settings of each worker
 cluster         the objects that all workers share
 process         the state of one process of a worker that the invariant checks read
-worker          one process of a worker: the real `herder` and `member` machines, tasks that take time and die
-                (runtime), its client of the config log (config_client), its REST endpoints and its client of the
-                leader (rest)
-process_faults  the faults; the requests of users and operators (users, operators)
+worker          one process of a worker: the real `herder` and `member` machines
+process_faults  the faults of all workers, and changes of the group's protocol
 checker         the checks of the named invariants; those of one round (rounds, fewest) and of the scheduled rebalance
                 delay (deferral_checks)
 settled_checks  the checks after the last fault

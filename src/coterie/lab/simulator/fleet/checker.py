@@ -1,12 +1,9 @@
 """The checks of the invariants in the workers' simulation, at every step of the coordinator and of the workers."""
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from json import loads
 
 from coterie.assignors.assignor_state import union
 from coterie.assignors.members import RebalancePolicy
-from coterie.engine.lease import Lease
 from coterie.groups.classic.messages import (
     GenerationWritten,
     Heartbeat,
@@ -18,43 +15,36 @@ from coterie.groups.classic.messages import (
 )
 from coterie.groups.classic.state import Group
 from coterie.groups.effects import TimerFired
-from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
-from coterie.herder.seams import TaskSpec
 from coterie.lab.simulator.coordinator import CoordinatorStep
-from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.deferral_checks import DeferralChecker
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, RoundMember, check_round, job_list_text
+from coterie.lab.simulator.fleet.rounds import CheckedRound, RoundMember, check_round
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.sim_process import sorted_by_name
+from coterie.lab.simulator.workers.checker import WorkersChecker
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, MemberId
-from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import AssignmentsRequested, ComputedAssignments
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.errors import ErrorCode
 
 
-class FleetChecker:
-    """Checks the workers and their group; implements `coordinator.CoordinatorChecker`. A method raises a `Violation`
-    when an invariant is broken."""
+class FleetChecker(WorkersChecker):
+    """Checks the workers and their group; implements `coordinator.CoordinatorChecker`."""
 
     def __init__(
         self, world: World, config_log: ConfigLog, policy: RebalancePolicy, *, session_timeout_ms: int
     ) -> None:
-        self._world = world
-        self._config_log = config_log
+        super().__init__(world, config_log)
         self._policy = policy
-        self._session_timeout_ms = session_timeout_ms
         self._deferral_checker = DeferralChecker(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
-        self.stop_count = 0
-        """Number of task stops ordered so far."""
         self.undelivered_assignment_count = 0
         """Number of SyncGroups so far that received no assignment, because the next rebalance had begun."""
-        self.processes: Mapping[str, Process] = {}
-        """The processes that have not ended, by name."""
         self._sent_by_generation: dict[Generation, tuple[MemberIdentity, str | None]] = {}
         """For each generation that a member has received, its leader and protocol."""
         self._members_by_generation: dict[Generation, frozenset[MemberIdentity]] = {}
@@ -198,7 +188,7 @@ class FleetChecker:
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
-            if process.member.member_id in removed_members and self._should_have_stopped(process):
+            if process.member_id in removed_members and self._should_have_stopped(process):
                 self._check_runs_no_task(process, "is removed")
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -242,156 +232,12 @@ class FleetChecker:
             runs = sorted(map(str, process.running_tasks))
             raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
 
-    def on_forged(self, process: Process, answer: Answer) -> None:
-        """Check the response of the leader ``process`` to forged task configs.
-
-        :raises Violation: SIGNED.
-        """
-        if isinstance(answer, Done) and process.protocol is not None and process.protocol >= ConnectProtocol.SESSIONED:
-            raise Violation(Invariant.SIGNED, f"{process.name} accepts task configs that no worker has signed")
-
-    def on_exit(self, process: Process, code: int) -> None:
-        """Check the exit of ``process`` with ``code``, if its worker was ordered to drain.
-
-        :raises Violation: DRAINED.
-        """
-        if process.is_draining and not process.is_ending and (code or process.assigned_jobs or process.running_tasks):
-            raise Violation(
-                Invariant.DRAINED,
-                f"{process.name} exits with {code}, and still owns {job_list_text(process.assigned_jobs)}",
-            )
-
-    def on_stop(self, process: Process, spec: TaskSpec | None) -> None:
-        """Count and check a stop that the herder orders. ``spec`` is the running task; None if no such task runs.
-
-        :raises Violation: STOPPED_FOR_A_REASON.
-        """
-        if spec is None:
-            return
-        self.stop_count += 1
-        task, offset = spec.task, process.herder.config.offset
-        if process.is_ending or task not in process.assigned_jobs:
-            return
-        if self._config_log.runnable_tasks_at(offset).get(task) == spec:
-            raise Violation(
-                Invariant.STOPPED_FOR_A_REASON,
-                f"{process.name} stops {task}, which is assigned to it and has its present config",
-            )
-
-    def on_write_acknowledged(self, request: Write, process: Process, since_offset: int) -> None:
-        """Check the success of a user's ``request`` that ``process`` reports: the change is in the log from offset
-        ``since_offset`` on, the log's end when the request was sent, and the process has read it.
-
-        :raises Violation: TOLD_IS_WRITTEN.
-        """
-        expected_entries: Mapping[str, object] | None
-        match request:
-            case PutConnector(connector=name, config=config):
-                key, expected_entries = f"connector-{name}", {"properties": dict(config)}
-            case DeleteConnector(connector=name):
-                key, expected_entries = f"connector-{name}", None
-            case SetTargetState(connector=name, target_state=state):
-                key, expected_entries = f"target-state-{name}", {"state.v2": state.value}
-            case unexpected_request:
-                raise AssertionError(f"users send no such request: {unexpected_request}")
-        read_offset = max(process.herder.config.offset, 0)
-        for line in self._config_log.lines[since_offset:read_offset]:
-            if line.key == key.encode() and _has_entries(line.value, expected_entries):
-                return
-        raise Violation(
-            Invariant.TOLD_IS_WRITTEN, f"{process.name} reports that {key} is written, but has not read it in the log"
+    def _are_requests_signed(self, process: WorkerProcess) -> bool:
+        return (
+            isinstance(process, Process)
+            and process.protocol is not None
+            and process.protocol >= ConnectProtocol.SESSIONED
         )
 
-    def on_start(self, process: Process, task: ConnectorTaskId) -> None:
-        """Check that no other worker runs ``task``, which ``process`` is about to start.
-
-        :raises Violation: ONE_OWNER.
-        """
-        if process.member.member_id in self._fenced_member_ids:
-            return  # The process has not received the error yet.
-        for other_process in sorted_by_name(self.processes):
-            if (
-                other_process is not process
-                and task in other_process.running_tasks
-                and self._is_running_member(other_process)
-            ):
-                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} runs")
-
-    def on_restart(self, process: Process, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
-        """Check the restart of ``task`` by ``process`` after its query has died. ``holds_checkpoint``: whether the
-        process still holds the task's checkpoint.
-
-        :raises Violation: RESTARTED_IN_PLACE, ONE_OWNER.
-        """
-        if not holds_checkpoint:
-            raise Violation(
-                Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task}, whose checkpoint was taken over"
-            )
-        if self._world.now_ms >= process.last_answered_sent_at_ms + Lease(self._session_timeout_ms).duration_ms:
-            silent_ms = self._world.now_ms - process.last_answered_sent_at_ms
-            raise Violation(
-                Invariant.RESTARTED_IN_PLACE,
-                f"{process.name} restarts {task}, its last request with a response is {silent_ms} ms old",
-            )
-        self.on_start(process, task)
-
-    def on_resumed(self, process: Process) -> None:
-        """Check ``process``, which is about to resume: if it may still be a member, as after a short pause, no other
-        worker runs its tasks.
-
-        :raises Violation: ONE_OWNER.
-        """
-        if self._may_be_member(process):
-            for other_process in sorted_by_name(self.processes):
-                shared_tasks = sorted(map(str, process.running_tasks.keys() & other_process.running_tasks.keys()))
-                if shared_tasks and other_process is not process and self._is_running_member(other_process):
-                    raise Violation(
-                        Invariant.ONE_OWNER, f"{process.name} resumes {shared_tasks}, which {other_process.name} runs"
-                    )
-
-    def check_every_second(self) -> None:
-        """Check that each process without a response for a session timeout has stopped its tasks. Called every second.
-
-        :raises Violation: STOPPED_WHEN_EXPIRED.
-        """
-        for process in sorted_by_name(self.processes):
-            has_expired = self._world.now_ms >= process.last_answered_sent_at_ms + self._session_timeout_ms
-            if has_expired and self._should_have_stopped(process):
-                self._check_runs_no_task(process, f"has had no response for {self._session_timeout_ms} ms")
-
-    def _should_have_stopped(self, process: Process) -> bool:
-        """Whether ``process`` has had time to stop its tasks. A paused process has not; its time begins when it
-        resumes, because it then handles timers and responses in any order."""
-        stop_time_ms = process.herder.settings.stop_grace_ms + 300
-        return not process.is_paused and process.resumed_at_ms + stop_time_ms < self._world.now_ms
-
-    def _check_runs_no_task(self, process: Process, reason: str) -> None:
-        """Raise if ``process`` runs tasks; ``reason`` says why it must run none.
-
-        :raises Violation: STOPPED_WHEN_EXPIRED.
-        """
-        if process.running_tasks:
-            runs = sorted(map(str, process.running_tasks))
-            raise Violation(
-                Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {reason} and still runs {runs}"
-            )
-
-    def _is_running_member(self, process: Process) -> bool:
-        """Whether ``process`` runs without a pause and may still be a member. If it is no member, the tasks that it
-        still runs are fenced: their next owner takes over their checkpoints."""
-        return not process.is_paused and self._may_be_member(process)
-
-    def _may_be_member(self, process: Process) -> bool:
-        """Whether the coordinator may still have ``process`` as a member: the process was not replaced, and one of its
-        requests of the last session timeout has had a response."""
-        is_fenced = process.member.member_id in self._fenced_member_ids
-        return not is_fenced and self._world.now_ms < process.last_answered_sent_at_ms + self._session_timeout_ms
-
-
-def _has_entries(value: bytes | None, expected_entries: Mapping[str, object] | None) -> bool:
-    """Whether the value of a line has all entries of ``expected_entries``; with ``expected_entries`` None, whether the
-    line is a tombstone."""
-    if value is None or expected_entries is None:
-        return value is None and expected_entries is None
-    entries = loads(value)
-    return all(entries.get(key) == expected for key, expected in expected_entries.items())
+    def _is_replaced(self, process: WorkerProcess) -> bool:
+        return process.member_id in self._fenced_member_ids

@@ -1,23 +1,21 @@
-"""The objects that the simulated workers share: settings, the group's coordinator, the config log, the network, the
-checker of invariants."""
-
-from collections.abc import Callable
+"""The objects that the workers of a classic group share."""
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.checker import FleetChecker
-from coterie.lab.simulator.fleet.config_log import ConfigLog
-from coterie.lab.simulator.fleet.settings import WorkerSetup
+from coterie.lab.simulator.fleet.settings import FleetSetup
 from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import Steps
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.membership import PlaceHandover
 
 
-class Cluster:
+class Cluster(WorkersCluster):
     """The objects that all workers of one seed share."""
+
+    checker: FleetChecker
 
     def __init__(
         self,
@@ -30,28 +28,7 @@ class Cluster:
         session_keys: SessionKeySettings,
         steps: Steps,
     ) -> None:
-        self.world = world
-        self.checker = checker
-        self.network = network
+        super().__init__(world, checker, network, config_log, policy, session_keys, steps)
         self.coordinator = coordinator
-        self.config_log = config_log
-        self.policy = policy
-        self.session_keys = session_keys
-        self.steps = steps
-        self.worker_setups: dict[str, WorkerSetup] = {}
+        self.worker_setups: dict[str, FleetSetup] = {}
         """The settings of each worker, by its name."""
-        self.config_read_delay_ms: dict[str, int] = {}
-        """For each worker that reads the config log late, by how many ms."""
-        self.on_process_failed: Callable[[str], None] = lambda home: None
-        """Called with the worker's name when a process has ended with an exit code other than 0."""
-        self.on_worker_drained: Callable[[str], None] = lambda home: None
-        """Called with the worker's name when the process of a drained worker has ended with exit code 0."""
-        self.relaunch: Callable[[str, PlaceHandover | None], None] = lambda home, place: None
-        """Called with the worker's name when a process relaunches itself, and with the membership that the next process
-        keeps (None: it joins as a new member)."""
-        self._incarnations = 0
-
-    def fresh_incarnation(self) -> Incarnation:
-        """An incarnation that no connector has had."""
-        self._incarnations += 1
-        return Incarnation(f"life-{self._incarnations}")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, job_list_text
+from coterie.lab.simulator.fleet.rounds import CheckedRound
 from coterie.lab.simulator.identities import MemberIdentity
-from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import Job, Jobs
 

@@ -1,76 +1,28 @@
-"""The faults of the workers' simulation, and the changes that are random too: settings, drains, requests of users. Each
-fault ends after some time, and at the end all faults stop."""
+"""The faults of workers in a classic group: those of all workers, and changes of the group's protocol."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coterie.lab.simulator.faults import FaultInjector
 from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.operators import Operators
-from coterie.lab.simulator.fleet.settings import WorkerSetup
-from coterie.lab.simulator.fleet.users import CONNECTOR_NAMES, ConnectorUsers
-from coterie.lab.simulator.fleet.worker import WorkerProcess
-from coterie.lab.simulator.infrastructure_faults import InfrastructureFaults
-from coterie.lab.simulator.network import Direction
+from coterie.lab.simulator.fleet.settings import FleetSetup
+from coterie.lab.simulator.fleet.worker import FleetWorker
 from coterie.lab.simulator.records import RecordKind
-from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
+from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import Handover, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
-WORKER_NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
-"""The names of the workers; a seed has the first few of them."""
 
-
-class FleetFaults(FaultInjector[WorkerProcess]):
+class FleetFaults(WorkersFaults[FleetWorker]):
     """Injects the faults of one seed, and sends its requests of users and operators."""
 
+    _cluster: Cluster
+
     def __init__(self, cluster: Cluster) -> None:
-        names = WORKER_NAMES[: cluster.world.rng.randint(2, len(WORKER_NAMES))]
-        super().__init__(
-            cluster.world, InfrastructureFaults(cluster.world, cluster.network, cluster.coordinator, names), names
-        )
-        self._cluster = cluster
-        self.users = ConnectorUsers(cluster, self.live_processes)
-        self.operators = Operators(cluster, self.live_processes)
-        cluster.on_process_failed = self._schedule_restart
-        cluster.on_worker_drained = self._on_drained
-        cluster.relaunch = self._relaunch
+        super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
-        self._workers_to_start_later = list(self._services[self._rng.randint(1, len(self._services)) :])
-        """The workers that start later, one by one."""
-        weight_by_fault = {
-            self._pause_random_process: 4,
-            self._starve_host: 2,
-            self._drop_large_messages: 2,
-            self._kill_random_process: 4,
-            self._kill_several: 1,
-            self._kill_leader: 2,
-            self._shut_down: 2,
-            self.kill_permanently: 1,
-            self._start_second_process: 2,
-            self._start_next_worker: 3,
-            self._delay_random_config_reads: 2,
-            self._end_random_query: 4,
-            self._change_protocol: 2,
-            self._change_claims: 2,
-            self.operators.drain_random_worker: 6,
-            self.operators.uncordon_random_worker: 2,
-            self.operators.restart_random_worker: 2,
-            self.operators.forge_task_configs: 1,
-            self.users.put_random_connector: 3,
-            self.users.put_burst: 1,
-            self.users.delete_burst: 1,
-            self.users.delete_random_connector: 1,
-            self.users.set_random_target_state: 2,
-        }
-        # Each seed omits some faults: some bugs show only where other faults do not interfere.
-        self._set_faults(
-            {fault: weight for fault, weight in weight_by_fault.items() if self._rng.random() < 0.75},
-            mean_intervals_ms=(2_000, 6_000, 15_000, 40_000),
-        )
+        self._set_worker_faults({self._change_protocol: 2})
 
     def _choose_worker_setups(self) -> None:
         """Choose the settings of each worker: instance id, protocol and claims."""
@@ -80,193 +32,29 @@ class FleetFaults(FaultInjector[WorkerProcess]):
         claims_probability = self._rng.choice((0.0, 0.0, 0.3, 0.7))
         protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
         for name in self._services:
-            self._cluster.worker_setups[name] = WorkerSetup(
+            self._cluster.worker_setups[name] = FleetSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
                 protocol=self._rng.choice(list(ConnectProtocol)) if has_mixed_protocols else protocol,
                 claims=self._random_claims() if self._rng.random() < claims_probability else None,
             )
 
-    def _random_claims(self) -> Jobs:
-        """Random claims: no job at all, or a few jobs. Other workers may claim some of these jobs too, and some are
-        never configured."""
-        if self._rng.random() < 0.2:
-            return NO_JOBS
-        connectors = [ConnectorName(name) for name in (*CONNECTOR_NAMES, "absent")]
-        tasks = [ConnectorTaskId(name, number) for name in connectors for number in range(4)]
-        return Jobs(
-            frozenset(name for name in connectors if self._rng.random() < 0.3),
-            frozenset(task for task in tasks if self._rng.random() < 0.3),
-        )
+    def _change_setup(self, name: str, **settings: Any) -> None:
+        self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
-    def begin_faults(self) -> None:
-        """Start the first workers, create connectors, and schedule the faults and the checks of every second."""
-        for name in self._services:
-            if name not in self._workers_to_start_later:
-                self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
-        for number, connector in enumerate(CONNECTOR_NAMES[: self._rng.randint(1, len(CONNECTOR_NAMES))]):
-            self._world.call_after(
-                6_000 + 50 * number, partial(self.users.put_connector, connector, self._rng.randint(1, 6))
-            )
-        self._schedule_next_fault()
-        self._check_every_second()
+    def _start_process(self, name: str, handover: Handover | None = None) -> None:
+        assert handover is None or isinstance(handover, PlaceHandover), "a membership of a classic group"
+        FleetWorker(self._cluster, self.live_processes, name, handover)
 
-    def _check_every_second(self) -> None:
-        """Run the checks of every second now, and again in one second."""
-        self._cluster.checker.check_every_second()
-        self._world.call_after(1_000, self._check_every_second)
-
-    def end_faults(self) -> None:
-        """Resume paused workers, start all others except those in ``_never_restarted``, and crash the coordinator once
-        more."""
-        self._cluster.config_read_delay_ms.clear()
-        self._workers_to_start_later.clear()
-        for process in sorted_by_name(self.live_processes):
-            self._resume_process(process)
-        for name in self._services:
-            newest = newest_process(self.live_processes, name)
-            if (newest is None or newest.is_ending) and name not in self._never_restarted:
-                # After a load the coordinator has only the group's last elected protocol, and no older one (as in
-                # Kafka): it refuses a worker without that protocol until there has been a round.
-                setup = self._cluster.worker_setups[name]
-                self._cluster.worker_setups[name] = replace(setup, protocol=ConnectProtocol.STATIC)
-                self.start_service(name)
-        if not self._cluster.config_log.connector_names():
-            self._world.call_after(
-                6_000, partial(self.users.put_connector, CONNECTOR_NAMES[0], self._rng.randint(1, 6))
-            )
-        self._infrastructure_faults.crash_coordinator()
+    def _prepare_last_start(self, name: str) -> None:
+        # After a load the coordinator has only the group's last elected protocol, and no older one (as in Kafka): it
+        # refuses a worker without that protocol until there has been a round.
+        self._change_setup(name, protocol=ConnectProtocol.STATIC)
 
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this seed."""
         name = "one-more"
-        self._cluster.worker_setups[name] = WorkerSetup(protocol=ConnectProtocol.STATIC)
+        self._cluster.worker_setups[name] = FleetSetup(protocol=ConnectProtocol.STATIC)
         self.start_service(name)
-
-    def delay_leader_config_reads(self) -> None:
-        """For 5 s, let the leader read the config log with a lag of 5 s. In this time the leader computes a round
-        without assignments, because its config log lags behind that of another member."""
-        for process in sorted_by_name(self.live_processes):
-            if process.herder.place.is_leader:
-                self._delay_config_reads(process.service, 5_000, lasts_ms=5_000)
-
-    # -- faults ------------------------------------------------------------------------------------------------------
-
-    def _resume_process(self, process: WorkerProcess) -> None:
-        """Resume ``process``, if it is paused and has not ended. If it was replaced meanwhile and has no instance id,
-        it is killed soon."""
-        if not (process.is_alive and process.is_paused):
-            return
-        self._cluster.checker.on_resumed(process)
-        super()._resume_process(process)
-        if newest_process(self.live_processes, process.service) is not process and process.instance_id is None:
-            # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
-            self._world.call_after(self._rng.randint(1, 3_000), partial(self._kill_replaced, process))
-
-    def _starve_host(self) -> None:
-        """Overload a worker's host: responses arrive late, then the process pauses, then it resumes without a network.
-
-        So a response that arrives during the pause is read only when the process resumes, and no other one arrives soon
-        after it.
-        """
-        process = self._random_process()
-        if process is None or process.is_paused:
-            return
-        link = self._cluster.network.link_of(process.service)
-        link.delayed_until_ms[Direction.TO_WORKER] = self._world.now_ms + 1_500
-        pause_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
-        self._world.call_after(1_200, partial(self._pause_for, process, pause_ms, cut_ms=cut_ms))
-
-    def _drop_large_messages(self) -> None:
-        """Let a random link lose large messages, for 8 or 20 s."""
-        name = self._rng.choice(self._services)
-        link = self._cluster.network.link_of(name)
-        link.drops_large_messages = True
-        self._world.add_record(RecordKind.NARROW, name)
-
-        def heal() -> None:
-            link.drops_large_messages = False
-
-        self._world.call_after(self._rng.choice((8_000, 20_000)), heal)
-
-    def _kill_replaced(self, process: WorkerProcess) -> None:
-        """Kill ``process``, which was replaced, unless it has ended."""
-        if process.is_alive:
-            process.kill(RecordKind.REPLACED)
-            self.start_service(process.service)  # if no other process of the worker runs by now
-
-    def _start_second_process(self) -> None:
-        """Start a second process of a worker, as an operator does on another host when the first one cannot be reached:
-        the first process pauses. If the worker has an instance id, the first process may also keep running."""
-        process = self._random_process()
-        if process is None or newest_process(self.live_processes, process.service) is not process:
-            return
-        if process.instance_id is None or self._rng.random() < 0.7:
-            if process.is_paused:
-                return
-            process.pause()
-            self._world.call_after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume_process, process))
-        WorkerProcess(self._cluster, self.live_processes, process.service)
-
-    def _kill_several(self) -> None:
-        """Kill two or three random processes."""
-        for _ in range(self._rng.randint(2, 3)):
-            self._kill_random_process()
-
-    def _kill_leader(self) -> None:
-        """Kill the leader; in some cases jobs are deferred at that time."""
-        for process in sorted_by_name(self.live_processes):
-            if process.herder.place.is_leader:
-                process.kill(RecordKind.LEADER_KILLED)
-                self._schedule_restart(process.service)
-                return
-
-    def _shut_down(self) -> None:
-        """Shut a random worker down cleanly; it starts again some time later."""
-        process = self._random_process()
-        if process is not None and not process.is_paused:
-            process.shut_down()
-            self._schedule_restart(process.service)
-
-    def _start_next_worker(self) -> None:
-        """Start one of the workers that start later."""
-        if self._workers_to_start_later:
-            self.start_service(self._workers_to_start_later.pop())
-
-    def _delay_random_config_reads(self) -> None:
-        """Let a random worker read the config log late, for 1 to 30 s."""
-        name = self._rng.choice(self._services)
-        read_delay_ms = self._rng.choice((500, 2_000, 5_000, 9_000))
-        self._delay_config_reads(name, read_delay_ms, lasts_ms=self._rng.randint(1_000, 30_000))
-
-    def _delay_config_reads(self, name: str, read_delay_ms: int, *, lasts_ms: int) -> None:
-        """For ``lasts_ms``, let the worker ``name`` read the config log with a lag of ``read_delay_ms``."""
-        self._cluster.config_read_delay_ms[name] = read_delay_ms
-        self._world.add_record(RecordKind.READS_LATE, name, read_delay_ms)
-
-        def heal() -> None:
-            self._cluster.config_read_delay_ms.pop(name, None)
-
-        self._world.call_after(lasts_ms, heal)
-
-    def _end_random_query(self) -> None:
-        """End the query of a random task; in 20 % of the cases because another worker took over its checkpoint. In some
-        cases the process pauses soon after this."""
-        process = self._random_process()
-        if process is None or process.is_paused or not (tasks := process.runtime.tasks_that_may_die()):
-            return
-        process.runtime.end_query(self._rng.choice(tasks), holds_checkpoint=self._rng.random() < 0.8)
-        if self._rng.random() < 0.3:
-            pause_ms = self._rng.choice((2_000, 5_000, 8_000))
-            self._world.call_after(self._rng.randint(1, 200), partial(self._pause_for, process, pause_ms))
-
-    def _pause_for(self, process: WorkerProcess, pause_ms: int, *, cut_ms: int = 0) -> None:
-        """Pause ``process`` for ``pause_ms``, if it runs and faults are still injected. If ``cut_ms`` is not 0, its
-        link is cut from now until ``cut_ms`` after the pause."""
-        if process.is_alive and not process.is_paused and not self._have_faults_ended:
-            process.pause()
-            self._world.call_after(pause_ms, partial(self._resume_process, process))
-            if cut_ms:
-                self._infrastructure_faults.cut_link(process.service, pause_ms + cut_ms)
 
     def _change_protocol(self) -> None:
         """Set another protocol for all workers, and restart them one after the other."""
@@ -275,49 +63,3 @@ class FleetFaults(FaultInjector[WorkerProcess]):
         between_ms = self._rng.choice((3_000, 8_000, 15_000))
         for number, name in enumerate(self._services):
             self._world.call_after(number * between_ms, partial(self._restart_with_settings, name, protocol=protocol))
-
-    def _change_claims(self) -> None:
-        """Change the claims of a random worker, and restart it."""
-        claims = self._random_claims() if self._rng.random() < 0.6 else None
-        self._restart_with_settings(self._rng.choice(self._services), claims=claims)
-
-    def _restart_with_settings(self, name: str, **settings: Any) -> None:
-        """Change ``settings`` of the worker ``name``; shut its process down, and start it again after 0.5 or 3 s. Does
-        nothing after the faults have ended."""
-        if self._have_faults_ended:
-            return
-        self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
-        process = newest_process(self.live_processes, name)
-        if process is not None and not process.is_paused:
-            process.shut_down()
-            self._world.call_after(self._rng.choice((500, 3_000)), lambda: self.start_service(name))
-
-    def _on_drained(self, service: str) -> None:
-        """Decide whether a drained worker starts again. During the faults about 70 % do, some time later; after the
-        faults none does. The last worker that may still be restarted always starts again."""
-        if (self._have_faults_ended or self._rng.random() < 0.3) and len(self._services) - len(
-            self._never_restarted
-        ) > 1:
-            self._never_restarted.add(service)
-        else:
-            self._schedule_restart(service)
-
-    def _relaunch(self, service: str, handover: PlaceHandover | None) -> None:
-        """Start the process that continues the membership ``handover``, unless another process of the worker runs."""
-        if newest_process(self.live_processes, service) is None:
-            WorkerProcess(self._cluster, self.live_processes, service, handover)
-
-    def _schedule_restart(self, service: str) -> None:
-        in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
-        # A worker that ends after the last fault starts again before the check for a settled group.
-        self._world.call_after(1_000 if self._have_faults_ended else in_ms, lambda: self.start_service(service))
-
-    def start_service(self, service: str) -> None:
-        if service in self._never_restarted or service in self._workers_to_start_later:
-            return
-        process = newest_process(self.live_processes, service)
-        if process is None:
-            WorkerProcess(self._cluster, self.live_processes, service)
-        elif process.is_ending:
-            # The worker's previous process has not ended yet.
-            self._world.call_after(500, lambda: self.start_service(service))

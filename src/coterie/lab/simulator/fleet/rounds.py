@@ -10,7 +10,7 @@ from coterie.assignors.assignor_state import union
 from coterie.assignors.members import RebalancePolicy
 from coterie.lab.simulator.fleet.fewest import fewest_stops
 from coterie.lab.simulator.identities import MemberIdentity
-from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import AssignmentChange, MemberReport
@@ -323,8 +323,3 @@ def _has_deferred_jobs(round_: CheckedRound) -> bool:
 def _round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:
     """The violation of ``invariant``; ``description`` follows the round's generation in its text."""
     return Violation(invariant, f"generation {round_.generation} {description}")
-
-
-def job_list_text(jobs: Jobs) -> str:
-    """The jobs, separated by commas; ``nothing`` if there are none."""
-    return ", ".join(map(str, jobs)) or "nothing"

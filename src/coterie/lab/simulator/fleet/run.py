@@ -7,12 +7,13 @@ from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
-from coterie.lab.simulator.fleet.settings import DELAY_MAX_MS, GROUP_ID, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
-from coterie.lab.simulator.fleet.settled_checks import QUIET_MS, SETTLE_MS, SettledChecks
+from coterie.lab.simulator.fleet.settled_checks import SettledChecks
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, run_to_outcome
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, GROUP_ID, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
+from coterie.lab.simulator.workers.settled_checks import QUIET_MS, SETTLE_MS
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 

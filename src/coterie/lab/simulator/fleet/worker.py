@@ -1,23 +1,14 @@
-"""One worker of the simulation: the real `herder` and the real `member`, and tasks whose starts and stops take time.
-
-A worker is a name; its processes replace each other. Responses, events and timers of a paused process are delivered
-when it resumes; those of a process that has ended are lost.
-"""
+"""One worker in a classic group: the real `herder` and the real `member` (`workers.worker`)."""
 
 from collections.abc import Iterator
-from json import loads
 
-from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
-from coterie.herder.requests import RequestRefused
 from coterie.herder.state import Herder, HerderSettings
-from coterie.herder.timers import Timer
 from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.config_client import ConfigClient
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rest import RestEndpoints
-from coterie.lab.simulator.fleet.runtime import SimTaskRuntime
-from coterie.lab.simulator.fleet.settings import (
+from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
+from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
@@ -26,11 +17,7 @@ from coterie.lab.simulator.fleet.settings import (
     SESSION_TIMEOUT_MS,
     STOP_GRACE_MS,
     url_of,
-    worker_name_of,
 )
-from coterie.lab.simulator.invariants import MachineCheck
-from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
-from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.world import SimTimers
 from coterie.lab.translation import to_group_request, to_member_response
 from coterie.member import events
@@ -44,7 +31,7 @@ from coterie.member.classic.messages import (
     Response,
 )
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, WorkerId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -53,9 +40,8 @@ from coterie.nouns.membership import (
     AssignmentsRequested,
     ComputedAssignments,
     InstallTarget,
-    Leave,
-    LeaveAndRejoin,
     MembershipLost,
+    MembershipOrder,
     MembershipRefused,
     MemberStateChanged,
     PlaceHandover,
@@ -63,7 +49,6 @@ from coterie.nouns.membership import (
     RequestDescription,
     SendAssignments,
     SetConfiguredJobs,
-    SetWorkerState,
     StopAllBeforeJoin,
     SuspendMembership,
 )
@@ -71,13 +56,15 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, 
 from coterie.wire.errors import ErrorCode
 
 
-class WorkerProcess(Process):
+class FleetWorker(Process):
     """One process of a worker."""
+
+    cluster: Cluster
 
     def __init__(
         self,
         cluster: Cluster,
-        live_processes: "dict[str, WorkerProcess]",
+        live_processes: "dict[str, FleetWorker]",
         service: str,
         handover: PlaceHandover | None = None,
     ) -> None:
@@ -112,185 +99,45 @@ class WorkerProcess(Process):
             ),
             handover,
         )
-        super().__init__(cluster.world, live_processes, service, herder_state, member, handover)
-        self.cluster = cluster
-        self.rest = RestEndpoints(self, cluster, self.feed_herder, self._rest_of_url)
-        self.runtime = SimTaskRuntime(self, cluster.checker, self.feed_herder)
-        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_readers)
-        self.herder_timers = SimTimers[Timer](
-            self.world, lambda timer: self.deliver(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
-        )
+        super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.member_timers = SimTimers[member_messages.Timer](
             self.world, lambda timer: self.deliver(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
-        self.world.add_record(
+        self._record(
             RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
-            self.name,
             setup.protocol.setting,
             setup.instance_id,
             f"claims {jobs_text(setup.claims)}" if setup.claims is not None else None,
         )
         if handover is not None:
             self.feed_member(events.MemberStarted())
-        self.config_client.read_new_lines()
-        self.call_after(
-            self.world.rng.randint(50, 1_500), lambda: self.feed_herder(herder.RuntimeOpened(wall_ms=self.world.now_ms))
-        )
-
-    def _record(self, kind: RecordKind, *values: RecordValue) -> None:
-        """Add a record with the process's name as its first value."""
-        self.world.add_record(kind, self.name, *values)
-
-    # -- resume and end ----------------------------------------------------------------------------------------------
-
-    def resume(self) -> None:
-        """End the pause; what came meanwhile is delivered in a random order."""
-        self.resumed_at_ms = self.world.now_ms
-        # Responses in sockets and due timers are handled in any order.
-        self.world.rng.shuffle(self._missed_callbacks)
-        super().resume()
+        self._open_herder()
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
         super().kill(kind, *values)
-        self.running_tasks.clear()
-        self.herder_timers.close()
         self.member_timers.close()
 
-    def shut_down(self) -> None:
-        """Order a clean shutdown, as SIGTERM does."""
-        self.is_ending = True
-        self._record(RecordKind.SHUT_DOWN)
-        self.deliver(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
+    # -- orders of the herder ----------------------------------------------------------------------------------------
 
-    # -- other workers ------------------------------------------------------------------------------------------------
-
-    def _rest_of_url(self, url: WorkerUrl) -> RestEndpoints | None:
-        """The REST endpoints of the worker with this URL; None if it does not run."""
-        process = newest_process(self._live_processes, worker_name_of(url))
-        return process.rest if process is not None else None
-
-    def _wake_readers(self) -> None:
-        """Let every process poll the config log, which has new lines."""
-        for process in sorted_by_name(self._live_processes):
-            process.config_client.poll_config_log()
-
-    # -- the herder --------------------------------------------------------------------------------------------------
-
-    def feed_herder(self, event: herder.Event) -> None:
-        """Step the herder with ``event``, and perform its effects."""
-        with MachineCheck("herder"):
-            output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
-        for effect in output.effects:
-            if self.is_alive:
-                self._perform_herder_effect(effect)
-
-    def _perform_herder_effect(self, effect: herder.Effect) -> None:
-        """Perform one effect of the herder."""
-        match effect:
-            case herder.SetTimer() | herder.CancelTimer() | herder.WriteLogMessage() | herder.StopConnector():
-                self._perform_instant_effect(effect)
-            case herder.Reply(id=id_, answer=answer):
-                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
-                self.rest.deliver_answer(effect)
-            case SetWorkerState(config_offset=config_offset, owned=owned, draining=draining):
-                self._record(RecordKind.SUBSCRIBES, config_offset, jobs_text(owned), draining)
-                self.feed_member(effect)
+    def _order_member(self, order: MembershipOrder) -> None:
+        match order:
             case Rejoin():
                 self._record(RecordKind.REJOINS)
-                self.feed_member(effect)
-            case LeaveAndRejoin():
-                self._record(RecordKind.ABANDONS)
-                self.feed_member(effect)
             case SendAssignments(token=token, computed=computed):
                 self._record(RecordKind.DEALS, RoundToken.checked(token).generation, *_round_values(computed))
                 if self.requested_round is not None and self.requested_round.token == token:
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
-                self.feed_member(effect)
-            case Leave(is_permanent=is_permanent):
-                self._record(RecordKind.LEAVES, is_permanent)
-                self.feed_member(effect)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
-                raise AssertionError(f"{type(effect).__name__} is an order to the member of a connect group")
-            case herder.Exit():
-                self._exit_process(effect)
-            case chore:
-                self._begin_chore(chore)
+                raise AssertionError(f"{type(order).__name__} is an order to the member of a connect group")
+            case _:
+                pass
+        self.feed_member(order)
 
-    def _perform_instant_effect(
-        self, effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector
-    ) -> None:
-        """Perform an effect that takes no time and is not recorded."""
-        match effect:
-            case herder.SetTimer(timer=timer, at_ms=at_ms):
-                self.herder_timers.set(timer, at_ms)
-            case herder.CancelTimer(timer=timer):
-                self.herder_timers.cancel(timer)
-            case herder.WriteLogMessage(text=text):
-                self.world.add_to_trace(f"{self.name}: {text}")
-            case herder.StopConnector():
-                pass  # In this simulation a split keeps no state.
+    def _compute_target(self, chore: herder.ComputeTarget) -> None:
+        raise AssertionError("a classic group computes no target assignment")
 
-    def _exit_process(self, exit_order: herder.Exit) -> None:
-        """End the process as the herder orders. A process that relaunches itself is followed by another one."""
-        self.cluster.checker.on_exit(self, exit_order.code)
-        self.kill(RecordKind.EXITS, exit_order.code, exit_order.relaunches)
-        self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
-        if exit_order.relaunches:
-            handover = exit_order.handover
-            assert handover is None or isinstance(handover, PlaceHandover), "a membership of a classic group"
-            self.world.call_after(
-                self.world.rng.randint(1, 1_500), lambda: self.cluster.relaunch(self.service, handover)
-            )
-        elif self.is_draining and not exit_order.code:
-            self.cluster.on_worker_drained(self.service)
-        elif exit_order.code:
-            self.cluster.on_process_failed(self.service)
-
-    def _begin_chore(self, chore: herder.Chore) -> None:
-        """Begin a chore of the herder: an effect that takes time and whose result is an event."""
-        rng = self.world.rng
-        match chore:
-            case herder.StartTask() | herder.RestartTask() | herder.StopTask():
-                self.runtime.begin_chore(chore)
-            case herder.SplitConnector(connector=connector, config=config, config_line_offset=config_line_offset):
-                self._record(RecordKind.SPLITS, connector, config_line_offset)
-                task_configs = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
-                connector_split = herder.ConnectorSplit(
-                    connector=connector, config_line_offset=config_line_offset, configs=task_configs
-                )
-                self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
-            case herder.ValidateConfig(id=request_id):
-                self.call_after(
-                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, errors={}))
-                )
-            case herder.PublishTaskConfigs(
-                connector=connector, leader_url=url, configs=configs, signing_key=signing_key
-            ):
-                self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
-                self.rest.publish(chore)
-            case herder.MakeSessionKey(size_bytes=size_bytes):
-                self._record(RecordKind.SESSION_KEY, size_bytes)
-                key = rng.randbytes(size_bytes)
-                self.call_after(
-                    rng.randint(1, 20),
-                    lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
-                )
-            case herder.FindConfigEnd():
-                self.config_client.find_end(chore)
-            case herder.AppendConfig():
-                self.config_client.append_lines(chore)
-            case herder.AppendStatuses(lines=lines):
-                self._record(RecordKind.STATUSES, *map(_status_text, lines))
-                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))
-            case herder.CloseRuntime():
-                self._record(RecordKind.CLOSES_RUNTIME)
-                self.runtime.close()
-                self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
-            case Leave() | herder.ComputeTarget() | herder.FinishCheckpointGeneration():
-                raise AssertionError(
-                    f"{type(chore).__name__}: Leave goes to the member, a classic group computes no target assignment, "
-                    "and no checkpoint generation is closed in this simulation"
-                )
+    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+        raise AssertionError("classic groups have no listeners")
 
     # -- the member --------------------------------------------------------------------------------------------------
 
@@ -419,8 +266,3 @@ def _assignment_values(
 ) -> tuple[RecordValue, ...]:
     """The values of one assignment in a record."""
     return (error.name, config_offset, jobs_text(assignment.assigned), jobs_text(assignment.revoked), delay_ms)
-
-
-def _status_text(line: NewTopicRecord) -> str:
-    """The key and the state of a status line, for a record; None as the state of a tombstone."""
-    return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"

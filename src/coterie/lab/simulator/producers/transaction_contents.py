@@ -16,7 +16,8 @@ class TransactionContents:
     """One transaction, as its producer sends it."""
 
     def __init__(self, name: str, process: str, transactional_id: str) -> None:
-        """``name`` is unique; ``process`` is the name of the producer's process."""
+        """``name`` is the name of the transaction, which no other transaction of the simulation has; ``process`` is the
+        name of the producer's process."""
         self.name = name
         self.process = process
         self.transactional_id = transactional_id

@@ -1,9 +1,10 @@
 """Operators' REST requests to workers; and requests with forged task configs, which the leader must refuse."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.requests import (
     Answer,
     Done,
@@ -13,12 +14,11 @@ from coterie.herder.requests import (
     UncordonWorker,
     WorkerOrder,
 )
-from coterie.herder.rounds.protocol_features import are_requests_signed
 from coterie.herder.session_keys import Signature, SigningKey
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import sorted_by_name
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
 
 FORGED_BODY = b"task configs"
@@ -26,9 +26,9 @@ FORGED_BODY = b"task configs"
 
 
 class Operators:
-    """Sends the requests of one seed."""
+    """Sends the requests of operators in the simulation with one seed: drains, restarts, and forged task configs."""
 
-    def __init__(self, cluster: Cluster, live_processes: dict[str, WorkerProcess]) -> None:
+    def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world
@@ -52,7 +52,7 @@ class Operators:
         if running:
             self._send_order(self._rng.choice(running), "restart", RestartWorker)
 
-    def _send_order(self, process: WorkerProcess, order_name: str, order: type[WorkerOrder]) -> None:
+    def _send_order(self, process: Worker, order_name: str, order: type[WorkerOrder]) -> None:
         """Send ``order`` to a worker, and take note of a success in ``process``. ``order_name`` is the order's name in
         records."""
 
@@ -84,19 +84,19 @@ class Operators:
             for signature in self._forged_signatures(leader):
                 self._send_forged(leader, name, signature)
 
-    def _find_signing_leader(self) -> WorkerProcess | None:
+    def _find_signing_leader(self) -> Worker | None:
         """The leader, if it runs without a pause, has its assignment, and the group's protocol signs requests;
         otherwise None. Without signatures a leader accepts task configs of any sender."""
         for process in self._running_processes():
             if (
                 process.herder.place.is_leader
                 and process.herder.place.is_settled
-                and are_requests_signed(process.herder)
+                and protocol_of(process.herder).are_requests_signed(process.herder)
             ):
                 return process
         return None
 
-    def _forged_signatures(self, leader: WorkerProcess) -> Sequence[Signature | None]:
+    def _forged_signatures(self, leader: Worker) -> Sequence[Signature | None]:
         """The forged signatures: none; a valid signature of another body, as if a request had been recorded; a
         signature by another key. Only none, if there is no session key."""
         key = leader.herder.config.session_key
@@ -109,12 +109,12 @@ class Operators:
             replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
         )
 
-    def _send_forged(self, leader: WorkerProcess, name: ConnectorName, signature: Signature | None) -> None:
+    def _send_forged(self, leader: Worker, name: ConnectorName, signature: Signature | None) -> None:
         """Send task configs with ``signature`` to the leader; the checker receives the response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
         leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged, leader))
 
-    def _running_processes(self) -> list[WorkerProcess]:
+    def _running_processes(self) -> list[Worker]:
         """The processes that are neither paused nor ending."""
         return [
             process for process in sorted_by_name(self._live_processes) if not (process.is_paused or process.is_ending)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, count_size_and_checksum
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.ids import ConfigOffset
 
 
@@ -16,8 +16,8 @@ class ConfigClient:
 
     def __init__(
         self,
-        process: Process,
-        cluster: Cluster,
+        process: WorkerProcess,
+        cluster: WorkersCluster,
         feed_herder: Callable[[herder.Event], None],
         wake_readers: Callable[[], None],
     ) -> None:

@@ -6,16 +6,18 @@ from functools import partial
 from coterie.herder import messages as herder
 from coterie.herder.seams import TaskDied, TaskProgressed, TaskSpec
 from coterie.herder.tasks import RESTARTS_MAX
-from coterie.lab.simulator.fleet.checker import FleetChecker
-from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.workers.checker import WorkersChecker
+from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.jobs import ConnectorTaskId
 
 
 class SimTaskRuntime:
-    """The task runtime of one process, in place of Spark. It writes `Process.running_tasks`."""
+    """The task runtime of one process, in place of Spark. It writes `WorkerProcess.running_tasks`."""
 
-    def __init__(self, process: Process, checker: FleetChecker, feed_herder: Callable[[herder.Event], None]) -> None:
+    def __init__(
+        self, process: WorkerProcess, checker: WorkersChecker, feed_herder: Callable[[herder.Event], None]
+    ) -> None:
         """``feed_herder`` passes an event to the process's herder."""
         self._process = process
         self._rng = process.world.rng

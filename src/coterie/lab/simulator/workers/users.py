@@ -1,6 +1,7 @@
 """The users' REST requests about connectors. Each is sent to any worker; if that worker refers to the leader, the
 request is sent to the leader."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from coterie.herder.requests import (
@@ -12,11 +13,11 @@ from coterie.herder.requests import (
     SetTargetState,
     Write,
 )
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.settings import worker_name_of
-from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.settings import worker_name_of
+from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -27,9 +28,9 @@ BURST_CONNECTORS = tuple(f"burst-{number}" for number in range(6))
 
 
 class ConnectorUsers:
-    """Sends the requests of one seed."""
+    """Sends the requests of users in the simulation with one seed: they create, change, pause and delete connectors."""
 
-    def __init__(self, cluster: Cluster, live_processes: dict[str, WorkerProcess]) -> None:
+    def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world
@@ -83,7 +84,7 @@ class ConnectorUsers:
         if processes := sorted_by_name(self._live_processes):
             self._send_following_leader(self._rng.choice(processes), request, forwards_left=2)
 
-    def _send_following_leader(self, process: WorkerProcess, request: Write, *, forwards_left: int) -> None:
+    def _send_following_leader(self, process: Worker, request: Write, *, forwards_left: int) -> None:
         """Send ``request`` to ``process``. If the worker responds that another one is the leader, send it there,
         ``forwards_left`` times at most."""
         log = self._cluster.config_log

@@ -5,10 +5,10 @@ from typing import Self
 
 from coterie.herder import messages as herder
 from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Request, RequestId, RequestRefused
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.settings import REQUEST_TIMEOUT_MS
 from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.process import WorkerProcess
+from coterie.lab.simulator.workers.settings import REQUEST_TIMEOUT_MS
 from coterie.nouns.ids import WorkerUrl
 
 
@@ -17,8 +17,8 @@ class RestEndpoints:
 
     def __init__(
         self,
-        process: Process,
-        cluster: Cluster,
+        process: WorkerProcess,
+        cluster: WorkersCluster,
         feed_herder: Callable[[herder.Event], None],
         endpoints_of: Callable[[WorkerUrl], Self | None],
     ) -> None:

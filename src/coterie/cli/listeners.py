@@ -1,0 +1,224 @@
+"""The listeners of a worker's rebalances: finds them by entry point, and calls them on a thread.
+
+The thread calls one plug-in after another, in the order of the news. So a plug-in that blocks delays the later calls of
+all of them, and nothing else: neither the event loop nor the end of the process waits for the thread.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from queue import SimpleQueue
+from typing import Any
+
+from coterie.assignors.connect.interface import (
+    LISTENER_ENTRY_POINTS,
+    ConnectAssignor,
+    WorkerRebalanceListener,
+)
+from coterie.cli.plugin_loading import load_plugin, registered_entry
+from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
+from coterie.nouns.target_assignments import TargetOfMember
+
+NEWS_MAX = 1_000
+"""The most news that wait for a plug-in that blocks; later news are dropped."""
+SLOW_CALL_MS = 5_000
+"""After this time a call that has not returned is logged."""
+CLOSE_TIMEOUT_MS = 2_000
+"""How long the end of a worker waits for the calls that are not done."""
+_KIND = "listener"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedListener:
+    """A listener, with the name of its entry point."""
+
+    name: str
+    listener: WorkerRebalanceListener
+
+
+def load_listeners(names: Sequence[str], *, key: str) -> list[NamedListener]:
+    """The listeners with these ``names``, in this order. ``key`` is the config key that contains the names.
+
+    :raises ConfigError: when no installed package registers a listener with one of the names, when several packages
+        do, or when its class cannot be imported or created, or lacks a method.
+    """
+    found = entry_points(group=LISTENER_ENTRY_POINTS)
+    return [
+        NamedListener(name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_created))
+        for name in names
+    ]
+
+
+def check_listeners(names: Sequence[str], *, key: str) -> None:
+    """Check that the listeners with these ``names`` are installed. Nothing is imported.
+
+    :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
+    """
+    found = entry_points(group=LISTENER_ENTRY_POINTS)
+    for name in names:
+        registered_entry(found, name, kind=_KIND, key=key)
+
+
+def _created(listener_class: Any) -> WorkerRebalanceListener:
+    listener: WorkerRebalanceListener = listener_class()
+    for method in ("on_revoked", "on_assigned", "on_lost"):
+        if not callable(getattr(listener, method, None)):
+            raise TypeError(f"it has no method {method}")
+    return listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call of a plug-in, for the thread and for log messages."""
+
+    plugin: str
+    method: str
+    function: Callable[[], object]
+
+    def __str__(self) -> str:
+        return f"{self.method} of {self.plugin}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunningCall:
+    """The call that the thread is executing."""
+
+    call: _Call
+    begun_ms: float
+
+
+class ListenerThread:
+    """Implements `herder.seams.RebalanceListeners` for these listeners, and for the assignors of the same worker: each
+    `ConnectAssignor.on_assignment` is called before the listeners. All methods are called on the event loop's
+    thread."""
+
+    def __init__(
+        self,
+        listeners: Sequence[NamedListener],
+        assignors: Sequence[ConnectAssignor],
+        *,
+        slow_call_ms: int = SLOW_CALL_MS,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+    ) -> None:
+        self._listeners = listeners
+        self._assignor_by_name = {assignor.name: assignor for assignor in assignors}
+        self._slow_call_ms = slow_call_ms
+        self._close_timeout_ms = close_timeout_ms
+        self._news: SimpleQueue[RebalanceNews | None] = SimpleQueue()
+        """The news that wait for the thread; None ends it."""
+        self._thread: threading.Thread | None = None
+        """Started with the first news."""
+        self._running: _RunningCall | None = None
+        """Assigned by the thread."""
+        self._logged: _RunningCall | None = None
+        """The last call that was logged as slow."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Looks for a slow call; None if all calls were done when it last fired."""
+
+    def notify(self, news: RebalanceNews) -> None:
+        """Let the thread call the plug-ins. If too many news wait already, ``news`` is dropped, with an error in the
+        log."""
+        if not self._listeners and not self._assignor_by_name:
+            return
+        if self._news.qsize() >= NEWS_MAX:
+            logger.error(
+                "The listeners of rebalances are not called for %s of %d jobs: %d calls wait already, because %s has "
+                "not returned",
+                type(news).__name__,
+                len(news.jobs),
+                NEWS_MAX,
+                self._running_text(),
+            )
+            return
+        self._news.put(news)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._call_plugins, name="rebalance listeners", daemon=True)
+            self._thread.start()
+        if self._timer is None:
+            self._set_timer()
+
+    async def close(self) -> None:
+        """Let the thread end when all calls are done, and wait for that, but not longer than the time limit. A call
+        that has not returned then ends with the process, and the calls after it are dropped, with a warning."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._thread is None:
+            return
+        self._news.put(None)
+        await asyncio.to_thread(self._thread.join, self._close_timeout_ms / 1000)
+        if self._thread.is_alive():
+            logger.warning(
+                "%s has not returned; this worker ends without further calls of its listeners", self._running_text()
+            )
+
+    def _running_text(self) -> str:
+        running = self._running
+        return "a plug-in" if running is None else str(running.call)
+
+    # -- the event loop's part: logs slow calls -----------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._slow_call_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Log a call that has not returned in time, once. The timer is set again while calls are not done."""
+        running = self._running
+        if running is None and self._news.empty():
+            self._timer = None
+            return
+        if running is not None and running is not self._logged and _now_ms() >= running.begun_ms + self._slow_call_ms:
+            self._logged = running
+            logger.warning(
+                "%s has not returned within %g s: the later calls of the listeners of rebalances wait for it",
+                running.call,
+                self._slow_call_ms / 1000,
+            )
+        self._set_timer()
+
+    # -- the thread's part --------------------------------------------------------------------------------------------
+
+    def _call_plugins(self) -> None:
+        while (news := self._news.get()) is not None:
+            for call in self._calls(news):
+                self._running = _RunningCall(call=call, begun_ms=_now_ms())
+                try:
+                    call.function()
+                except BaseException as error:
+                    logger.error("%s has failed", call, exc_info=error)
+                finally:
+                    self._running = None
+
+    def _calls(self, news: RebalanceNews) -> Iterator[_Call]:
+        """The calls for ``news``, in their order."""
+        if isinstance(news, JobsAssigned):
+            for name, assignor in self._assignor_by_name.items():
+                function = partial(_notify_assignor, assignor, news.assignment)
+                yield _Call(plugin=f"assignor {name}", method="on_assignment", function=function)
+        for one in self._listeners:
+            plugin, listener = f"listener {one.name}", one.listener
+            match news:
+                case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
+                    yield _Call(
+                        plugin=plugin, method="on_assigned", function=partial(listener.on_assigned, jobs, epoch)
+                    )
+                case JobsRevoked(jobs=jobs):
+                    yield _Call(plugin=plugin, method="on_revoked", function=partial(listener.on_revoked, jobs))
+                case JobsLost(jobs=jobs):
+                    yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
+
+
+def _notify_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+    """Separate, so that an assignor without the method is an error of the call."""
+    assignor.on_assignment(assignment)
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

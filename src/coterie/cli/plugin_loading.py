@@ -1,0 +1,52 @@
+"""Creates the plug-ins that installed packages register by entry point (`assignors.connect.interface`)."""
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any, TypeVar
+
+from coterie.nouns.errors import ConfigError
+
+PluginT = TypeVar("PluginT")
+
+logger = logging.getLogger(__name__)
+
+
+def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: Callable[[Any], PluginT]) -> PluginT:
+    """The plug-in that is registered under ``name``: the result of ``create`` with its class. ``kind`` says what it is,
+    and ``key`` is the config key that contains the name.
+
+    :raises ConfigError: as :func:`registered_entry`; or when the class cannot be imported or ``create`` fails.
+    """
+    entry = registered_entry(found, name, kind=kind, key=key)
+    try:
+        plugin = create(entry.load())
+    except Exception as error:
+        raise unusable_plugin(
+            kind, name, f"{entry.value} cannot be created: {type(error).__name__}: {error}"
+        ) from error
+    logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
+    return plugin
+
+
+def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:
+    """The entry point with this name. Nothing is imported.
+
+    :raises ConfigError: when ``found`` has no entry point with this name, or several.
+    """
+    match [entry for entry in found if entry.name == name]:
+        case []:
+            known = ", ".join(sorted(found.names)) or "none"
+            raise ConfigError(
+                {key: [f"Invalid value {name} for configuration {key}: no {kind} has this name; installed: {known}"]}
+            )
+        case [entry]:
+            return entry
+        case entries:
+            where = ", ".join(sorted(entry.value for entry in entries))
+            raise unusable_plugin(kind, name, f"several packages register it: {where}")
+
+
+def unusable_plugin(kind: str, name: str, why: str) -> ConfigError:
+    """The error that the plug-in cannot be used."""
+    return ConfigError({f"{kind} {name}": [f"The {kind} {name} cannot be used: {why}"]})

@@ -1,0 +1,56 @@
+"""A group without members: it can be deleted, and it expires."""
+
+from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.messages import (
+    ChangeResponse,
+    ComputeTimer,
+    ConfigsRemoved,
+    ConfiguredRemoved,
+    DeleteGroup,
+    ExpiryTimer,
+    GroupRemoved,
+)
+from coterie.groups.connect.refusal import ConnectRefusal
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+
+
+def schedule_expiry(turn: Turn) -> None:
+    """Set the timer of the group's expiry while the group has no members, and cancel it otherwise. After a reload the
+    retention time begins again. Called at the end of each step."""
+    group = turn.group
+    if group.metadata is None or group.members:
+        turn.cancel_timer(ExpiryTimer())
+    elif ExpiryTimer() not in group.deadlines:
+        turn.set_timer(ExpiryTimer(), turn.now_ms + group.settings.empty_group_retention_ms)
+
+
+def delete_group(turn: Turn, request: DeleteGroup) -> None:
+    """Delete a group without members.
+
+    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    """
+    group = turn.group
+    if group.is_nonexistent:
+        raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
+    if group.members:
+        raise ConnectRefusal(
+            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
+        )
+    remove_group(turn, with_configs=True)
+    turn.reply(request.reply_to, ChangeResponse())
+
+
+def remove_group(turn: Turn, *, with_configs: bool) -> None:
+    """Remove the records of a group without members. An operator may have set its configs before its first worker
+    joined, so they are removed only ``with_configs``."""
+    group = turn.group
+    for member_id in sorted(group.departed):
+        forget_departed(turn, member_id)
+    if group.configured is not None:
+        turn.write(ConfiguredRemoved())
+    if with_configs and group.configs:
+        turn.write(ConfigsRemoved())
+    if group.metadata is not None:
+        turn.write(GroupRemoved())
+    turn.cancel_timer(ComputeTimer())

@@ -1,0 +1,50 @@
+"""The objects that the simulated workers share: settings, the config log, the network, the checker of invariants."""
+
+from collections.abc import Callable
+
+from coterie.assignors.members import RebalancePolicy
+from coterie.herder.session_keys import SessionKeySettings
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.workers.checker import WorkersChecker
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.world import World
+from coterie.lab.steps import Steps
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.membership import Handover
+
+
+class WorkersCluster:
+    """The objects that all workers of one seed share."""
+
+    def __init__(
+        self,
+        world: World,
+        checker: WorkersChecker,
+        network: Network,
+        config_log: ConfigLog,
+        policy: RebalancePolicy,
+        session_keys: SessionKeySettings,
+        steps: Steps,
+    ) -> None:
+        self.world = world
+        self.checker = checker
+        self.network = network
+        self.config_log = config_log
+        self.policy = policy
+        self.session_keys = session_keys
+        self.steps = steps
+        self.config_read_delay_ms: dict[str, int] = {}
+        """For each worker that reads the config log late, by how many ms."""
+        self.on_process_failed: Callable[[str], None] = lambda home: None
+        """Called with the worker's name when a process has ended with an exit code other than 0."""
+        self.on_worker_drained: Callable[[str], None] = lambda home: None
+        """Called with the worker's name when the process of a drained worker has ended with exit code 0."""
+        self.relaunch: Callable[[str, Handover | None], None] = lambda home, place: None
+        """Called with the worker's name when a process relaunches itself, and with the membership that the next process
+        keeps (None: it joins as a new member)."""
+        self._incarnations = 0
+
+    def fresh_incarnation(self) -> Incarnation:
+        """An incarnation that no connector has had."""
+        self._incarnations += 1
+        return Incarnation(f"life-{self._incarnations}")

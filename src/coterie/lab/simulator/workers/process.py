@@ -1,0 +1,62 @@
+"""The state of one process of a worker that the invariant checks read: its herder, its tasks and its assignments."""
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+from coterie.herder.seams import TaskSpec
+from coterie.herder.state import Herder
+from coterie.lab.simulator.sim_process import SimProcess
+from coterie.lab.simulator.workers.settings import WorkerSetup
+from coterie.lab.simulator.world import World
+from coterie.nouns.ids import InstanceId, MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
+
+
+class WorkerProcess(SimProcess, ABC):
+    """One process of a worker. Its subclasses and `runtime.SimTaskRuntime` write these fields."""
+
+    def __init__(
+        self, world: World, live_processes: dict[str, Self], service: str, herder: Herder, setup: WorkerSetup
+    ) -> None:
+        name = service
+        while name in live_processes:
+            name += "'"
+        super().__init__(world, name, service, live_processes)
+        self.herder = herder
+        self.setup = setup
+        self.running_tasks: dict[ConnectorTaskId, TaskSpec] = {}
+        """The running tasks: each from the order to start it until its query has died or its stop has ended."""
+        self.is_ending = False
+        """Whether the process was ordered to end or to relaunch, or the group has refused its membership."""
+        self.is_draining = False
+        """Whether the worker was ordered to drain: to release its jobs and then to leave permanently."""
+        self.resumed_at_ms = 0
+        """When the process last resumed after a pause; 0 if it was never paused."""
+        self.assigned_jobs: Jobs = NO_JOBS
+        """The jobs that the worker owns by all assignments that it has received since it last lost its membership."""
+
+    @property
+    @abstractmethod
+    def member_id(self) -> MemberId:
+        """The member id that the process has or had; empty before the first one."""
+
+    @property
+    @abstractmethod
+    def session_ends_ms(self) -> int:
+        """Until when the coordinator keeps the process as a member, as far as the process can know: a session timeout
+        after the newest of those requests was sent that the coordinator has answered as a member's."""
+
+    @property
+    @abstractmethod
+    def lease_ends_ms(self) -> int:
+        """Until when the process may start tasks, by the same request."""
+
+    @property
+    def instance_id(self) -> InstanceId | None:
+        """The worker's instance id; None if it is a dynamic member."""
+        return self.setup.instance_id
+
+    @property
+    def claims(self) -> Jobs | None:
+        """The jobs that the worker claims; None: it may run all jobs that no worker claims."""
+        return self.setup.claims

@@ -1,0 +1,234 @@
+"""One worker of a simulation: the real `herder`, and tasks whose starts and stops take time.
+
+A worker is a name; its processes replace each other. Responses, events and timers of a paused process are delivered
+when it resumes; those of a process that has ended are lost.
+"""
+
+from abc import abstractmethod
+from json import loads
+from typing import Self
+
+from coterie.engine.log import NewTopicRecord
+from coterie.herder import messages as herder
+from coterie.herder.requests import RequestRefused
+from coterie.herder.state import Herder
+from coterie.herder.timers import Timer
+from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text
+from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.config_client import ConfigClient
+from coterie.lab.simulator.workers.process import WorkerProcess
+from coterie.lab.simulator.workers.rest import RestEndpoints
+from coterie.lab.simulator.workers.runtime import SimTaskRuntime
+from coterie.lab.simulator.workers.settings import WorkerSetup, worker_name_of
+from coterie.lab.simulator.world import SimTimers
+from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.membership import (
+    InstallTarget,
+    Leave,
+    LeaveAndRejoin,
+    MembershipOrder,
+    Rejoin,
+    RequestDescription,
+    SendAssignments,
+    SetConfiguredJobs,
+    SetWorkerState,
+    SuspendMembership,
+)
+
+
+class Worker(WorkerProcess):
+    """One process of a worker. A subclass adds its member of the group."""
+
+    def __init__(
+        self,
+        cluster: WorkersCluster,
+        live_processes: dict[str, Self],
+        service: str,
+        herder_state: Herder,
+        setup: WorkerSetup,
+    ) -> None:
+        super().__init__(cluster.world, live_processes, service, herder_state, setup)
+        self.cluster = cluster
+        self.rest = RestEndpoints(self, cluster, self.feed_herder, self._rest_of_url)
+        self.runtime = SimTaskRuntime(self, cluster.checker, self.feed_herder)
+        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_readers)
+        self.herder_timers = SimTimers[Timer](
+            self.world, lambda timer: self.deliver(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
+        )
+
+    def _open_herder(self) -> None:
+        """Let the herder read the config log, and open its runtime some time later."""
+        self.config_client.read_new_lines()
+        self.call_after(
+            self.world.rng.randint(50, 1_500), lambda: self.feed_herder(herder.RuntimeOpened(wall_ms=self.world.now_ms))
+        )
+
+    @abstractmethod
+    def _order_member(self, order: MembershipOrder) -> None:
+        """Pass an order of the herder to the member."""
+
+    @abstractmethod
+    def _compute_target(self, chore: herder.ComputeTarget) -> None:
+        """Compute a target assignment as the herder orders; the herder receives the result later."""
+
+    @abstractmethod
+    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+        """The herder announces jobs that were started or have stopped."""
+
+    def _record(self, kind: RecordKind, *values: RecordValue) -> None:
+        """Add a record with the process's name as its first value."""
+        self.world.add_record(kind, self.name, *values)
+
+    # -- resume and end ----------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """End the pause; what came meanwhile is delivered in a random order."""
+        self.resumed_at_ms = self.world.now_ms
+        # Responses in sockets and due timers are handled in any order.
+        self.world.rng.shuffle(self._missed_callbacks)
+        super().resume()
+
+    def kill(self, kind: RecordKind, *values: RecordValue) -> None:
+        super().kill(kind, *values)
+        self.running_tasks.clear()
+        self.herder_timers.close()
+
+    def shut_down(self) -> None:
+        """Order a clean shutdown, as SIGTERM does."""
+        self.is_ending = True
+        self._record(RecordKind.SHUT_DOWN)
+        self.deliver(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
+
+    # -- other workers ------------------------------------------------------------------------------------------------
+
+    def _rest_of_url(self, url: WorkerUrl) -> RestEndpoints | None:
+        """The REST endpoints of the worker with this URL; None if it does not run."""
+        process = newest_process(self._live_processes, worker_name_of(url))
+        return process.rest if process is not None else None
+
+    def _wake_readers(self) -> None:
+        """Let every process poll the config log, which has new lines."""
+        for process in sorted_by_name(self._live_processes):
+            process.config_client.poll_config_log()
+
+    # -- the herder --------------------------------------------------------------------------------------------------
+
+    def feed_herder(self, event: herder.Event) -> None:
+        """Step the herder with ``event``, and perform its effects."""
+        with MachineCheck("herder"):
+            output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
+        for effect in output.effects:
+            if self.is_alive:
+                self._perform_herder_effect(effect)
+
+    def _perform_herder_effect(self, effect: herder.Effect) -> None:
+        """Perform one effect of the herder."""
+        match effect:
+            case herder.SetTimer() | herder.CancelTimer() | herder.WriteLogMessage() | herder.StopConnector():
+                self._perform_instant_effect(effect)
+            case herder.Reply(id=id_, answer=answer):
+                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
+                self.rest.deliver_answer(effect)
+            case SetWorkerState(config_offset=config_offset, owned=owned, draining=draining):
+                self._record(RecordKind.SUBSCRIBES, config_offset, jobs_text(owned), draining)
+                self._order_member(effect)
+            case LeaveAndRejoin():
+                self._record(RecordKind.ABANDONS)
+                self._order_member(effect)
+            case Leave(is_permanent=is_permanent):
+                self._record(RecordKind.LEAVES, is_permanent)
+                self._order_member(effect)
+            case Rejoin() | SendAssignments():
+                self._order_member(effect)
+            case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+                self._order_member(effect)
+            case herder.NotifyListeners():
+                self._notify_listeners(effect)
+            case herder.Exit():
+                self._exit_process(effect)
+            case chore:
+                self._begin_chore(chore)
+
+    def _perform_instant_effect(
+        self, effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector
+    ) -> None:
+        """Perform an effect that takes no time and is not recorded."""
+        match effect:
+            case herder.SetTimer(timer=timer, at_ms=at_ms):
+                self.herder_timers.set(timer, at_ms)
+            case herder.CancelTimer(timer=timer):
+                self.herder_timers.cancel(timer)
+            case herder.WriteLogMessage(text=text):
+                self.world.add_to_trace(f"{self.name}: {text}")
+            case herder.StopConnector():
+                pass  # In this simulation a split keeps no state.
+
+    def _exit_process(self, exit_order: herder.Exit) -> None:
+        """End the process as the herder orders. A process that relaunches itself is followed by another one."""
+        self.cluster.checker.on_exit(self, exit_order.code)
+        self.kill(RecordKind.EXITS, exit_order.code, exit_order.relaunches)
+        self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
+        if exit_order.relaunches:
+            handover = exit_order.handover
+            self.world.call_after(
+                self.world.rng.randint(1, 1_500), lambda: self.cluster.relaunch(self.service, handover)
+            )
+        elif self.is_draining and not exit_order.code:
+            self.cluster.on_worker_drained(self.service)
+        elif exit_order.code:
+            self.cluster.on_process_failed(self.service)
+
+    def _begin_chore(self, chore: herder.Chore) -> None:
+        """Begin a chore of the herder: an effect that takes time and whose result is an event."""
+        rng = self.world.rng
+        match chore:
+            case herder.StartTask() | herder.RestartTask() | herder.StopTask():
+                self.runtime.begin_chore(chore)
+            case herder.SplitConnector(connector=connector, config=config, config_line_offset=config_line_offset):
+                self._record(RecordKind.SPLITS, connector, config_line_offset)
+                task_configs = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
+                connector_split = herder.ConnectorSplit(
+                    connector=connector, config_line_offset=config_line_offset, configs=task_configs
+                )
+                self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
+            case herder.ValidateConfig(id=request_id):
+                self.call_after(
+                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, errors={}))
+                )
+            case herder.PublishTaskConfigs(
+                connector=connector, leader_url=url, configs=configs, signing_key=signing_key
+            ):
+                self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
+                self.rest.publish(chore)
+            case herder.MakeSessionKey(size_bytes=size_bytes):
+                self._record(RecordKind.SESSION_KEY, size_bytes)
+                key = rng.randbytes(size_bytes)
+                self.call_after(
+                    rng.randint(1, 20),
+                    lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
+                )
+            case herder.FindConfigEnd():
+                self.config_client.find_end(chore)
+            case herder.AppendConfig():
+                self.config_client.append_lines(chore)
+            case herder.AppendStatuses(lines=lines):
+                self._record(RecordKind.STATUSES, *map(_status_text, lines))
+                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))
+            case herder.CloseRuntime():
+                self._record(RecordKind.CLOSES_RUNTIME)
+                self.runtime.close()
+                self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
+            case herder.ComputeTarget():
+                self._compute_target(chore)
+            case Leave() | herder.FinishCheckpointGeneration():
+                raise AssertionError(
+                    f"{type(chore).__name__}: Leave goes to the member, and no checkpoint generation is closed in this "
+                    "simulation"
+                )
+
+
+def _status_text(line: NewTopicRecord) -> str:
+    """The key and the state of a status line, for a record; None as the state of a tombstone."""
+    return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"
