@@ -97,7 +97,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
-    if place.member_epoch == JOIN or member.settings.max_wait_ms == 0:
+    if member.settings.max_wait_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:

@@ -73,7 +73,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        wait_ms = longest_hold_ms(member) if not resumes and follows_on_connection(member) else 0
+        wait_ms = longest_hold_ms(member) if not resumes and may_hold_all_fields(member) else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -114,12 +114,16 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
 
 
-def follows_on_connection(member: Member) -> bool:
-    """Whether the next heartbeat follows an unanswered heartbeat on a connection without a lost response. The
-    coordinator may hold its response, although it has all fields, if its last response on the connection contained no
-    news."""
+def may_hold_all_fields(member: Member) -> bool:
+    """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
+    lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
+    holds it if it has just sent nothing new on the connection."""
     place = member.place
-    return isinstance(place, InGroup) and place.reported is not None and isinstance(member.heartbeat, HeartbeatSent)
+    return (
+        isinstance(place, InGroup)
+        and place.reported is not None
+        and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
+    )
 
 
 def longest_hold_ms(member: Member) -> int:

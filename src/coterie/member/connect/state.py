@@ -198,9 +198,10 @@ class HeartbeatSent:
 
     @property
     def must_be_held(self) -> bool:
-        """Whether the coordinator certainly holds the response while it has no news. If the request has all fields,
-        this is not certain: the response may have to repeat the contents of an earlier one."""
-        return self.may_be_held and self.in_flight.request.rebalance_timeout_ms is None
+        """Whether the coordinator holds the response while it has no news. If the request has all fields and is no
+        repeated join, the response may have to repeat what an earlier one contained."""
+        request = self.in_flight.request
+        return self.may_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
 
 
 Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
