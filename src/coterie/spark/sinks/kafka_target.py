@@ -29,8 +29,8 @@ from coterie.spark.bad_records.keys import DeadLetterTopic, error_tolerance_of
 from coterie.spark.converters import Format
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, has_metadata_column, visible_column_names
-from coterie.spark.serializers import Serializer, exact_column
+from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, visible_column_names
+from coterie.spark.serializers import Serializer
 
 PRODUCER_OVERRIDE_PREFIX = "producer.override."
 """Prefix of the keys that set properties of Kafka's producer."""
