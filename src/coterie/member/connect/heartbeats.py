@@ -30,7 +30,7 @@ from coterie.member.connect.state import (
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
-from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -120,12 +120,14 @@ def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -
         case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
             member.place, InGroup
         ):
-            lose_membership(turn, f"the coordinator responded {_text_of_error(response)}")
+            lose_membership(turn, f"the coordinator responded {error_text(response.error, response.message)}")
         case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
             refuse(turn, reason)
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
-            turn.log_failure(f"The group's coordinator responded to a heartbeat with {_text_of_error(response)}")
+            turn.log_failure(
+                f"The group's coordinator responded to a heartbeat with {error_text(response.error, response.message)}"
+            )
             retry_later(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
 
 
@@ -274,8 +276,3 @@ def emit_state_change(turn: Turn) -> None:
     if member.state is not member.reported_state:
         member.reported_state = member.state
         turn.emit(MemberStateChanged(state=member.state))
-
-
-def _text_of_error(response: HeartbeatResponse) -> str:
-    """The name and the message of the error in a response, as text for a log message."""
-    return f"{response.error.name}: {response.message}" if response.message else response.error.name
