@@ -30,17 +30,18 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
             pass
         case _:
             where = ", ".join(sorted(entry.value for entry in entries))
-            raise unusable_plugin(kind, name, f"several packages register it: {where}")
+            raise make_unusable_plugin_error(kind, name, f"several packages register it: {where}")
     try:
         plugin = create(entry.load())
     except Exception as error:
-        raise unusable_plugin(
+        raise make_unusable_plugin_error(
             kind, name, f"{entry.value} cannot be created: {type(error).__name__}: {error}"
         ) from error
     logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
     return plugin
 
 
-def unusable_plugin(kind: str, name: str, why: str) -> ConfigError:
-    """The error that the plug-in cannot be used."""
+def make_unusable_plugin_error(kind: str, name: str, why: str) -> ConfigError:
+    """Build the error for a plug-in of the kind ``kind`` with the name ``name`` that cannot be used because of
+    ``why``."""
     return ConfigError({f"{kind} {name}": [f"The {kind} {name} cannot be used: {why}"]})

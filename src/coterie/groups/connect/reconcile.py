@@ -24,8 +24,8 @@ def reconcile(
     """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
 
     ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
-    is not among them has stopped there. None if it reports no jobs: then nothing is acknowledged. ``is_free`` says
-    whether no member has a job: a job that this member has itself is not free.
+    is not in ``owned`` has stopped on the member. None if the request does not list jobs: then no stop is acknowledged.
+    ``is_free`` says whether no member has a job: a job that this member has itself is not free.
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:
