@@ -153,7 +153,7 @@ class PendingWrite:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the write is at the head of the queue and has begun. At most one write has."""
+        """Whether the write is at the head of the queue and has begun. At most one write is under way at a time."""
         return isinstance(self.phase, FindingEnd | CatchingUp | Appending | Appended)
 
 

@@ -45,11 +45,11 @@ class _UnsignedWrite:
     """Whether workers sign this kind of request."""
     signature: Signature | None = None
 
-    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+    def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         """What has to be validated before the write is queued; None when nothing has to be."""
         return None
 
-    def creates(self, config: ConfigState) -> bool:
+    def creates_connector(self, config: ConfigState) -> bool:
         """Whether the write creates a connector, by the state of the config log ``config``."""
         return False
 
@@ -64,12 +64,12 @@ class ConnectorWrite(_UnsignedWrite):
         self.request = request
         self._fresh_incarnation = fresh_incarnation
 
-    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+    def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         known = config.connector(self.request.connector)
         checkpointed = () if known is None else known.checkpointed_task_configs
         return ConfigToValidate(config=self.request.config, checkpointed_task_configs=checkpointed)
 
-    def creates(self, config: ConfigState) -> bool:
+    def creates_connector(self, config: ConfigState) -> bool:
         return config.connector(self.request.connector) is None
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:

@@ -229,7 +229,10 @@ class Splitter:
             ) != sorted(watched_before.source_partitions)
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
             log.warning(
-                "Connector %s: listing the source's partitions failed: %s", connector, first_message_line(error)
+                "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
+                "will retry: %s",
+                connector,
+                first_message_line(error),
             )
         with self._lock:
             if self._watched_sources.get(connector) is not watched_before:

@@ -246,7 +246,10 @@ class Supervisor:
         for _, query in ended_runs:
             self._stop_pool.submit(query.stop, grace_ms=0)
         _close_fences_and_wait(halted_runs)
-        log.warning("Stopped all %d tasks of this worker immediately, without grace", len(halted_runs))
+        log.warning(
+            "Stopped all %d tasks of this worker in the middle of their batches, which their next owners repeat",
+            len(halted_runs),
+        )
 
     def end_runs_with_query(self) -> None:
         """End all runs that have a query and are not being stopped, without stopping their queries and without events:

@@ -205,7 +205,7 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end offset of the config topic cannot be read: %s", error)
+            logger.warning("The end of the config topic cannot be found; requests that need it wait: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
@@ -221,7 +221,7 @@ class Chores:
         try:
             return TargetComputed(token=chore.token, target=await assign(chore.snapshot))
         except Exception as error:
-            logger.error("The assignor %s has failed", name, exc_info=error)
+            logger.error("The assignor %s could not compute the target assignment", name, exc_info=error)
             text = "".join(traceback.format_exception_only(error)).strip()
             return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 

@@ -183,9 +183,15 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
     ahead_ms = head.max_timestamp_ms - now_ms
     behind_ms = now_ms - head.base_timestamp_ms
     if ahead_ms > int_config(topic.configs, "message.timestamp.after.max.ms"):
-        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {ahead_ms} ms ahead of the broker's clock.")
+        return KafkaRefusal(
+            ErrorCode.invalid_timestamp,
+            f"A record's timestamp is {ahead_ms} ms ahead of the broker's clock, above message.timestamp.after.max.ms.",
+        )
     if behind_ms > int_config(topic.configs, "message.timestamp.before.max.ms"):
-        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {behind_ms} ms behind the broker's clock.")
+        return KafkaRefusal(
+            ErrorCode.invalid_timestamp,
+            f"A record's timestamp is {behind_ms} ms behind the broker's clock, above message.timestamp.before.max.ms.",
+        )
     return None
 
 

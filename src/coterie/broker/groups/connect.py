@@ -133,15 +133,24 @@ class ConnectMachine:
             error = shape_error(target) or ""
         except TimeoutError:
             error = f"it has not computed a target within {self._settings.computation_timeout_ms} ms"
-            logger.warning("Group %s: the assignor %s failed: %s", group_id, snapshot.assignor, error)
+            logger.warning(
+                "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry: %s",
+                group_id,
+                snapshot.assignor,
+                error,
+            )
         except asyncio.CancelledError:
             serving = asyncio.current_task()
             if serving is not None and serving.cancelling():
                 raise  # the group has ended
             error = "it was cancelled"
         except Exception as failure:
-            # An assignor may be a plug-in, and may raise any exception.
-            logger.exception("Group %s: the assignor %s failed", group_id, snapshot.assignor)
+            # An assignor may be a plug-in, and raise anything.
+            logger.exception(
+                "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry",
+                group_id,
+                snapshot.assignor,
+            )
             error = f"{type(failure).__name__}: {failure}"[:_ERROR_LENGTH_MAX]
         return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, error=error)
 

@@ -434,11 +434,15 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._needs_reload = False
                 self._notify_loaded(records)
             except WorldError as error:
-                logger.error("Group %s cannot be reloaded, retrying: %s", self.group_id, error)
+                logger.error(
+                    "Group %s could not be reloaded from its log; its requests are refused until a retry succeeds: %s",
+                    self.group_id,
+                    error,
+                )
             except Exception:
                 self._needs_reload = True
                 logger.exception(
-                    "Bug in Coterie: group %s cannot be reloaded, retrying\n%s",
+                    "Bug in Coterie: group %s could not be reloaded; requests are refused until a retry succeeds\n%s",
                     self.group_id,
                     self._trace.recent_text(),
                 )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, check
 from coterie.broker.storage.folder import lock_folder, make_folder, sync_folder
-from coterie.broker.storage.log_file import check_log_exists, is_damage, read_error
+from coterie.broker.storage.log_file import check_log_exists, is_damage, make_read_error
 from coterie.broker.storage.store import connect_read_only
 from coterie.nouns.errors import WorldError
 
@@ -114,7 +114,9 @@ def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) 
             reading.execute("BEGIN")
             reading.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
-            raise _corrupt_log_error(source, str(error)) if is_damage(error) else read_error(source, error) from error
+            raise (
+                _make_corrupt_log_error(source, str(error)) if is_damage(error) else make_read_error(source, error)
+            ) from error
         writing = sqlite3.connect(os.fspath(part), isolation_level=None)
         try:
             reading.backup(writing, pages=_STEP_PAGES, progress=on_step)
@@ -131,10 +133,10 @@ def _check_copy(source: Path, part: Path, report_progress: Callable[[str], None]
     """
     finding = next(check(part, report_progress=report_progress, accepts_older_layout=True), None)
     if finding is not None:
-        raise _corrupt_log_error(source, finding)
+        raise _make_corrupt_log_error(source, finding)
 
 
-def _corrupt_log_error(source: Path, finding: str) -> WorldError:
+def _make_corrupt_log_error(source: Path, finding: str) -> WorldError:
     """Build the error for a log that is corrupt according to ``finding``."""
     return WorldError(
         f"the log {source} is corrupt and was not copied: {finding}; `coterie broker check {source.parent}` lists"

@@ -15,7 +15,7 @@ from uuid import UUID
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.storage.layout import LAYOUT_VERSION, check_is_broker_log
-from coterie.broker.storage.log_file import check_log_exists, is_damage, open_error, read_error
+from coterie.broker.storage.log_file import check_log_exists, is_damage, make_open_error, make_read_error
 from coterie.broker.storage.store import connect_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
@@ -46,7 +46,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
     try:
         database = connect_read_only(path)
     except sqlite3.Error as error:
-        raise open_error(path, error) from error
+        raise make_open_error(path, error) from error
     try:
         database.execute("BEGIN")
         check_is_broker_log(database, path)
@@ -63,7 +63,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
             )
     except sqlite3.Error as error:
         if not is_damage(error):
-            raise read_error(path, error) from error
+            raise make_read_error(path, error) from error
         yield f"the file cannot be read: {error}"
     finally:
         database.close()

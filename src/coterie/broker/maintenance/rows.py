@@ -311,8 +311,8 @@ def set_sifted(store: Store, partition_row_id: int, sifted_offset: int) -> None:
 
 
 def set_cleaned(store: Store, partition_row_id: int, cleaned_offset: int) -> None:
-    """Store that the partition is compacted up to ``cleaned_offset``: there the next compaction begins to index
-    keys."""
+    """Store that the partition is compacted up to ``cleaned_offset``: at this offset the next compaction begins to
+    index keys."""
     store.database.execute("UPDATE partitions SET cleaned_offset = ? WHERE id = ?", (cleaned_offset, partition_row_id))
 
 

@@ -22,7 +22,7 @@ def server_context(security: SecuritySettings) -> ssl.SSLContext:
         try:
             path.read_bytes()
         except OSError as error:
-            raise _unusable_file_error("certificate or key", path, error) from error
+            raise _make_unusable_file_error("certificate or key", path, error) from error
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         # Without it, OpenSSL would prompt on the terminal for the password of an encrypted key.
@@ -36,12 +36,12 @@ def server_context(security: SecuritySettings) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cafile=security.client_ca_path)
         except OSError as error:
-            raise _unusable_file_error("clients' CA certificates", security.client_ca_path, error) from error
+            raise _make_unusable_file_error("clients' CA certificates", security.client_ca_path, error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def _unusable_file_error(what: str, path: Path, error: OSError) -> WorldError:
+def _make_unusable_file_error(what: str, path: Path, error: OSError) -> WorldError:
     """Build the error for the file ``path``, which contains ``what``."""
     return WorldError(f"the {what} in {path} cannot be used: {_error_reason(error)}")
 

@@ -465,4 +465,7 @@ def _free_ports(count: int, *, preferred: int) -> int:
     for first_port in range(preferred, 65537 - count):
         if all(is_port_free(port) for port in range(first_port, first_port + count)):
             return first_port
-    raise WorldError(f"There are no {count} consecutive free ports from {preferred} on.")
+    raise WorldError(
+        f"There are no {count} consecutive free ports from {preferred} on: end programs that use these ports, or name "
+        "other ports with --broker-port and --rest-port."
+    )

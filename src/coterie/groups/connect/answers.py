@@ -50,7 +50,8 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
 
 
 def respond_if_news(turn: Turn, member_id: MemberId) -> None:
-    """Let the member take its next step if its heartbeat is held, and respond if there is something new."""
+    """If the response to the member's heartbeat is held: change the member's assignment by its next step towards the
+    target, and send the response if it now contains something new."""
     session = turn.group.sessions.get(member_id)
     if session is None or session.held is None:
         return

@@ -362,14 +362,14 @@ def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
 
 
 def _value_writer() -> Writer:
-    """A writer that has written the version of the value."""
+    """A new writer for the value of a record. It has already written the version, with which every value begins."""
     writer = Writer()
     writer.int16(VALUE_VERSION)
     return writer
 
 
 def _value_reader(data: bytes) -> Reader:
-    """A reader of the value after its version.
+    """A reader for the value ``data`` of a record. It has already read the version, with which every value begins.
 
     :raises WireError: when the version is unknown.
     """
@@ -389,10 +389,11 @@ def _read_instance_id(reader: Reader) -> InstanceId | None:
 
 
 def _time_or_number(time_ms: int | None) -> int:
-    """The time, or the number for None."""
+    """``time_ms`` as a record contains it: the number that stands for no time, if it is None."""
     return _NO_TIME if time_ms is None else time_ms
 
 
 def _time_or_none(number: int) -> int | None:
-    """The time, or None for the number for None."""
+    """The reverse of :func:`_time_or_number`: ``number`` as a time; None if it is the number that stands for no
+    time."""
     return None if number == _NO_TIME else number

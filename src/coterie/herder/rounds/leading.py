@@ -297,7 +297,7 @@ def _members_with_foreign_config_log(pending: PendingAssignment) -> Collection[M
 
 
 def _foreign_config_log_warning(pending: PendingAssignment, report: MemberReport) -> str:
-    """The log message about a member that reads another config log."""
+    """The log message about a member that reads another config log than this leader."""
     worker_id = group_view.worker_id_in(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (

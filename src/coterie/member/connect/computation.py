@@ -113,7 +113,9 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
                 turn.log(f"The assignor of this worker has computed no target assignment: {order.error}")
             send_install(turn, token.group_epoch, error, order.target or ComputedTarget(members={}))
         case _:
-            turn.log("The target assignment of this worker is not installed: its computation is over")
+            turn.log(
+                "The target assignment that this worker has computed is not used: the coordinator does not wait for it"
+            )
 
 
 def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:

@@ -568,7 +568,7 @@ class KafkaSource:
             )
         if deleted_counts:
             log.warning(
-                "Task %s: batch %d continues with the existing records: %s",
+                "Task %s: batch %d is run with the records that still exist: %s",
                 self._task_name,
                 batch_id,
                 _deleted_records_text(deleted_counts),

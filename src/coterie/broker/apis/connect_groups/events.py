@@ -87,7 +87,7 @@ def describe_event(*, reply_to: ReplyTo) -> DescribeGroup:
 
 
 def _to_assignor(struct: Any) -> Assignor:
-    """One client-side assignor of a member."""
+    """Convert one client-side assignor of a heartbeat request."""
     return Assignor(
         name=struct.name,
         minimum_version=struct.minimum_version,
@@ -99,7 +99,7 @@ def _to_assignor(struct: Any) -> Assignor:
 
 
 def _to_configured(struct: Any) -> Configured | None:
-    """The configured jobs; None if the request has none."""
+    """Convert the configured jobs of a heartbeat request; None if the request does not contain them."""
     if struct is None:
         return None
     return Configured(
@@ -109,7 +109,7 @@ def _to_configured(struct: Any) -> Configured | None:
 
 
 def _to_claims(struct: Any) -> Claims | None:
-    """The claims; None if they have not changed.
+    """The claims in a heartbeat request; None if they have not changed since the last request.
 
     :raises InvalidFieldError: when a worker that may run any job lists some.
     """
@@ -124,7 +124,7 @@ def _to_claims(struct: Any) -> Claims | None:
 
 
 def _to_computed_target(body: Any) -> ComputedTarget:
-    """The target assignment of an install."""
+    """The target assignment in ``body``, the body of a ConnectGroupInstallAssignment request."""
     return ComputedTarget(
         members={
             MemberId(one.member_id): TargetOfMember(
