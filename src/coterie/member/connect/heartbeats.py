@@ -25,8 +25,10 @@ from coterie.member.connect.state import (
     HeartbeatDue,
     HeartbeatSent,
     InGroup,
+    Member,
     NoHeartbeat,
     NotInGroup,
+    Reported,
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
@@ -164,7 +166,7 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
         place = place_after(before, response)
     member.place = replace(
         place,
-        reported=sent.reported,
+        reported=take_back_reasons(member, sent.reported),
         accepted_owned=sent.reported.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
@@ -182,6 +184,18 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
     else:
         send_again_if_due(turn)
     set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
+
+
+def take_back_reasons(member: Member, accepted: Reported) -> Reported:
+    """What an accepted heartbeat has reported, without the reasons of assignors: each is in one accepted heartbeat. An
+    order that came since the sending keeps its reason for the next one.
+
+    A heartbeat whose response was lost, or that was answered after a newer one was sent, may have been accepted too:
+    its reason is sent again, and the group computes twice, which does no harm."""
+    if not any(one.reason for one in accepted.assignors):
+        return accepted
+    member.assignors = tuple(replace(one, reason=0) if one in accepted.assignors else one for one in member.assignors)
+    return replace(accepted, assignors=tuple(replace(one, reason=0) for one in accepted.assignors))
 
 
 def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
