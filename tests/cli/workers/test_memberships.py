@@ -19,11 +19,11 @@ async def test_the_search_for_a_connect_groups_coordinator_does_not_depend_on_th
     monkeypatch.setattr(memberships, "CONNECT_OPEN_TIMEOUT_MS", 200)
     is_over = asyncio.Event()
 
-    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept_silently(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await is_over.wait()
         writer.close()
 
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(accept_silently, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
         settings = WorkerSettings.from_properties(
