@@ -120,3 +120,9 @@ def last_committed_batch(holder: TaskProcess, folder: Path) -> int:
 def has_batch_in_flight(holder: TaskProcess, folder: Path) -> bool:
     """Whether a batch of the test's task is planned and not committed."""
     return any(find_batch_in_flight(path) is not None for path in directories(holder, folder))
+
+
+def wait_for_commits(holder: TaskProcess, folder: Path, count: int) -> None:
+    """Wait until the test's task has committed ``count`` further batches."""
+    end = last_committed_batch(holder, folder) + count
+    wait_until(lambda: last_committed_batch(holder, folder) >= end, f"{count} batches were committed")

@@ -9,7 +9,7 @@ import pytest
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, postgres_config
-from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_until
+from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -41,8 +41,7 @@ def test_each_record_is_in_one_table_once_although_workers_are_killed(
             in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == KILLS:
                 break
-            before = last_committed_batch(holder, tmp_path)
-            wait_until(lambda: last_committed_batch(holder, tmp_path) >= before + 5, "five batches were committed")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 5)
             wait_until(lambda: has_batch_in_flight(holder, tmp_path), "a batch is in flight")  # noqa: B023
             holder.kill()
             assert last_committed_batch(holder, tmp_path) < BATCHES - 1, "the backlog was read before the kill"

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_in_flight
 from tests.spark.conftest import SCHEMA, write_file
-from tests.spark.holders import TaskProcess, directories, last_committed_batch, wait_until
+from tests.spark.holders import TaskProcess, directories, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sinks.delta_rows import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
@@ -74,18 +74,14 @@ def test_each_row_is_in_the_table_once_although_workers_are_killed_and_stopped(t
 
         holder = started(0)
         for number, state in enumerate(("planned", "in the table", "planned", "in the table"), 1):
-            before = last_committed_batch(holder, tmp_path)
-            wait_until(lambda: last_committed_batch(holder, tmp_path) >= before + 5, "five batches were committed")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 5)
             stop_in(holder, tmp_path, state)
             if number <= 2:
                 holder.kill()
                 holder = started(number)
             else:
                 old, holder = holder, started(number)
-                before = last_committed_batch(holder, tmp_path)
-                wait_until(
-                    lambda: last_committed_batch(holder, tmp_path) >= before + 3, "the next owner makes progress"
-                )  # noqa: B023
+                wait_for_commits(holder, tmp_path, 3)
                 os.killpg(old.process.pid, signal.SIGCONT)
                 old.wait_for_line("taken")
             assert last_committed_batch(holder, tmp_path) < FILES - 1, "the backlog was read before the end"

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
-from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_until
+from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sources.kafka_topics import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -37,8 +37,7 @@ def test_each_record_is_written_once_although_workers_are_killed(
             in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == 2:
                 break
-            before = last_committed_batch(holder, tmp_path)
-            wait_until(lambda: last_committed_batch(holder, tmp_path) >= before + 8, "eight batches were committed")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 8)
             wait_until(lambda: has_batch_in_flight(holder, tmp_path), "a batch is in flight")  # noqa: B023
             holder.kill()
             assert last_committed_batch(holder, tmp_path) < BATCHES - 1, "the backlog was read before the kill"
