@@ -285,6 +285,18 @@ def test_a_job_that_only_an_away_member_claims_waits_for_it_and_a_running_one_go
     assert fleet.settle() == {"W1": parse_jobs("AT0 AT1"), "S1": parse_jobs("BT0 CT0")}
 
 
+def test_a_worker_whose_new_claims_forbid_a_job_gives_it_back_also_if_its_only_claimant_is_away() -> None:
+    fleet = Fleet(parse_jobs("AT0 BT0"))
+    fleet.join("S1", claims=parse_jobs("AT0 BT0"))
+    fleet.settle()
+    fleet.join("S2", claims=parse_jobs("BT0"), instance_id="s")
+    fleet.leave_briefly("S2")
+    fleet.change("S1", claims=parse_jobs("AT0"))
+    target = fleet.compute()
+    assert target.members[MemberId("S1")].jobs == parse_jobs("AT0")
+    assert [one.jobs for one in target.unplaceable] == [parse_jobs("BT0")]
+
+
 def test_a_draining_worker_keeps_its_jobs_while_the_only_others_are_away() -> None:
     fleet = fleet_of_three(instance_ids=True)
     before = fleet.owned()

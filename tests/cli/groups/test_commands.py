@@ -27,7 +27,9 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Threaded
         data_path=tmp_path / "broker",
         port=free_port(),
         group_limits=QUICK,
-        connect_groups=ConnectGroupSettings(assignment_interval_ms=0, initial_rebalance_delay_ms=0),
+        connect_groups=ConnectGroupSettings(
+            session_timeout_ms=60_000, assignment_interval_ms=0, initial_rebalance_delay_ms=0
+        ),
     )
     threaded = ThreadedBroker(settings)
     threaded.start()
@@ -175,12 +177,12 @@ def test_a_name_that_is_not_unique_removes_no_member(operator: Operator, anna: W
 
 
 def test_a_config_is_set_shown_and_deleted(operator: Operator, anna: Worker) -> None:
-    assert operator.config()[SESSION] == ("10000", False)
+    assert operator.config()[SESSION] == ("60000", False)
     assert operator.config(f"{SESSION}=7000", "share.delivery.count.limit=7")[SESSION] == ("7000", True)
     assert anna.beat().session_timeout_ms == 7_000
     assert operator.config()["share.delivery.count.limit"] == ("7", True)
     changed = operator.config(delete=(SESSION, "share.delivery.count.limit"))
-    assert changed[SESSION] == ("10000", False)
+    assert changed[SESSION] == ("60000", False)
     assert "share.delivery.count.limit" not in changed
 
 
@@ -219,7 +221,7 @@ def test_a_change_that_is_not_valid_changes_nothing(
 ) -> None:
     with pytest.raises(WorldError, match=error):
         operator.config(*set_, delete=tuple(delete))
-    assert operator.config()[SESSION] == ("10000", False)
+    assert operator.config()[SESSION] == ("60000", False)
 
 
 def test_a_group_that_does_not_exist_is_named(operator: Operator) -> None:

@@ -59,13 +59,14 @@ class EligibleMembers:
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
-        are away could receive is not released."""
+        are away could receive is not released, unless its owner's own claims forbid it: claims hold also if no worker
+        can run the job then."""
         ineligible = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
             return ineligible
         found = {
             member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
-            - self.away_claims
+            - (NO_JOBS if member in self.in_group.claims_by_worker else self.away_claims)
             for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
