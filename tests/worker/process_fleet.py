@@ -16,6 +16,7 @@ import httpx
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
+from coterie.nouns.ids import GroupId
 from coterie.nouns.membership import Handover
 from coterie.rest.server import open_listener
 from coterie.worker.worker import Worker
@@ -55,6 +56,7 @@ class ProcessFleet:
     """The workers of one group on one broker; as a context manager it ends them all."""
 
     def __init__(self, bootstrap: str, *, group: str, properties: Mapping[str, str]) -> None:
+        self.group_id = GroupId(group)
         self.workers: list[WorkerProcess] = []
         self.client = httpx.AsyncClient(timeout=60)
         self._properties = {
@@ -116,7 +118,7 @@ class ProcessFleet:
             with open_listener(*settings.listener_address) as listener:
                 process.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listener)
-                place = None if handed is None else relaunch.decode(member, handed)
+                place = None if handed is None else relaunch.decode_place(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
                 ended = await compose.serve_worker(
@@ -124,7 +126,7 @@ class ProcessFleet:
                 )
             if not ended.relaunches:
                 return ended.code
-            handed = None if ended.handover is None else relaunch.encode(member, ended.handover)
+            handed = None if ended.handover is None else relaunch.encode_place(member, ended.handover)
             if process.before_relaunch is not None:
                 await process.before_relaunch()
 

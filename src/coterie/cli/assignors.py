@@ -12,7 +12,7 @@ from typing import Any
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import load_plugin, registered_entry, unusable_plugin
+from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error, registered_entry
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -64,7 +64,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker tells the coordinator of its assignor.
+    """What a worker sends to the coordinator about its assignor.
 
     :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
     """
@@ -78,11 +78,11 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
             metadata=bytes(metadata.metadata),
         )
     except Exception as error:
-        raise unusable_plugin(
+        raise make_unusable_plugin_error(
             _KIND, str(assignor.name), f"its metadata cannot be had: {type(error).__name__}: {error}"
         ) from error
     if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
-        raise unusable_plugin(
+        raise make_unusable_plugin_error(
             _KIND,
             offered.name,
             f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "

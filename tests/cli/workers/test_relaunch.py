@@ -20,15 +20,14 @@ import pytest
 from coterie.cli import parent
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
-from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import ConfigError, WireError, WorldError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import GroupProtocolName
 from coterie.rest.server import open_listener
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.processes.cluster import until
@@ -40,7 +39,7 @@ HANDOVER = replace(PLACE, must_ask_for_round=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
-    return relaunch.decode(settings, relaunch.encode(SETTINGS, HANDOVER))
+    return relaunch.decode_place(settings, relaunch.encode_place(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -106,13 +105,13 @@ def test_a_handover_of_another_member_is_not_used() -> None:
 def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
-            relaunch.decode(SETTINGS, data)
+            relaunch.decode_place(SETTINGS, data)
 
 
 def test_a_handover_of_another_version_is_refused() -> None:
-    fields = json.loads(relaunch.encode(SETTINGS, HANDOVER))
+    fields = json.loads(relaunch.encode_place(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode(SETTINGS, json.dumps({**fields, "version": 0}).encode())
+        relaunch.decode_place(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
 @pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])
@@ -138,7 +137,7 @@ def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.Monk
 
 
 def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = open_file(relaunch.encode(SETTINGS, HANDOVER))
+    read = open_file(relaunch.encode_place(SETTINGS, HANDOVER))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
     assert relaunch.inherited_place(SETTINGS) == HANDOVER
     assert relaunch.PLACE_VARIABLE not in os.environ
@@ -205,23 +204,17 @@ class Process:
         return member
 
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
-        """Whether the group still contains ``member``, whose session lasts longer than any test."""
-        coordinator = KafkaCoordinator(
-            [bootstrap], client_id="test", request_timeout_ms=60_000, parked_timeout_ms=60_000
-        )
-        generation = Generation(member["generation"])
-        request = HeartbeatRequest(
-            group_id=self.group_id, member_id=MemberId(member["member_id"]), generation=generation
-        )
-        answer = await coordinator.ask(request)
-        await coordinator.close()
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error in (ErrorCode.none, ErrorCode.unknown_member_id)
-        return answer.error == ErrorCode.none
+        """Whether the group still contains ``member``, whose session lasts longer than the test."""
+        group = await GroupAdmin([bootstrap], client_id="test", timeout_ms=60_000).describe(self.group_id)
+        assert group is not None
+        return member["member_id"] in [one.member_id for one in group.members]
 
 
-@pytest.fixture
-def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+@pytest.fixture(params=list(GroupProtocolName))
+def start(
+    embedded_broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Process]]:
+    """Starts a worker with each group protocol."""
     with ExitStack() as stack:
 
         def started(mode: str) -> Process:
@@ -234,6 +227,7 @@ def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[
             file.write_text(
                 f"bootstrap.servers={embedded_broker.bootstrap_servers}\ngroup.id={group}\n{topics}\n"
                 f"listeners=http://127.0.0.1:{port}\ncheckpoint.location={tmp_path}\nsession.timeout.ms=300000\n"
+                f"group.protocol={request.param}\n"
             )
             watched, held = os.pipe()
             stack.callback(os.close, watched)

@@ -514,3 +514,22 @@ def test_every_prefix_of_the_log_settles() -> None:
             assert last.assignment is not None
             running |= last.assignment.jobs
         assert running == JOBS, f"after {length} records"
+
+
+def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same_response() -> None:
+    """KAFKA-19449: a member's own revocation must not count as a job that another member still has."""
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.beat("w1")
+    conversation.compute("w0")
+    revoking = conversation.beat("w0", 1, owned=JOBS)
+    assert revoking.assignment is not None
+    kept = revoking.assignment.jobs
+    assert kept <= JOBS
+    assert kept != JOBS
+    conversation.beat("w1", -1, owned=NO_JOBS)
+    conversation.compute("w0")
+    again = conversation.beat("w0", 1, owned=kept)
+    assert again.assignment is not None
+    assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
+    assert again.assignment.job_epochs == {1: kept, 3: JOBS - kept}

@@ -1,8 +1,9 @@
-"""Where each job is to be: the rules of the classic cooperative assignor, all its rounds at once.
+"""Where each job is to run: the rules of the classic cooperative assignor, with all its rounds in one computation.
 
-The classic leader revokes in one round and assigns in the next. A target needs no rounds, so what the first round would
-revoke is placed at once. Each rule has its module in `coterie.assignors`: `claims` (which member may run which job),
-`target` and `job_selection` (how many jobs each member gains and releases, and which), `moves` (the limit).
+The classic leader revokes in one round and assigns in the next. A target assignment needs no rounds, so the jobs that
+the first round would revoke are placed at once. The rules are in modules of `coterie.assignors`: `claims` (which member
+may run which job), `target` and `job_selection` (how many jobs each member gains and releases, and which), `moves` (the
+limit of moves).
 """
 
 from collections import Counter, defaultdict
@@ -21,32 +22,30 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The jobs of each member, and the jobs that no member can have now."""
+    """The jobs of each member, and the jobs without a member."""
 
     jobs: Mapping[MemberId, Jobs]
-    """The jobs of every member, possibly none."""
+    """The jobs of every member; a member without jobs has an empty value."""
     unplaceable: Jobs
-    """The jobs that no member may run that is there, and that do not wait for a departed member."""
+    """The jobs that no present member may run and that are not deferred for a departed member."""
     postponed: int
-    """The number of moves that the limit of moves per round has postponed: these jobs are where they were."""
+    """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
     waits_for_away: bool
-    """Whether a member that is away would have another placement if it were there."""
+    """Whether the placement would differ if the members that are away were present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takers:
-    """Which members may receive which jobs, as two eligibilities: one for all members of the group, one without the
-    members that are away (left with the intent to return)."""
+class EligibleMembers:
+    """Which members may receive which jobs, with and without the static members that are away."""
 
     in_group: Eligibility
     present: Eligibility
     away_claims: Jobs
-    """The jobs that are claimed, and only by members that are away: they stay where they are, or wait."""
+    """The jobs that only members that are away claim: they stay where they are, or wait."""
 
     @classmethod
-    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
-        """The takers with the eligibility ``in_group`` of all members, computed for the members that are not in
-        ``away``, too."""
+    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
+        """``in_group``, and the same rules without the members that are ``away``."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
@@ -59,8 +58,8 @@ class Takers:
         return cls(in_group=in_group, present=present, away_claims=in_group.static_jobs - union(claims.values()))
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
-        """The ``owned`` jobs that each member must give to others because of claims and drains. A job for which only
-        members that are away could take stays."""
+        """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
+        are away could receive is not released."""
         ineligible = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
             return ineligible
@@ -72,29 +71,29 @@ class Takers:
         return {member: jobs for member, jobs in found.items() if jobs}
 
     def unplaceable(self, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that no member may receive now, not counting members that drain."""
+        """The ``jobs`` that no member may receive now; draining members do not count as receivers."""
         return self.present.unassignable(jobs) | (jobs & self.away_claims)
 
 
-def place(
+def compute_placement(
     ownership: Ownership,
     members: Mapping[MemberId, MemberSpec],
-    takers: Takers,
+    eligible_members: EligibleMembers,
     *,
     deferred: Jobs,
     order: Sequence[MemberId],
     policy: RebalancePolicy,
 ) -> Placement:
-    """The placement of all jobs but the ``deferred`` ones.
+    """The placement of all jobs except the ``deferred`` ones.
 
-    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` are the
-    wildcard workers that are there, in the order that breaks ties.
+    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` contains the
+    present wildcard workers; among equals, an earlier one is preferred.
     """
-    draining = takers.in_group.draining_workers
-    ineligible = takers.ineligible_jobs(ownership.owned)
+    draining = eligible_members.in_group.draining_workers
+    ineligible = eligible_members.ineligible_jobs(ownership.owned)
     drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
     stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
-    static = takers.in_group.static_jobs
+    static = eligible_members.in_group.static_jobs
     to_place = (ownership.unowned | union(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
@@ -105,7 +104,7 @@ def place(
         )
     is_held_back = bool(deferred) or any(ownership.owned[member] for member in ownership.away)
     to_balance = {} if is_held_back else surplus
-    drains_now, balance_now = _limited(drains, to_balance, ownership, policy)
+    drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
     stay_there = union(postponed.values())
     if order and (balance_now or stay_there):
@@ -119,16 +118,18 @@ def place(
             moved_before=moved,
             order=order,
         )
-    given = as_before(given, ownership.standing)
+    given = keep_present_targets(given, ownership.standing)
     unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
-    unplaceable = takers.unplaceable(unowned | moving)
+    unplaceable = eligible_members.unplaceable(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
     for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
-        # In two steps, as the classic rounds: first the jobs that no member has, then those that members release.
-        parts.append(takers.present.assign_static_jobs(claimed, load))
+        # In two steps, like the classic rounds: first the jobs without an owner, then the jobs that members release.
+        parts.append(eligible_members.present.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = takers.present.assign_back_to_draining(unplaceable & _started(ownership, draining), members, load)
+    back = eligible_members.present.assign_back_to_draining(
+        unplaceable & _jobs_of_draining_members(ownership, draining), members, load
+    )
     parts += [postponed, back]
     placed = {
         member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
@@ -138,45 +139,46 @@ def place(
         jobs=placed,
         unplaceable=unplaceable - union(back.values()),
         postponed=len(stay_there) + count_jobs(to_balance) - count_jobs(balance_now),
-        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, takers),
+        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, eligible_members),
     )
 
 
-def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
-    """The same numbers of connectors, and of tasks of each connector, for each member; but each job that ``standing``
-    gives to a member goes there, if the numbers allow it."""
+def keep_present_targets(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+    """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
+    a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
     every = union(given.values())
     former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
     if not former_jobs:
         return given
-    room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
+    room = {member: Counter(map(_exchange_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
     for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
-            if room[member][_kind(job)]:
-                room[member][_kind(job)] -= 1
+            if room[member][_exchange_kind(job)]:
+                room[member][_exchange_kind(job)] -= 1
                 found[member].append(job)
     left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
     for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
-        left[_kind(job)].append(job)
+        left[_exchange_kind(job)].append(job)
     for member in given:
         for kind, count in room[member].items():
             found[member] += [left[kind].pop() for _ in range(count)]
     return {member: Jobs.of(jobs) for member, jobs in found.items()}
 
 
-def _kind(job: Job) -> ConnectorName | None:
-    """Jobs of the same kind may be exchanged: tasks of one connector, or connectors."""
+def _exchange_kind(job: Job) -> ConnectorName | None:
+    """What two jobs must have in common to be exchanged: the connector of a task; None for connectors, which are all of
+    one kind."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
 
 
-def _limited(
+def _limit_moves(
     drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
 ) -> tuple[Revocations, Revocations]:
-    """Those of ``drains`` and of ``balance`` that may move now, with ``rebalance.max.moves.per.round``.
+    """The revocations of ``drains`` and of ``balance`` that ``rebalance.max.moves.per.round`` allows now.
 
-    Moves that the present target has ordered go on. They count against the limit, and so do the jobs that a member has
-    not given back yet: at most as many jobs as the limit are on their way at once.
+    Moves that the present target has ordered continue. They count against the limit, and so do the revoked jobs that
+    members have not given back: at most as many jobs as the limit are in motion at once.
     """
     if policy.moves_per_round_max is None:
         return drains, balance
@@ -193,17 +195,18 @@ def _limited(
     return drains_now, balance_now
 
 
-def _started(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
-    """The jobs without an owner that a draining member has been told to stop, or that its target has."""
+def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+    """The jobs without an owner that a draining member had: jobs that were revoked from it, and the jobs of its present
+    target."""
     return union(
         [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
     )
 
 
-def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, takers: Takers) -> bool:
-    """Whether the members that are away could run a job that is unplaceable or has to move, or would get or release a
-    job for balance."""
-    in_group = takers.in_group
+def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers) -> bool:
+    """Whether a member that is away could run a job that is unplaceable or must move, or would gain or release a job
+    for balance."""
+    in_group = eligible_members.in_group
     if in_group.assignable(unplaceable) or in_group.ineligible_jobs(placed):
         return True
     _, surplus = select_jobs(

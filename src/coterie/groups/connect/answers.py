@@ -1,7 +1,7 @@
 """The end of each step: members take the next step towards their targets, and heartbeats get their responses.
 
-A response is *held* while it would contain nothing new: no changed assignment, no order to compute, no changed leader.
-Members whose heartbeat is held receive news at once, all others with the response to their next heartbeat.
+A response is *held* while it would contain no news: no changed assignment, no order to compute, no changed leader.
+Members whose heartbeat is held receive news at once; all others receive it in the response to their next heartbeat.
 """
 
 from dataclasses import replace
@@ -50,7 +50,8 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
 
 
 def respond_if_news(turn: Turn, member_id: MemberId) -> None:
-    """Let the member take its next step if its heartbeat is held, and respond if there is something new."""
+    """If the response to the member's heartbeat is held: change the member's assignment by its next step towards the
+    target, and send the response if it now contains something new."""
     session = turn.group.sessions.get(member_id)
     if session is None or session.held is None:
         return
@@ -64,13 +65,14 @@ def respond_if_news(turn: Turn, member_id: MemberId) -> None:
 
 
 def has_step_to_take(group: Group, member_id: MemberId) -> bool:
-    """Whether the jobs of the member may change now. A new epoch alone is reported at the end of a hold."""
+    """Whether the set of jobs that the member may run can change now. A new member epoch alone does not count: it is
+    reported when the hold of the member's heartbeat ends."""
     current = group.currents[member_id]
     return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
 
 
 def take_step(turn: Turn, request: Heartbeat) -> None:
-    """Let the sender of ``request`` take the next step towards its target, and write its current assignment if that
+    """Let the sender of ``request`` take the next step towards its target. Writes its current assignment if that
     changes, or if the response reports a job that the request does not list."""
     group = turn.group
     member_id = request.member_id
@@ -83,7 +85,8 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             assignment_epoch=epoch,
             request_epoch=request.member_epoch,
             owned=request.owned,
-            is_free=lambda job: job not in group.holder,
+            # A job of this member's target that it still holds is one that it gives back with this request.
+            is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
         )
     session = group.sessions[member_id]
     reported = request.owned if request.owned is not None else session.sent_jobs
@@ -98,12 +101,12 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
 
 
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
-    """How long the response to ``request`` may be held; 0 if it must be sent now.
+    """How long the response to ``request`` may be held, in ms; 0 if it must be sent now.
 
-    A request with all fields may follow a response that the member has not received. Such a request is held only if
-    the member certainly has received everything and its epoch has not changed: then the member gives its jobs back one
-    after the other, and each takes one heartbeat. Or if it repeats its join because it has no target yet: a member
-    allows this only if it has received the response to its join.
+    A request with all fields may follow a response that the member has not received. Such a request is held only in two
+    cases. The member has certainly received every response, and its epoch has not changed: this is so while the member
+    gives its jobs back one after the other, with one heartbeat for each job. Or the request repeats a join, because the
+    member has no target yet: a member allows this only if it has received the response to its join.
     """
     if has_news(group, request):
         return 0
@@ -114,8 +117,8 @@ def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
 
 
 def is_up_to_date(group: Group, request: Heartbeat) -> bool:
-    """Whether the sender of ``request`` has certainly received all that earlier responses contained, and knows its
-    member epoch."""
+    """Whether the sender of ``request`` has certainly received the contents of all earlier responses, its member epoch
+    included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
     return is_epoch_known and group.sessions[request.member_id].is_up_to_date
 
@@ -126,7 +129,7 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
 
 
 def has_news(group: Group, request: Heartbeat) -> bool:
-    """Whether the response to ``request`` contains something that the member's last response did not."""
+    """Whether the response to ``request`` would contain something that the member's last response did not."""
     session = group.sessions[request.member_id]
     return (
         group.currents[request.member_id].assigned != session.sent_jobs
@@ -137,7 +140,8 @@ def has_news(group: Group, request: Heartbeat) -> bool:
 
 
 def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
-    """The computation for which the member was chosen, until the member has asked for the state of the group."""
+    """The computation for which the member was chosen, until the member has requested the state of the group; else
+    None."""
     computation = group.computation
     return computation if isinstance(computation, Chosen) and computation.member_id == member_id else None
 
@@ -178,7 +182,7 @@ def respond(turn: Turn, request: Heartbeat) -> None:
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
-    """Whether the member has a job to give back, or waits for one, or for its first target."""
+    """Whether the member has a job to give back, or waits for a job or for its first target."""
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
         return True
@@ -222,17 +226,19 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
 
 
 def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
-    """A response reports the session timeout ``timeout_ms`` to the member. A longer one counts before the member
-    receives it, since the member's lease depends on it; a shorter one only from its next request on."""
+    """A response reports the session timeout ``timeout_ms`` to the member. A longer timeout applies before the member
+    receives it, since the member's lease depends on it; a shorter one applies only from the member's next request
+    on."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
 def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
-    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on.
+    """A member has sent a request after a response with a shorter session timeout: the shorter timeout applies from now
+    on.
 
-    A request with all fields does not show that the member has received that response: members send all fields while
+    A request with all fields does not prove that the member has received that response: members send all fields while
     another request is unanswered, and after a lost response.
     """
     group, member_id = turn.group, request.member_id

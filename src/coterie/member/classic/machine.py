@@ -96,6 +96,7 @@ from coterie.nouns.membership import (
     SetConfiguredJobs,
     SetWorkerState,
     SuspendMembership,
+    UpdateAssignor,
 )
 
 
@@ -140,7 +141,7 @@ def on_event(turn: Turn, event: Event) -> None:
             on_leave_and_rejoin(turn, reason)
         case Leave(reason=reason, is_permanent=is_permanent):
             on_leave(turn, reason, is_permanent=is_permanent)
-        case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+        case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestDescription() | SuspendMembership():
             raise AssertionError(f"{type(event).__name__} is an order to the member of a connect group")
 
 
@@ -214,7 +215,9 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             end_lease_if_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
             if now_ms >= asking.in_flight.sent_at_ms + member.settings.response_timeout_ms:
-                turn.emit(WriteLogMessage(text="The group's coordinator did not respond in time; joining again"))
+                turn.emit(
+                    WriteLogMessage(text="The group's coordinator did not respond in time; this worker joins again")
+                )
                 on_request_failed(turn, asking)
         case "retry", (WaitingToJoin(until_ms=int(until_ms)) | StoppingAllJobs(until_ms=int(until_ms))) as waiting:
             if now_ms >= until_ms:
