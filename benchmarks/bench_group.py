@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import gc
+import itertools
 import json
 import os
 import platform
@@ -13,19 +14,27 @@ import random
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Awaitable, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from benchmarks import brokers
 from benchmarks.brokers import MeasuredBroker, print_progress
+from benchmarks.light_connect_member import HOLD_MS, LightConnectMember
 from benchmarks.light_member import LightMember
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import MemberEpoch, MemberId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.errors import ErrorCode
 from tests.kafka.real_kafka import ProgramUnavailableError
 
-GROUP = "bench"
+GROUP, CONNECT_GROUP = "bench", "bench-connect"
+DEADLINE_S = 60
+JOBS_PER_MEMBER = 3
+SETTLED_S = 5.0
+"""How long settled members are measured."""
 HEARTBEAT_INTERVAL_S = 3.0
 IN_FLIGHT_MAX = 256
 """Heartbeats in flight at once while the coordinator's throughput is measured."""
@@ -44,6 +53,7 @@ replica.fetch.max.bytes=20000000
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_group", description=__doc__)
     parser.add_argument("--members", type=int, default=1_000, help="members of the group (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, help="jobs of the connect group (default: three for each member)")
     parser.add_argument("--seconds", type=float, default=6, help="for each heartbeat test (default: %(default)s)")
     parser.add_argument("--core", type=int, default=0, help="the broker's core (default: %(default)s)")
     parser.add_argument("--no-peer", action="store_true", help="leave Apache Kafka out")
@@ -75,6 +85,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             connections_max = options.members + FILES_BESIDE_MEMBERS
             with brokers.embedded(Path(folder), core=options.core, connections_max=connections_max) as broker:
                 result["embedded"] = asyncio.run(measure_system(broker, "embedded", options))
+            (Path(folder) / "connect").mkdir()
+            with brokers.embedded(
+                Path(folder) / "connect", core=options.core, connections_max=connections_max
+            ) as broker:
+                result["connect"] = asyncio.run(measure_connect_group(broker, options))
+            result["connect_to_embedded"] = brokers.ratios(result["connect"], result["embedded"])
         if not options.no_peer:
             (Path(folder) / "kafka").mkdir()
             with brokers.kafka(Path(folder) / "kafka", core=options.core, properties=KAFKA_PROPERTIES) as broker:
@@ -83,6 +99,32 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if "embedded" in result and "kafka" in result:
         result["embedded_to_kafka"] = brokers.ratios(result["embedded"], result["kafka"])
     return result
+
+
+async def measure_connect_group(broker: MeasuredBroker, options: argparse.Namespace) -> dict[str, float]:
+    """Measure all figures of a connect group on the embedded broker."""
+    jobs = options.jobs or JOBS_PER_MEMBER * options.members
+    group = LightConnectGroup(broker, jobs)
+    try:
+        print_progress(f"connect: {options.members} members form a group with {jobs} jobs ...")
+        await group.connect(options.members - 1)
+        figures = await group.form()
+        print_progress("connect: settled members ...")
+        figures |= await group.measure_settled(SETTLED_S)
+        print_progress("connect: one more joins ...")
+        figures |= await group.measure_join()
+        await group.stop()
+        print_progress("connect: heartbeats, as many as possible ...")
+        await group.saturate(WARM_UP_S)
+        figures |= await group.saturate(options.seconds)
+        print_progress(f"connect: heartbeats, one per member every {HEARTBEAT_INTERVAL_S:g} s ...")
+        figures |= await group.pace(max(options.seconds, 2 * HEARTBEAT_INTERVAL_S))
+        print_progress(f"connect: heartbeats, each held for {HEARTBEAT_INTERVAL_S:g} s ...")
+        figures |= await group.hold(max(options.seconds, 2 * HEARTBEAT_INTERVAL_S))
+    finally:
+        group.close()
+    figures["resident_mb"] = round(broker.resident_mb, 1)
+    return figures | {"jobs": jobs}
 
 
 async def measure_system(broker: MeasuredBroker, name: str, options: argparse.Namespace) -> dict[str, float]:
@@ -105,13 +147,31 @@ async def measure_system(broker: MeasuredBroker, name: str, options: argparse.Na
     return figures
 
 
-class LightGroup:
+class Member(Protocol):
+    """A member whose heartbeats are measured."""
+
+    def send_heartbeat(self, on_error: Callable[[int], None]) -> None: ...
+
+    async def heartbeat(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+MemberT = TypeVar("MemberT", bound=Member)
+
+
+class LightMembers(ABC, Generic[MemberT]):
     """The members of one group, all in this process."""
 
     def __init__(self, broker: MeasuredBroker) -> None:
         self._broker = broker
-        self._members: list[LightMember] = []
+        self._members: list[MemberT] = []
+        self._numbers = itertools.count()
         self._last_join_s = 0.0
+
+    @abstractmethod
+    async def _new_member(self, number: int) -> MemberT:
+        """A member with an open connection, which has not joined."""
 
     async def connect(self, count: int) -> None:
         room = asyncio.Semaphore(CONNECTING_MAX)
@@ -121,36 +181,6 @@ class LightGroup:
                 await self._connect()
 
         await all_of([connect_one() for _ in range(count)])
-        await self._members[0].find_coordinator()
-
-    async def form(self) -> dict[str, float]:
-        """Let all members join at once; the returned figures include the initial rebalance delay."""
-        started_s = time.monotonic()
-        cpu_s = self._broker.cpu_s
-        await all_of([member.join_and_sync(self._note_join) for member in self._members])
-        ended_s = time.monotonic()
-        return {
-            "form_s": round(ended_s - started_s, 3),
-            "form_after_last_join_s": round(ended_s - self._last_join_s, 3),
-            "form_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
-        }
-
-    async def measure_join(self) -> dict[str, float]:
-        """Let one more member join while the others send heartbeats at their interval. Returns when all members are in
-        the same generation."""
-        cpu_s = self._broker.cpu_s
-        await self._connect()
-        *others, newcomer = self._members
-        started_s = time.monotonic()
-        await all_of([newcomer.join_and_sync(), *(self._rejoin_on_rebalance(member) for member in others)])
-        ended_s = time.monotonic()
-        generations = {member.generation for member in self._members}
-        assert len(generations) == 1, f"the group has not settled: generations {generations}"
-        return {
-            "one_more_s": round(ended_s - started_s, 3),
-            "one_more_after_last_join_s": round(ended_s - self._last_join_s, 3),
-            "one_more_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
-        }
 
     async def saturate(self, seconds: float) -> dict[str, float]:
         """Send heartbeats for ``seconds`` in a closed loop: after each response the next member, in cyclic order, sends
@@ -167,7 +197,7 @@ class LightGroup:
             sent_s = time.monotonic()
             member.send_heartbeat(lambda error: on_response(member, error, sent_s))
 
-        def on_response(member: LightMember, error: int, sent_s: float) -> None:
+        def on_response(member: MemberT, error: int, sent_s: float) -> None:
             now_s = time.monotonic()
             latencies_s.append(now_s - sent_s)
             idle.append(member)
@@ -198,7 +228,7 @@ class LightGroup:
         cpu_s = self._broker.cpu_s
         started_s = time.monotonic()
 
-        async def beat(member: LightMember, first_s: float) -> None:
+        async def beat(member: MemberT, first_s: float) -> None:
             due_s = first_s
             while due_s < started_s + seconds:
                 await asyncio.sleep(due_s - time.monotonic())
@@ -220,16 +250,50 @@ class LightGroup:
         for member in self._members:
             member.close()
 
-    # -- helpers ------------------------------------------------------------------------------------------------------
-
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        number = len(self._members)
-        _, member = await loop.create_connection(lambda: LightMember(GROUP, number), "127.0.0.1", self._broker.port)
-        self._members.append(member)
+        self._members.append(await self._new_member(next(self._numbers)))
 
     def _note_join(self) -> None:
         self._last_join_s = time.monotonic()
+
+
+class LightGroup(LightMembers[LightMember]):
+    """A classic group."""
+
+    async def _new_member(self, number: int) -> LightMember:
+        loop = asyncio.get_running_loop()
+        _, member = await loop.create_connection(lambda: LightMember(GROUP, number), "127.0.0.1", self._broker.port)
+        return member
+
+    async def form(self) -> dict[str, float]:
+        """Let all members join at once; the returned figures include the initial rebalance delay."""
+        await self._members[0].find_coordinator()
+        started_s = time.monotonic()
+        cpu_s = self._broker.cpu_s
+        await all_of([member.join_and_sync(self._note_join) for member in self._members])
+        ended_s = time.monotonic()
+        return {
+            "form_s": round(ended_s - started_s, 3),
+            "form_after_last_join_s": round(ended_s - self._last_join_s, 3),
+            "form_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
+        }
+
+    async def measure_join(self) -> dict[str, float]:
+        """Let one more member join while the others send heartbeats at their interval. Returns when all members are in
+        the same generation."""
+        cpu_s = self._broker.cpu_s
+        await self._connect()
+        *others, newcomer = self._members
+        started_s = time.monotonic()
+        await all_of([newcomer.join_and_sync(), *(self._rejoin_on_rebalance(member) for member in others)])
+        ended_s = time.monotonic()
+        generations = {member.generation for member in self._members}
+        assert len(generations) == 1, f"the group has not settled: generations {generations}"
+        return {
+            "one_more_s": round(ended_s - started_s, 3),
+            "one_more_after_last_join_s": round(ended_s - self._last_join_s, 3),
+            "one_more_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
+        }
 
     async def _rejoin_on_rebalance(self, member: LightMember) -> None:
         # Heartbeats of members are spread over the interval, as if the members had joined at different times.
@@ -240,6 +304,160 @@ class LightGroup:
             pause_s = HEARTBEAT_INTERVAL_S
             error = await member.heartbeat()
         await member.join_and_sync(self._note_join)
+
+
+class LightConnectGroup(LightMembers[LightConnectMember]):
+    """A connect group. Its leader computes the target assignments, in this process."""
+
+    def __init__(self, broker: MeasuredBroker, jobs: int) -> None:
+        super().__init__(broker)
+        self._jobs = Jobs.of(light_jobs(jobs))
+        self._has_changed = asyncio.Event()
+        self._seen: dict[MemberId, tuple[MemberEpoch, int]] = {}
+        """Epoch and number of jobs by member."""
+        self._owned = 0
+        """The number of jobs of all members."""
+        self._epochs: Counter[MemberEpoch] = Counter()
+        self._failure: BaseException | None = None
+        """Why a member has ended."""
+
+    async def _new_member(self, number: int) -> LightConnectMember:
+        _, member = await asyncio.get_running_loop().create_connection(
+            lambda: LightConnectMember(CONNECT_GROUP, number, configured=self._jobs, on_change=self._on_change),
+            "127.0.0.1",
+            self._broker.port,
+        )
+        self._count(member)
+        return member
+
+    async def form(self) -> dict[str, float]:
+        """Let all members join at once; returns when each has its jobs and the newest epoch."""
+        started_s = time.monotonic()
+        cpu_s = self._broker.cpu_s
+        for member in self._members:
+            member.start(self._note_join)
+        await self._until(self._is_settled)
+        ended_s = time.monotonic()
+        return {
+            "form_s": round(ended_s - started_s, 3),
+            "form_after_last_join_s": round(ended_s - self._last_join_s, 3),
+            "form_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
+            "computations": self._computed(),
+        }
+
+    async def measure_settled(self, seconds: float) -> dict[str, float]:
+        """Let all members send held heartbeats for some seconds; returns what one costs."""
+        before = [(member.requests, member.sent_bytes + member.received_bytes) for member in self._members]
+        cpu_s = self._broker.cpu_s
+        await asyncio.sleep(seconds)
+        after = [(member.requests, member.sent_bytes + member.received_bytes) for member in self._members]
+        requests = [last - first for (first, _), (last, _) in zip(before, after, strict=True)]
+        sizes = [
+            (last - first) / max(1, count) for (_, first), (_, last), count in zip(before, after, requests, strict=True)
+        ]
+        return {
+            "settled_requests_per_hold": round(max(requests) / (seconds * 1000 / HOLD_MS), 2),
+            "settled_bytes": round(max(sizes)),
+            "settled_core_share": round((self._broker.cpu_s - cpu_s) / seconds, 3),
+        }
+
+    async def measure_join(self) -> dict[str, float]:
+        """Let one more member join. Returns when all members have the new epoch."""
+        computed = self._computed()
+        beats = {member: (member.heartbeats, member.moves) for member in self._members}
+        bytes_before = sum(member.sent_bytes + member.received_bytes for member in self._members)
+        cpu_s = self._broker.cpu_s
+        await self._connect()
+        newcomer = self._members[-1]
+        started_s = time.monotonic()
+        newcomer.start(self._note_join)
+        share = len(self._jobs) // len(self._members)
+        await self._until(lambda: len(newcomer.owned) >= share and self._owned == len(self._jobs))
+        placed_s = time.monotonic() - started_s
+        await self._until(self._is_settled)
+        took_s = time.monotonic() - started_s
+        held = took_s * 1000 / HOLD_MS
+        moved: list[float] = [0.0]
+        others: list[float] = [0.0]
+        for member, (heartbeats, moves) in beats.items():
+            own_moves = member.moves - moves
+            further = member.heartbeats - heartbeats - own_moves - held
+            (moved if own_moves else others).append(further)
+        return {
+            "one_more_placed_s": round(placed_s, 3),
+            "one_more_s": round(took_s, 3),
+            "one_more_cpu_s": round(self._broker.cpu_s - cpu_s, 3),
+            "one_more_computations": self._computed() - computed,
+            "one_more_bytes": sum(member.sent_bytes + member.received_bytes for member in self._members) - bytes_before,
+            "one_more_further_heartbeats": round(max(moved), 1),
+            "one_more_further_heartbeats_of_others": round(max(others), 1),
+        }
+
+    async def stop(self) -> None:
+        """Let no member send a heartbeat of its own any more."""
+        await all_of([member.stop() for member in self._members])
+
+    async def hold(self, seconds: float) -> dict[str, float]:
+        """Let every member send heartbeats that are held, for ``seconds``. Measured is how much later than at the end
+        of the hold a response arrives."""
+        late_s: list[float] = []
+        cpu_s = self._broker.cpu_s
+        started_s = time.monotonic()
+        hold_s = HEARTBEAT_INTERVAL_S
+
+        async def beat(member: LightConnectMember, first_s: float) -> None:
+            await asyncio.sleep(first_s - time.monotonic())
+            while (sent_s := time.monotonic()) < started_s + seconds:
+                error = await member.heartbeat(max_wait_ms=round(1000 * hold_s))
+                assert error == ErrorCode.none, f"the response to a heartbeat has error {error}"
+                late_s.append(time.monotonic() - sent_s - hold_s)
+
+        spread = [started_s + hold_s * n / len(self._members) for n in range(len(self._members))]
+        await all_of([beat(member, first_s) for member, first_s in zip(self._members, spread, strict=True)])
+        took_s = time.monotonic() - started_s
+        return {
+            "held_p50_ms": milliseconds(late_s, 0.5),
+            "held_p99_ms": milliseconds(late_s, 0.99),
+            "held_core_share": round((self._broker.cpu_s - cpu_s) / took_s, 3),
+        }
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _on_change(self, member: LightConnectMember) -> None:
+        self._count(member)
+        if member.failure is not None:
+            self._failure = member.failure
+        self._has_changed.set()
+
+    def _count(self, member: LightConnectMember) -> None:
+        epoch, owned = self._seen.get(member.member_id, (None, 0))
+        if epoch is not None:
+            self._epochs[epoch] -= 1
+            self._epochs += Counter()  # without zeros
+        self._seen[member.member_id] = member.epoch, len(member.owned)
+        self._epochs[member.epoch] += 1
+        self._owned += len(member.owned) - owned
+
+    def _computed(self) -> int:
+        return sum(member.computed for member in self._members)
+
+    def _is_settled(self) -> bool:
+        return len(self._epochs) == 1 and self._owned == len(self._jobs)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                if self._failure is not None:
+                    raise self._failure
+
+
+def light_jobs(count: int) -> Iterator[Job]:
+    """``count`` jobs: connectors of nine tasks each."""
+    for number in range(count):
+        connector = ConnectorName(f"c{number // 10:04}")
+        yield ConnectorTaskId(connector, number % 10 - 1) if number % 10 else connector
 
 
 async def all_of(doing: Sequence[Awaitable[None]]) -> None:

@@ -102,8 +102,8 @@ def per_cpu_s(count: int, cpu_s: float) -> int:
 
 
 def ratios(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
-    """The ratio of each figure of the embedded broker to Kafka's; figures that are 0 for Kafka are left out."""
-    return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key]}
+    """The ratio of each figure of ours to theirs; figures that are 0 there, or that ours lack, are left out."""
+    return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key] and key in ours}
 
 
 def print_progress(line: str) -> None:

@@ -25,6 +25,7 @@ DEADLINE_S = 300
 SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
 DESCRIBE_GROUPS, DESCRIBE_VERSION = 15, 5
+INCREMENTAL_ALTER_CONFIGS, GROUP_RESOURCE = 44, 32
 CONNECT_GROUP_DESCRIBE = 10003
 INITIAL_DELAY_MS = 300
 RETRY_S = 0.1
@@ -252,6 +253,8 @@ class ConnectGroupWorkers(CoterieWorkers):
     def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
         super().__init__(folder, children, port=port, protocol="static", delay_ms=delay_ms)
         self._assignor_key = {"client": "group.local.assignors", "server": "group.remote.assignor"}[protocol]
+        # The coordinator's assignor does not know the setting of the workers.
+        self._set_group_config("connect.scheduled.rebalance.max.delay.ms", str(delay_ms))
 
     def further_properties(self) -> str:
         return f"{super().further_properties()}group.protocol=connect\n{self._assignor_key}=cooperative\n"
@@ -265,6 +268,14 @@ class ConnectGroupWorkers(CoterieWorkers):
         if group.error_code != ErrorCode.none:
             return "Unknown", 0
         return group.group_state, len(group.members)
+
+    def _set_group_config(self, name: str, value: str) -> None:
+        change = {"name": name, "config_operation": 0, "value": value}
+        resource = {"resource_type": GROUP_RESOURCE, "resource_name": self.group_id, "configs": [change]}
+        with raw_client(self._port) as client:
+            answer = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        (changed,) = answer.responses
+        assert changed.error_code == ErrorCode.none, changed
 
 
 class ConnectWorkers(Workers):

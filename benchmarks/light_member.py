@@ -1,4 +1,5 @@
-"""A group member that uses almost no resources: one TCP connection, heartbeats encoded once, one request in flight."""
+"""A member of a classic group that uses almost no resources: one TCP connection, heartbeats encoded once, one request
+in flight."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,25 +29,22 @@ _RETRIABLE_ERRORS = (
 )  # fmt: skip
 _RETRY_S = 0.1
 _HEARTBEAT_ERROR_AT = 9
-"""Position of the error code in Heartbeat v4's response: after correlation id, empty tagged fields, throttle time."""
+"""Position of the error code in the responses to Heartbeat v4 and ConnectGroupHeartbeat: after correlation id, empty
+tagged fields, throttle time."""
 
 
-class LightMember(asyncio.Protocol):
-    """One member with a separate connection, as real clients have it."""
+class LightConnection(asyncio.Protocol):
+    """The connection of one member, as real clients have it: one request in flight."""
 
-    def __init__(self, group_id: str, number: int) -> None:
-        self.member_id = ""
-        self.generation = -1
-        self.assignment = b""
-        self._group_id = GroupId(group_id)
-        self._client_id = f"light-{number}"
+    def __init__(self, client_id: str) -> None:
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.requests = 0
+        self._client_id = client_id
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._on_frame: Callable[[bytes], None] | None = None
-        self._heartbeat = b""
         self._lost: Exception | None = None
-
-    # -- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -62,6 +60,7 @@ class LightMember(asyncio.Protocol):
             return
         frame = bytes(self._received[LENGTH_SIZE:size])
         del self._received[:size]
+        self.received_bytes += size
         on_frame, self._on_frame = self._on_frame, None
         assert on_frame is not None, "a response without a request"
         on_frame(frame)
@@ -70,14 +69,52 @@ class LightMember(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def frame_of(self, request: Any) -> bytes:
+        """The bytes of a request, with their length."""
+        return with_length(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
+
+    async def ask(self, request: Any, when_sent: Callable[[], None] | None = None) -> Any:
+        """Send a request; returns the response. ``when_sent`` is called in between."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.send(self.frame_of(request), answer.set_result)
+        if when_sent is not None:
+            when_sent()
+        header = RequestHeader(api_key=request.__api_key__, api_version=request.__version__, correlation_id=0)
+        return decode_response(await answer, header)
+
+    def send(self, frame: bytes, on_frame: Callable[[bytes], None]) -> None:
+        """Send the bytes of a request; ``on_frame`` is called with the response's frame."""
+        if self._lost is not None:
+            raise self._lost
+        assert self._transport is not None
+        assert self._on_frame is None, "one request at a time"
+        self._on_frame = on_frame
+        self.requests += 1
+        self.sent_bytes += len(frame)
+        self._transport.write(frame)
+
+
+def error_of_heartbeat(frame: bytes) -> int:
+    """The error code of the response to a heartbeat of either protocol."""
+    return int.from_bytes(frame[_HEARTBEAT_ERROR_AT : _HEARTBEAT_ERROR_AT + 2], signed=True)
+
+
+class LightMember(LightConnection):
+    """One member of a classic group."""
+
+    def __init__(self, group_id: str, number: int) -> None:
+        super().__init__(f"light-{number}")
+        self.member_id = ""
+        self.generation = -1
+        self.assignment = b""
+        self._group_id = GroupId(group_id)
+        self._heartbeat = b""
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def send_heartbeat(self, on_error: Callable[[int], None]) -> None:
         """Send a heartbeat; ``on_error`` is called with the response's error code."""
-        self._send(
-            self._heartbeat,
-            lambda frame: on_error(int.from_bytes(frame[_HEARTBEAT_ERROR_AT : _HEARTBEAT_ERROR_AT + 2], signed=True)),
-        )
+        self.send(self._heartbeat, lambda frame: on_error(error_of_heartbeat(frame)))
 
     async def heartbeat(self) -> int:
         """Send a heartbeat; returns the response's error code."""
@@ -89,7 +126,7 @@ class LightMember(asyncio.Protocol):
         """Send FindCoordinator until there is a coordinator: a new Kafka broker first creates the topic for groups."""
         request = find_coordinator.FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(self._group_id,))
         while True:
-            answer = await self._ask(request)
+            answer = await self.ask(request)
             if answer.coordinators[0].error_code == ErrorCode.none:
                 return
             await asyncio.sleep(_RETRY_S)
@@ -97,7 +134,7 @@ class LightMember(asyncio.Protocol):
     async def join_and_sync(self, when_sent: Callable[[], None] | None = None) -> None:
         """Join and sync until this member has an assignment; ``when_sent`` is called after each JoinGroup is sent."""
         while True:
-            answer = await self._ask(self._join(), when_sent)
+            answer = await self.ask(self._join(), when_sent)
             if answer.error_code == ErrorCode.member_id_required:
                 self.member_id = answer.member_id
                 continue
@@ -109,12 +146,12 @@ class LightMember(asyncio.Protocol):
             assert answer.error_code == ErrorCode.none, answer.error_code
             self.member_id = answer.member_id
             self.generation = answer.generation_id
-            synced = await self._ask(self._sync(answer))
+            synced = await self.ask(self._sync(answer))
             if synced.error_code == ErrorCode.rebalance_in_progress:
                 continue
             assert synced.error_code == ErrorCode.none, synced.error_code
             self.assignment = synced.assignment
-            self._heartbeat = self._frame(
+            self._heartbeat = self.frame_of(
                 heartbeat.HeartbeatRequest(
                     group_id=self._group_id, generation_id=i32(self.generation), member_id=self.member_id
                 )
@@ -148,22 +185,3 @@ class LightMember(asyncio.Protocol):
                 for member in answer.members
             ),
         )
-
-    def _frame(self, request: Any) -> bytes:
-        return with_length(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
-
-    async def _ask(self, request: Any, when_sent: Callable[[], None] | None = None) -> Any:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._send(self._frame(request), answer.set_result)
-        if when_sent is not None:
-            when_sent()
-        header = RequestHeader(api_key=request.__api_key__, api_version=request.__version__, correlation_id=0)
-        return decode_response(await answer, header)
-
-    def _send(self, frame: bytes, on_frame: Callable[[bytes], None]) -> None:
-        if self._lost is not None:
-            raise self._lost
-        assert self._transport is not None
-        assert self._on_frame is None, "one request at a time"
-        self._on_frame = on_frame
-        self._transport.write(frame)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_log, fleets
-from benchmarks.bench_group import LightGroup
+from benchmarks.bench_group import LightConnectGroup, LightGroup
 from benchmarks.bench_rebalance import Bench, medians
 from benchmarks.brokers import MeasuredBroker, allow_files, ratios
-from benchmarks.fleets import CoterieWorkers
+from benchmarks.fleets import ConnectGroupWorkers, CoterieWorkers
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -43,6 +43,25 @@ async def test_light_members_form_a_group_and_send_heartbeats(measured: Measured
     assert not unexplained(figures)
 
 
+async def test_light_members_form_a_connect_group_and_send_heartbeats(measured: MeasuredBroker) -> None:
+    group = LightConnectGroup(measured, 30)
+    try:
+        await group.connect(9)
+        figures = await group.form()
+        figures |= await group.measure_settled(1.2)
+        figures |= await group.measure_join()
+        await group.stop()
+        figures |= await group.saturate(0.2)
+        figures |= await group.pace(0.2)
+        figures |= await group.hold(0.2)
+    finally:
+        group.close()
+    assert figures["heartbeats_per_s"] > 0
+    assert figures["one_more_computations"] == 1
+    assert figures["settled_bytes"] < 200
+    assert not unexplained(figures)
+
+
 def test_records_are_produced_fetched_and_written_one_by_one(measured: MeasuredBroker) -> None:
     options = argparse.Namespace(records=2_000, size=100, singles=5)
     figures = bench_log.measure_system(measured, "embedded", options)
@@ -72,6 +91,23 @@ def test_a_fleet_of_light_tasks_is_created_grown_and_shrunk(tmp_path: Path) -> N
     assert (joined["moved"], left["moved"]) == (10, 10)
     assert joined["rounds"] == 2, "one rebalance that revokes, and one that assigns"
     assert not unexplained(created | joined | left)
+
+
+def test_a_fleet_in_a_connect_group_is_created_grown_restarted_and_shrunk(tmp_path: Path) -> None:
+    home = tmp_path / "light"
+    home.mkdir()
+    with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as port:
+        workers = ConnectGroupWorkers(home, children, port=port, protocol="client", delay_ms=0)
+        bench = Bench(workers, 20, idle_s=0)
+        workers.start()
+        bench.settle_group()
+        events = {"create": bench.create(), "join": bench.join(), "add": bench.add(), "remove": bench.remove()}
+        events |= {"bounce": bench.bounce(), "lose": bench.lose(workers.drain)}
+        workers.end()
+    assert (events["join"]["moved"], events["join"]["stopped"], events["join"]["rounds"]) == (10, 10, 1)
+    assert (events["bounce"]["moved"], events["bounce"]["others_stopped"]) == (0, 10)
+    assert events["lose"]["moved"] == 10
+    assert not [key for figures in events.values() for key in unexplained(figures)]
 
 
 def test_a_too_low_limit_of_open_files_is_reported() -> None:

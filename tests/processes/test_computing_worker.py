@@ -151,4 +151,4 @@ def test_a_stopped_computer_that_continues_after_its_session_stops_its_tasks_and
     earlier = [run for run in cluster.timeline().runs() if run.worker == leader.name and run.begin_ms < continued_ms]
     assert len(earlier) == TASKS // 3
     assert all(run.end_ms is not None and run.end_ms < continued_ms + STOPS_WITHIN_MS for run in earlier)
-    assert "The target assignment of this worker is not installed" in leader.log.read_text()
+    assert "The group membership is lost; this worker stops all its tasks" in leader.log.read_text()
