@@ -6,7 +6,7 @@ import pytest
 
 from coterie.groups.connect.state import Chosen, Prepared
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import Assignor, HeartbeatResponse, InstallAssignmentResponse
+from coterie.nouns.connect_groups import LEAVE, Assignor, HeartbeatResponse, InstallAssignmentResponse
 from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
@@ -87,6 +87,24 @@ def test_a_reason_that_is_given_during_a_computation_is_for_the_next_one() -> No
     assert reasons(prepared(conversation, chosen(conversation) or "")) == {"w0": 2, "w1": 1}
     conversation.compute(chosen(conversation) or "")
     assert conversation.coordinator.group.reasons == {}
+
+
+def test_without_a_covering_member_the_members_may_change_all_but_their_versions() -> None:
+    conversation = joined()
+    offers = {"A": assignor(), "B": assignor(newest=1), "C": assignor(oldest=2)}
+    for name, offer in offers.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.compute("A")
+    for name, offer in offers.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.beat("A", LEAVE)
+    assert update(conversation, "B", assignor(newest=1, metadata=b"new", reason=2)).error is ConnectErrorCode.NONE
+    epoch = conversation.coordinator.group.currents[MemberId("B")].member_epoch
+    assert (
+        conversation.beat("B", epoch, owned=None, client_assignors=None, draining=True).error is ConnectErrorCode.NONE
+    )
+    refused = update(conversation, "B", assignor(oldest=1, newest=1))
+    assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
 
 
 def test_another_member_computes_at_once_after_an_invalid_target() -> None:

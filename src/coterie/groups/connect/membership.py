@@ -251,8 +251,9 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
     if before.former:
         changes["former"] = former_jobs(group, before)
     metadata = replace(before, **changes) if changes else before  # type: ignore[arg-type]
-    if is_target_affected(before, metadata) or has_reason(request):
+    if (offer_of(metadata), metadata.server_assignor) != (offer_of(before), before.server_assignor):
         check_assignors(group, metadata)
+    if is_target_affected(before, metadata) or has_reason(request):
         turn.bump()
     if metadata != before:
         turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
