@@ -75,7 +75,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
     config = configured_herder().herder.config
-    answer = create.answer(config, created=create.creates(ConfigState()))
+    answer = create.answer(config, created=create.creates_connector(ConfigState()))
     assert isinstance(answer, ConnectorInfo)
     assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, config.tasks(ORDERS))
     again = create.refusal(config)
@@ -85,7 +85,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert replace.refusal(config) is None
     assert replace.lines(config) == (CONNECTOR_LINE,)
     assert INCARNATION != FRESH
-    replaced = replace.answer(config, created=replace.creates(config))
+    replaced = replace.answer(config, created=replace.creates_connector(config))
     assert isinstance(replaced, ConnectorInfo)
     assert not replaced.created
 
@@ -116,5 +116,5 @@ def test_a_write_without_a_view_is_answered_with_done() -> None:
     assert kind_of(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
     for request in (DELETE, TASK_CONFIGS, target(TargetState.PAUSED)):
         assert kind_of(request, FRESH).answer(config, created=False) == Done()
-        assert not kind_of(request, FRESH).creates(config)
-        assert kind_of(request, FRESH).to_validate(config) is None
+        assert not kind_of(request, FRESH).creates_connector(config)
+        assert kind_of(request, FRESH).config_to_validate(config) is None

@@ -118,7 +118,7 @@ class ProcessFleet:
             with open_listener(*settings.listener_address) as listener:
                 process.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listener)
-                place = None if handed is None else relaunch.decode(member, handed)
+                place = None if handed is None else relaunch.decode_place(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
                 ended = await compose.serve_worker(
@@ -126,7 +126,7 @@ class ProcessFleet:
                 )
             if not ended.relaunches:
                 return ended.code
-            handed = None if ended.handover is None else relaunch.encode(member, ended.handover)
+            handed = None if ended.handover is None else relaunch.encode_place(member, ended.handover)
             if process.before_relaunch is not None:
                 await process.before_relaunch()
 

@@ -166,9 +166,11 @@ class _Distribution:
             yield CONNECTOR_EXTRAS_NODE
 
     def extra_givers_to(self, extras_node: int) -> Iterator[int]:
-        """Yield the workers that can give up a task extra to the node ``extras_node``.
+        """Yield the workers that can give up a task extra to ``extras_node``, one of the two extras nodes of the flow
+        graph.
 
-        If ``extras_node`` is the node of the connector extras, the worker gets a connector extra for its task extra.
+        To the node of the task extras, a worker gives its task extra without a return. To the node of the connector
+        extras, a worker gives its task extra and gets a connector extra for it.
         """
         quotas = self._quotas
         for worker in self.workers:

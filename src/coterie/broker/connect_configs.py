@@ -86,7 +86,7 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
     for duration in _DURATIONS:
         values[f"group.connect.{duration.name}"] = getattr(settings.connect_groups, duration.field)
         if duration.bounds:
-            values |= zip(_bound_names(duration), _bounds(settings, duration), strict=True)
+            values |= zip(_bound_names(duration), _duration_bounds(settings, duration), strict=True)
     return values
 
 
@@ -123,7 +123,10 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
         connect_assignors=tuple(assignors) or settings.connect_assignors,
     )
     for duration in _DURATIONS:
-        value_ms, (least, greatest) = getattr(changed.connect_groups, duration.field), _bounds(changed, duration)
+        value_ms, (least, greatest) = (
+            getattr(changed.connect_groups, duration.field),
+            _duration_bounds(changed, duration),
+        )
         if not least <= value_ms <= greatest:
             message = f"It is {value_ms}, and must be between {least} and {greatest}."
             raise ConfigError({f"group.connect.{duration.name}": [message]})
@@ -137,7 +140,7 @@ def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
         return ()
     keys = [
         _key(f"{GROUP_PREFIX}{duration.name}", str(getattr(ConnectGroupSettings(), duration.field)),
-             duration.documentation, validator=between(*_bounds(settings, duration)))
+             duration.documentation, validator=between(*_duration_bounds(settings, duration)))
         for duration in _DURATIONS
     ]  # fmt: skip
     delay = "How long jobs wait for a member that has left; without it the setting of the worker that computes counts."
@@ -164,7 +167,7 @@ def group_values_error(configs: Mapping[str, str], settings: BrokerSettings) -> 
     )
 
 
-def _bounds(settings: BrokerSettings, duration: _Duration) -> tuple[int, int]:
+def _duration_bounds(settings: BrokerSettings, duration: _Duration) -> tuple[int, int]:
     """The least and the greatest value of a duration of a group."""
     if not duration.bounds:
         return duration.least, 2**31 - 1

@@ -181,7 +181,7 @@ class _Connections:
             writer.transport.abort()
             return
         connection = Connection(self.context, reader, writer)
-        if refusal := self._refusal(connection.peer_host):
+        if refusal := self._connection_refusal_reason(connection.peer_host):
             logger.warning("Connection %s refused: %s", connection.peer, refusal)
             connection.abort()
             return
@@ -201,7 +201,7 @@ class _Connections:
         for task in self.asyncio_tasks:
             task.cancel()
 
-    def _refusal(self, host: str) -> str | None:
+    def _connection_refusal_reason(self, host: str) -> str | None:
         """Why the broker now refuses another connection from the IP address ``host``; None if it accepts it."""
         of_address, of_address_max = self._count_by_address[host], self._settings.connections_per_address_max
         if len(self.asyncio_tasks) >= self._settings.connections_max:

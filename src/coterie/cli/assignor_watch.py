@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from coterie.assignors.connect.interface import ConnectAssignor
-from coterie.cli.assignors import offered_assignor, unusable_assignor
+from coterie.cli.assignors import make_unusable_assignor_error, offered_assignor
 from coterie.cli.daemon_thread import PluginThread
 from coterie.groups.connect import request_checks
 from coterie.member.connect.state import OfferedAssignor
@@ -58,7 +58,7 @@ class AssignorWatch:
             try:
                 watched.offered = await self._read(watched)
             except Exception as error:
-                raise unusable_assignor(watched.name, str(error)) from error
+                raise make_unusable_assignor_error(watched.name, str(error)) from error
         return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
 
     async def run(self, report: Callable[[UpdateAssignor], None]) -> None:

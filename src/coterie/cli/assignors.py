@@ -12,7 +12,7 @@ from typing import Any
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import load_plugin, registered_entry, unusable_plugin
+from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error, registered_entry
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -66,7 +66,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker reports of its assignor to the coordinator. Calls the code of the plug-in, which may block.
+    """What a worker sends to the coordinator about its assignor. Calls the code of the plug-in, which may block.
 
     :raises WorldError: when the assignor's versions are not valid, or its metadata cannot be had.
     """
@@ -92,9 +92,9 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
     return offered
 
 
-def unusable_assignor(name: str, why: str) -> ConfigError:
+def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
     """The error that a worker cannot use its assignor."""
-    return unusable_plugin(_KIND, name, why)
+    return make_unusable_plugin_error(_KIND, name, why)
 
 
 def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:

@@ -22,7 +22,7 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
     try:
         plugin = create(entry.load())
     except Exception as error:
-        raise unusable_plugin(
+        raise make_unusable_plugin_error(
             kind, name, f"{entry.value} cannot be created: {type(error).__name__}: {error}"
         ) from error
     logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
@@ -44,9 +44,9 @@ def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> E
             return entry
         case entries:
             where = ", ".join(sorted(entry.value for entry in entries))
-            raise unusable_plugin(kind, name, f"several packages register it: {where}")
+            raise make_unusable_plugin_error(kind, name, f"several packages register it: {where}")
 
 
-def unusable_plugin(kind: str, name: str, why: str) -> ConfigError:
+def make_unusable_plugin_error(kind: str, name: str, why: str) -> ConfigError:
     """The error that the plug-in cannot be used."""
     return ConfigError({f"{kind} {name}": [f"The {kind} {name} cannot be used: {why}"]})

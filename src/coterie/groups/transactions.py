@@ -128,10 +128,10 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
         # A producer that has just started has no previous epoch. Keeping one would let a fenced producer pass for a
         # retry.
         previous = NO_PRODUCER if request.expected_producer is None else written.producer
-        producer = _abort(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
+        producer = _abort_transaction(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
         # The markers of an abort use the next epoch. The producer whose transaction was aborted may continue with it.
         if not is_ongoing or request.expected_producer is None:
-            producer = _bumped(producer, request.fresh_producer_id)
+            producer = _with_next_epoch_or_fresh_id(producer, request.fresh_producer_id)
     turn.write(
         TransactionWritten(
             producer=producer,
@@ -206,15 +206,15 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
     if written.state is TransactionState.ONGOING:
         producer = written.producer
         if request.bumps_epoch:
-            marker, producer = _next_epoch(producer), _bumped(producer, request.fresh_producer_id)
+            marker, producer = _next_epoch(producer), _with_next_epoch_or_fresh_id(producer, request.fresh_producer_id)
         else:
             marker = producer
-        _end(turn, written, complete, marker=marker, producer=producer)
+        _write_markers_and_state(turn, written, complete, marker=marker, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch and not request.is_commit:
         # The producer may have sent batches that have not arrived yet. In a new epoch they are rejected.
-        producer = _bumped(written.producer, request.fresh_producer_id)
-        _complete(turn, written, complete, producer=producer)
+        producer = _with_next_epoch_or_fresh_id(written.producer, request.fresh_producer_id)
+        _write_completed(turn, written, complete, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch or written.state is not complete:
         raise KafkaRefusal(ErrorCode.invalid_txn_state)
@@ -230,7 +230,7 @@ def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
     if written is None or due_ms is None:
         return
     if turn.now_ms >= due_ms:
-        _abort(turn, written, event.fresh_producer_id)
+        _abort_transaction(turn, written, event.fresh_producer_id)
     else:
         # A shell has only one timer, and uses it for retries too. A retry may have replaced the deadline of this
         # transaction, so the deadline is set again.
@@ -265,15 +265,15 @@ def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> Tr
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _abort(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> ProducerIdAndEpoch:
+def _abort_transaction(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> ProducerIdAndEpoch:
     """Abort the open transaction without a request of its producer. Returns the producer id and epoch that the
     transactional id has then."""
-    marker, producer = _next_epoch(written.producer), _bumped(written.producer, fresh_producer_id)
-    _end(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
+    marker, producer = _next_epoch(written.producer), _with_next_epoch_or_fresh_id(written.producer, fresh_producer_id)
+    _write_markers_and_state(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
     return producer
 
 
-def _end(
+def _write_markers_and_state(
     turn: _Turn,
     written: TransactionWritten,
     state: TransactionState,
@@ -290,11 +290,11 @@ def _end(
             partitions=written.partitions,
         )
     )
-    _complete(turn, written, state, producer=producer)
+    _write_completed(turn, written, state, producer=producer)
     turn.effects.append(CancelTimer())
 
 
-def _complete(
+def _write_completed(
     turn: _Turn, written: TransactionWritten, state: TransactionState, *, producer: ProducerIdAndEpoch
 ) -> None:
     """Write ``state`` without an open transaction; ``producer`` is the present producer from now on."""
@@ -316,6 +316,6 @@ def _next_epoch(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
 
 
-def _bumped(producer: ProducerIdAndEpoch, fresh_producer_id: int) -> ProducerIdAndEpoch:
+def _with_next_epoch_or_fresh_id(producer: ProducerIdAndEpoch, fresh_producer_id: int) -> ProducerIdAndEpoch:
     """The same producer id with the next epoch; ``fresh_producer_id`` with epoch 0 if no epoch is left."""
     return _next_epoch(producer) if producer.epoch < EPOCH_MAX else ProducerIdAndEpoch(fresh_producer_id, 0)

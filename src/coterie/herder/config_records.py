@@ -81,25 +81,25 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
     """Parse one line of the config topic; invalid and unknown lines become :class:`IgnoredLine`. The prefixes of keys
     are tried in Connect's order. No line raises an exception."""
     name = key.decode(errors="replace") if key is not None else ""
-    body = _object(value)
+    body = _parse_json_object(value)
     if value is not None and body is None:
         return IgnoredLine(log_message=f"Ignoring the value of config key {name!r}: it is not a JSON object")
     if name.startswith("target-state-"):
-        return _target_state(ConnectorName(name.removeprefix("target-state-")), body)
+        return _parse_target_state(ConnectorName(name.removeprefix("target-state-")), body)
     if name.startswith("connector-"):
-        return _connector(ConnectorName(name.removeprefix("connector-")), body)
+        return _parse_connector(ConnectorName(name.removeprefix("connector-")), body)
     if name.startswith("task-"):
-        return _task(name.removeprefix("task-"), body)
+        return _parse_task_config(name.removeprefix("task-"), body)
     if name.startswith("commit-"):
-        return _commit(ConnectorName(name.removeprefix("commit-")), body)
+        return _parse_commit(ConnectorName(name.removeprefix("commit-")), body)
     if name == _SESSION_KEY:
-        return _session_key(body)
+        return _parse_session_key(body)
     if name.startswith(_UNSUPPORTED_KEY_PREFIXES):
         return IgnoredLine()
     return IgnoredLine(log_message=f"Ignoring unknown key {name!r} in the config topic")
 
 
-def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
         return TargetStateWritten(connector=connector, target_state=None)
     # `state.v2` can be STOPPED; `state`, which workers before KIP-875 read, is PAUSED then.
@@ -111,10 +111,10 @@ def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -
     )
 
 
-def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+def _parse_connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
         return ConnectorWritten(connector=connector, config=None)
-    config = _strings(body.get("properties"))
+    config = _as_string_mapping(body.get("properties"))
     if config is None:
         return IgnoredLine(
             log_message=f"Ignoring the config of connector {connector}: its properties are missing or are not strings"
@@ -124,14 +124,14 @@ def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> C
     return ConnectorWritten(connector=connector, config=config, incarnation=known)
 
 
-def _task(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
+def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
     try:
         task = ConnectorTaskId.parse(name)
     except ValueError as error:
         return IgnoredLine(log_message=f"Ignoring a task's config: {error}")
     if body is None:
         return IgnoredLine()
-    config = _strings(body.get("properties"))
+    config = _as_string_mapping(body.get("properties"))
     if config is None:
         return IgnoredLine(
             log_message=f"Ignoring the config of task {task}: its properties are missing or are not strings"
@@ -139,7 +139,7 @@ def _task(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
     return TaskConfigWritten(task=task, config=config)
 
 
-def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
         return IgnoredLine()
     tasks = body.get("tasks")
@@ -150,7 +150,7 @@ def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> Conf
     return TasksCommitted(connector=connector, task_count=tasks)
 
 
-def _session_key(body: Mapping[str, object] | None) -> ConfigRecord:
+def _parse_session_key(body: Mapping[str, object] | None) -> ConfigRecord:
     """Parse the value of the session key. The message about an invalid key quotes no part of it."""
     fields = body or {}
     key, algorithm, created_at_ms = (fields.get(name) for name in ("key", "algorithm", "creation-timestamp"))
@@ -172,28 +172,29 @@ def _session_key(body: Mapping[str, object] | None) -> ConfigRecord:
 
 def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnation: Incarnation) -> NewTopicRecord:
     """The line with a connector's config."""
-    return _line(f"connector-{connector}", {"properties": dict(config), "incarnation": incarnation})
+    return _make_line(f"connector-{connector}", {"properties": dict(config), "incarnation": incarnation})
 
 
 def deletion_lines(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
     """The lines that delete a connector: the tombstone of its config, then the tombstone of its target state, which is
     Connect's order."""
-    return (_line(f"connector-{connector}", None), _line(f"target-state-{connector}", None))
+    return (_make_line(f"connector-{connector}", None), _make_line(f"target-state-{connector}", None))
 
 
 def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewTopicRecord, ...]:
     """The line with each task's config, then the commit line with which these configs take effect."""
     tasks = (
-        _line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)}) for i, config in enumerate(configs)
+        _make_line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)})
+        for i, config in enumerate(configs)
     )
-    return (*tasks, _line(f"commit-{connector}", {"tasks": len(configs)}))
+    return (*tasks, _make_line(f"commit-{connector}", {"tasks": len(configs)}))
 
 
 def target_state_line(connector: ConnectorName, target_state: TargetState) -> NewTopicRecord:
     """The line with a connector's target state."""
     # Workers before KIP-875 do not support STOPPED: they read PAUSED instead.
     older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
-    return _line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
+    return _make_line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
 
 
 def session_key_line(session_key: SessionKey) -> NewTopicRecord:
@@ -203,13 +204,13 @@ def session_key_line(session_key: SessionKey) -> NewTopicRecord:
         "algorithm": session_key.algorithm,
         "creation-timestamp": session_key.created_at_ms,
     }
-    return _line(_SESSION_KEY, fields)
+    return _make_line(_SESSION_KEY, fields)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _line(key: str, value: Mapping[str, object] | None) -> NewTopicRecord:
+def _make_line(key: str, value: Mapping[str, object] | None) -> NewTopicRecord:
     """A line of the config topic; a tombstone when ``value`` is None."""
     return NewTopicRecord(key=key.encode(), value=None if value is None else dump(value))
 
@@ -220,7 +221,7 @@ def dump(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _object(value: bytes | None) -> Mapping[str, object] | None:
+def _parse_json_object(value: bytes | None) -> Mapping[str, object] | None:
     """The JSON object in ``value``; None for a tombstone, and when ``value`` is no JSON object."""
     if value is None:
         return None
@@ -231,7 +232,7 @@ def _object(value: bytes | None) -> Mapping[str, object] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _strings(value: object) -> Mapping[str, str] | None:
+def _as_string_mapping(value: object) -> Mapping[str, str] | None:
     """``value`` if it is a mapping whose values are strings, else None."""
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         return None

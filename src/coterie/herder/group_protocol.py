@@ -37,7 +37,7 @@ class GroupProtocol(Protocol):
         ...
 
     def compute(self, turn: Turn) -> None:
-        """Compute the assignment that this worker has to compute, if there is one and everything for it is known."""
+        """Compute the assignment that this worker has to compute, if there is one and all its input is available."""
         ...
 
     def notify_listeners(self, turn: Turn) -> None:
@@ -45,20 +45,20 @@ class GroupProtocol(Protocol):
         ...
 
     def report_releases(self, turn: Turn) -> None:
-        """Let the group know that revoked jobs are released, if the worker state that the member reports is not
+        """Report to the group that revoked jobs are released, if the worker state that the member reports is not
         enough."""
         ...
 
     def report_configured_jobs(self, turn: Turn) -> None:
-        """Let the group know that the set of configured jobs has changed, if it has."""
+        """Report to the group that the set of configured jobs has changed, if it has."""
         ...
 
     def report_change(self, turn: Turn, reason: str) -> None:
-        """A state that this worker reports has changed, for example that it drains; ``reason`` says which."""
+        """A state that this worker reports has changed, for example that it drains; ``reason`` names the change."""
         ...
 
     def report_pending_changes(self, turn: Turn) -> None:
-        """Let the group know of the changes of :func:`report_change`."""
+        """Report the changes of :func:`report_change` to the group."""
         ...
 
     def must_stay_until_released(self, herder: Herder) -> bool:
@@ -67,30 +67,30 @@ class GroupProtocol(Protocol):
         ...
 
     def protocol_name(self, herder: Herder) -> str | None:
-        """The protocol of the group for operators; None while this worker does not know it."""
+        """The protocol of the group, as text for operators; None before this worker has received it."""
         ...
 
     def are_requests_signed(self, herder: Herder) -> bool:
-        """Whether workers sign their requests to the leader (KIP-507). False while this worker does not know the
+        """Whether workers sign their requests to the leader (KIP-507). False before this worker has received the
         protocol."""
         ...
 
     def drain_wait_reason(self, herder: Herder) -> str | None:
-        """The reason why this worker's drain is not yet known to the group, as text for an operator; None when it is
-        known."""
+        """The reason why the group has not received this worker's drain yet, as text for an operator; None when the
+        group has received it."""
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:
-        """When the scheduled rebalance delay ends that this worker was told; None when it knows of none."""
+        """The end of the scheduled rebalance delay that this worker received; None when it received none."""
         ...
 
     def request_group_view(self, turn: Turn) -> bool:
-        """Whether :func:`group_view` returns the current view of the group at once. If not, the view is requested, and
-        `GroupDescribed` follows."""
+        """Make :func:`group_view` up to date. True if it is already. False if the coordinator was asked for the group's
+        description: the event `GroupDescribed` follows."""
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:
-        """The group as this worker knows it; a refusal when it does not."""
+        """The view of the group from the data that this worker has; a refusal if it has none."""
         ...
 
     def hand_over(self, turn: Turn) -> None:

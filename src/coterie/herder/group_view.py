@@ -70,7 +70,7 @@ def snapshot_round(
         had = [*previous.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
         departed = tuple(one for one in had if one.jobs & left)
     infos = (
-        _info(member, request.members[member], views, one, one.revoked & configured, eligibility)
+        _member_info(member, request.members[member], views, one, one.revoked & configured, eligibility)
         for member, one in assignments.items()
     )
     return RoundSnapshot(
@@ -98,6 +98,7 @@ def view(
     return GroupView(
         generation=last_round.generation,
         protocol=last_round.protocol,
+        assignor=None,
         leader=last_round.leader,
         config_offset=max(info.config_offset for info in last_round.members),
         configured=configured,
@@ -174,7 +175,7 @@ def worker_id_in(url: WorkerUrl) -> WorkerId:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _info(
+def _member_info(
     member: MemberId,
     report: MemberReport,
     views: Mapping[MemberId, MemberSpec],

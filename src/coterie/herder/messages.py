@@ -319,7 +319,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Set the timer to fire at ``at_ms``, or move it there."""
+    """Set the timer to fire at ``at_ms``; if it is set already, move it to that time."""
 
     timer: Timer
     at_ms: int

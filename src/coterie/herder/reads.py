@@ -107,7 +107,7 @@ def answer(herder: Herder, request: Read) -> Answer:
     """The response to a read, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
-            return _list(herder)
+            return _connector_list(herder)
         case DescribeConnector(connector=name):
             return describe(herder, name)
         case DescribeTasks(connector=name):
@@ -116,7 +116,7 @@ def answer(herder: Herder, request: Read) -> Answer:
                 return not_found(f"Connector {name} not found")
             return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
         case DescribeStatus(connector=name):
-            return _status(herder, name) or not_found(f"No status found for connector {name}")
+            return _connector_status(herder, name) or not_found(f"No status found for connector {name}")
         case DescribeTaskStatus(task=task):
             status = herder.statuses.get(task) if herder.config.task_config(task) is not None else None
             if status is None:
@@ -134,15 +134,17 @@ def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefu
     return ConnectorInfo(connector=name, config=connector.config, tasks=herder.config.tasks(name))
 
 
-def _list(herder: Herder) -> ConnectorList:
+def _connector_list(herder: Herder) -> ConnectorList:
     """All connectors, by name."""
     infos = (describe(herder, name) for name in herder.config.names())
     return ConnectorList(
-        connectors=tuple((info, _status(herder, info.connector)) for info in infos if isinstance(info, ConnectorInfo))
+        connectors=tuple(
+            (info, _connector_status(herder, info.connector)) for info in infos if isinstance(info, ConnectorInfo)
+        )
     )
 
 
-def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
+def _connector_status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
     """The statuses of a connector and its tasks; None when there is no such connector, or when it has no status yet."""
     connector = herder.config.connector(name)
     status = herder.statuses.get(name)
@@ -184,7 +186,7 @@ def _worker_view(herder: Herder) -> WorkerView:
 def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
     return TaskView(
         task=task,
-        phase=_phase(run.state),
+        phase=_task_phase(run.state),
         batch_id=run.batch_id,
         input_rows=run.input_rows,
         bad_records=run.bad_records,
@@ -192,7 +194,7 @@ def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
     )
 
 
-def _phase(state: RunState) -> str:
+def _task_phase(state: RunState) -> str:
     """The task's state as the REST API names it (:attr:`TaskView.phase`)."""
     match state:
         case Stopping():

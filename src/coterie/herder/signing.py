@@ -104,9 +104,9 @@ def advance(turn: Turn) -> None:
         turn.emit(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
     match rotation.state:
         case WaitsAfterFailure(until_ms=until_ms):
-            _wake(turn, until_ms)
+            _set_rotation_timer(turn, until_ms)
         case _:
-            _wake(turn, _expires_ms(herder))
+            _set_rotation_timer(turn, _expires_ms(herder))
 
 
 def on_opened(turn: Turn, wall_ms: int) -> None:
@@ -196,7 +196,7 @@ def _expires_ms(herder: Herder) -> int | None:
     return min(known.created_at_ms - epoch_ms, herder.rotation.current_key_read_at_ms) + ttl_ms
 
 
-def _wake(turn: Turn, at_ms: int | None) -> None:
+def _set_rotation_timer(turn: Turn, at_ms: int | None) -> None:
     """Set the rotation's timer to ``at_ms``; None cancels it."""
     rotation = turn.herder.rotation
     if at_ms == rotation.timer_at_ms:

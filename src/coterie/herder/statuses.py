@@ -67,7 +67,7 @@ def delete_orphaned_statuses(turn: Turn) -> None:
 
 def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
-    worker that has left. The leader calls this when it knows the jobs without a worker.
+    worker that has left. The leader calls this when it has the list of the jobs without a worker.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.

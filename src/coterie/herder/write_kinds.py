@@ -38,17 +38,18 @@ class ConfigToValidate:
 
 
 class _UnsignedWrite:
-    """Base of the kinds, with the defaults of most of them: not signed, not validated, and creates no connector."""
+    """Base of most kinds of writes, with their defaults: the request is not signed, its config is not validated, and it
+    creates no connector."""
 
     is_signed = False
     """Whether workers sign this kind of request."""
     signature: Signature | None = None
 
-    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+    def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         """What has to be validated before the write is queued; None when nothing has to be."""
         return None
 
-    def creates(self, config: ConfigState) -> bool:
+    def creates_connector(self, config: ConfigState) -> bool:
         """Whether the write creates a connector, by the state of the config log ``config``."""
         return False
 
@@ -63,12 +64,12 @@ class ConnectorWrite(_UnsignedWrite):
         self.request = request
         self._fresh_incarnation = fresh_incarnation
 
-    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+    def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         known = config.connector(self.request.connector)
         checkpointed = () if known is None else known.checkpointed_task_configs
         return ConfigToValidate(config=self.request.config, checkpointed_task_configs=checkpointed)
 
-    def creates(self, config: ConfigState) -> bool:
+    def creates_connector(self, config: ConfigState) -> bool:
         return config.connector(self.request.connector) is None
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:

@@ -74,12 +74,12 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
         if isinstance(write.phase, AwaitingGroup):
-            _begin(turn, write)
-    while (head := _head(herder)) is not None and _advance_head(turn, head):
+            _begin_write(turn, write)
+    while (head := _head_of_queue(herder)) is not None and _advance_head(turn, head):
         pass
 
 
-def _begin(turn: Turn, write: PendingWrite) -> None:
+def _begin_write(turn: Turn, write: PendingWrite) -> None:
     """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
     none. While a round is running, a write that needs the leader waits."""
     herder = turn.herder
@@ -92,15 +92,17 @@ def _begin(turn: Turn, write: PendingWrite) -> None:
         if not herder.place.is_leader:
             _answer(turn, write, place.not_leader(herder))
             return
-    to_validate = write.kind.to_validate(herder.config)
-    if to_validate is None:
+    config_to_validate = write.kind.config_to_validate(herder.config)
+    if config_to_validate is None:
         write.phase = Queued(validated=None)
         return
     assert not isinstance(write.id, LeaderWriteId), "the leader's own writes create no connector"
-    write.phase = Validating(config_to_validate=to_validate)
+    write.phase = Validating(config_to_validate=config_to_validate)
     turn.emit(
         ValidateConfig(
-            id=write.id, config=to_validate.config, checkpointed_task_configs=to_validate.checkpointed_task_configs
+            id=write.id,
+            config=config_to_validate.config,
+            checkpointed_task_configs=config_to_validate.checkpointed_task_configs,
         )
     )
 
@@ -113,7 +115,7 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
     return signing.refusal(herder, write.kind.signature)
 
 
-def _head(herder: Herder) -> PendingWrite | None:
+def _head_of_queue(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
     queued."""
     under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
@@ -151,10 +153,10 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
         return True
-    if kind.to_validate(herder.config) != validated:
-        _begin(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
+    if kind.config_to_validate(herder.config) != validated:
+        _begin_write(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
-    write.phase = Appending(created=kind.creates(herder.config))
+    write.phase = Appending(created=kind.creates_connector(herder.config))
     turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
 

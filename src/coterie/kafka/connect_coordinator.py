@@ -99,7 +99,7 @@ class KafkaConnectCoordinator:
                     values = {"group_ids": (request.group_id,), "include_authorized_operations": False}
                     return await self._ask(CONNECT_GROUP_DESCRIBE, request, values, describe_response)
         except UnsupportedApiError as error:
-            return _failed(request, ConnectErrorCode.UNSUPPORTED_VERSION, str(error))
+            return _make_error_response(request, ConnectErrorCode.UNSUPPORTED_VERSION, str(error))
 
     async def close(self) -> None:
         """Close the connection; outstanding and later requests raise WorldError. Safe to call twice."""
@@ -115,9 +115,11 @@ class KafkaConnectCoordinator:
         :raises UnsupportedApiError: when the coordinator does not serve connect groups.
         :raises WorldError: as :meth:`ask`.
         """
-        connection = await self._connected(request.group_id)
+        connection = await self._get_or_open_connection(request.group_id)
         if isinstance(connection, ErrorCode):
-            return _failed(request, error_of(connection), f"the search for the coordinator: {connection.name}")
+            return _make_error_response(
+                request, error_of(connection), f"the search for the coordinator: {connection.name}"
+            )
         try:
             async with asyncio.timeout(request.response_timeout_ms / 1000):
                 entity = await connection.ask(api, values)
@@ -139,7 +141,7 @@ class KafkaConnectCoordinator:
             self._drop(connection)
         return response
 
-    async def _connected(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
+    async def _get_or_open_connection(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
         """The connection, which is opened if there is none; or the error code of FindCoordinator when there is no
         coordinator yet.
 
@@ -183,8 +185,9 @@ class KafkaConnectCoordinator:
                 self._connection = None
 
 
-def _failed(request: Request, error: ConnectErrorCode, message: str) -> Response:
-    """The response to ``request`` with an error that the coordinator itself has not sent."""
+def _make_error_response(request: Request, error: ConnectErrorCode, message: str) -> Response:
+    """A response to ``request`` that the coordinator itself has not sent: with this error and message, and without
+    other content."""
     match request:
         case HeartbeatRequest():
             return HeartbeatResponse(error=error, message=message)

@@ -113,7 +113,7 @@ def _claims_values(claims: Claims) -> Values:
 
 
 def error_of(code: int) -> ConnectErrorCode:
-    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for one that Coterie does not know."""
+    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for an unknown one."""
     try:
         return ConnectErrorCode(code)
     except ValueError:
@@ -121,7 +121,7 @@ def error_of(code: int) -> ConnectErrorCode:
 
 
 def message_of(code: int, message: str | None) -> str | None:
-    """The message of a response, which names an error code that Coterie does not know."""
+    """The message of a response, which names an unknown error code."""
     if code == error_of(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
@@ -168,7 +168,7 @@ def prepare_response(entity: Any) -> PrepareAssignmentResponse:
     return PrepareAssignmentResponse(
         error=error,
         message=message_of(entity.error_code, entity.error_message),
-        snapshot=_snapshot(entity) if error is ConnectErrorCode.NONE else None,
+        snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
 
@@ -190,20 +190,20 @@ def describe_response(entity: Any) -> DescribeResponse:
     return DescribeResponse(
         error=error,
         message=message_of(group.error_code, group.error_message),
-        description=_description(group) if error is ConnectErrorCode.NONE else None,
+        description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
     )
 
 
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def _snapshot(entity: Any) -> GroupSnapshot:
-    """The state of the group for an assignor."""
+def _to_snapshot(entity: Any) -> GroupSnapshot:
+    """Convert a response to ConnectGroupPrepareAssignment to the snapshot of the group that an assignor takes."""
     configured = entity.configured.value
     return GroupSnapshot(
         group_epoch=GroupEpoch(entity.group_epoch),
         assignor=entity.assignor_name,
-        members=tuple(_snapshot_member(one) for one in entity.members),
+        members=tuple(_to_snapshot_member(one) for one in entity.members),
         departed=tuple(
             SnapshotDeparted(
                 member_id=MemberId(one.member_id),
@@ -220,8 +220,8 @@ def _snapshot(entity: Any) -> GroupSnapshot:
     )
 
 
-def _snapshot_member(struct: Any) -> SnapshotMember:
-    """One member, for an assignor."""
+def _to_snapshot_member(struct: Any) -> SnapshotMember:
+    """Convert one member in a response to ConnectGroupPrepareAssignment, for an assignor."""
     target = jobs_in_arrays(struct.connectors_and_tasks)
     return SnapshotMember(
         member_id=MemberId(struct.member_id),
@@ -237,13 +237,13 @@ def _snapshot_member(struct: Any) -> SnapshotMember:
         draining=struct.draining,
         target=target,
         current=target if struct.current.value is None else jobs_in_arrays(struct.current.value),
-        pending=_nullable_jobs(struct.pending),
-        former=_nullable_jobs(struct.former),
+        pending=_jobs_in_tagged_field(struct.pending),
+        former=_jobs_in_tagged_field(struct.former),
     )
 
 
-def _description(group: Any) -> GroupDescription:
-    """The description of one group."""
+def _to_group_description(group: Any) -> GroupDescription:
+    """Convert one group in a response to ConnectGroupDescribe."""
     return GroupDescription(
         state=group.group_state,
         group_epoch=GroupEpoch(group.group_epoch),
@@ -254,7 +254,7 @@ def _description(group: Any) -> GroupDescription:
         leader=MemberId(group.leader_id),
         leader_epoch=LeaderEpoch(group.leader_epoch),
         config_offset=ConfigOffset(group.config_offset),
-        members=tuple(_member_description(one) for one in group.members),
+        members=tuple(_to_member_description(one) for one in group.members),
         departed=tuple(
             DepartedDescription(
                 member_id=MemberId(one.member_id),
@@ -270,8 +270,8 @@ def _description(group: Any) -> GroupDescription:
     )
 
 
-def _member_description(struct: Any) -> MemberDescription:
-    """The description of one member."""
+def _to_member_description(struct: Any) -> MemberDescription:
+    """Convert one member in a response to ConnectGroupDescribe."""
     return MemberDescription(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
@@ -291,8 +291,8 @@ def _member_description(struct: Any) -> MemberDescription:
     )
 
 
-def _nullable_jobs(struct: Any) -> Jobs:
-    """The jobs of a tagged field; none if it is absent."""
+def _jobs_in_tagged_field(struct: Any) -> Jobs:
+    """The jobs in a tagged field; no jobs if the field is absent."""
     return NO_JOBS if struct.value is None else jobs_in_arrays(struct.value)
 
 

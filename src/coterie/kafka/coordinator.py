@@ -79,19 +79,19 @@ class KafkaCoordinator:
             raise WorldError("the connections to the group's coordinator are closed")
         match request:
             case HeartbeatRequest():
-                answer = await self._immediate.ask(HEARTBEAT, request.group_id, _heartbeat(request))
-                return HeartbeatResponse(error=_error(answer))
+                answer = await self._immediate.ask(HEARTBEAT, request.group_id, _member_values(request))
+                return HeartbeatResponse(error=_error_code(answer))
             case JoinRequest():
-                answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join(request))
-                return _joined(answer)
+                answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join_values(request))
+                return _to_join_response(answer)
             case SyncRequest():
-                answer = await self._parked.ask(SYNC_GROUP, request.group_id, _sync(request))
+                answer = await self._parked.ask(SYNC_GROUP, request.group_id, _sync_values(request))
                 if isinstance(answer, ErrorCode):
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave(request))
-                return LeaveResponse(error=_left(answer))
+                answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave_values(request))
+                return LeaveResponse(error=_leave_error_code(answer))
 
     async def close(self) -> None:
         """Close all connections; outstanding and later requests raise WorldError. Safe to call twice."""
@@ -130,7 +130,7 @@ class _CoordinatorConnections:
             the connection broke.
         """
         try:
-            connection = await self._connected(group_id)
+            connection = await self._get_or_open_connection(group_id)
             if isinstance(connection, ErrorCode):
                 return connection
             try:
@@ -154,7 +154,7 @@ class _CoordinatorConnections:
         for connection in list(self._connections):
             self._drop(connection)
 
-    async def _connected(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
+    async def _get_or_open_connection(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
         """The current connection if it can take a request, else a new connection to the coordinator; or the error code
         of FindCoordinator when there is no coordinator yet.
 
@@ -192,7 +192,7 @@ class _CoordinatorConnections:
 # -- requests and responses, as values without a version ------------------------------------------------------------
 
 
-def _join(request: JoinRequest) -> Values:
+def _join_values(request: JoinRequest) -> Values:
     """The fields of a JoinGroup request."""
     return {
         "group_id": request.group_id,
@@ -206,8 +206,8 @@ def _join(request: JoinRequest) -> Values:
     }
 
 
-def _joined(answer: Any) -> JoinResponse:
-    """The response for the member: from a JoinGroup response, or with the error code of FindCoordinator."""
+def _to_join_response(answer: Any) -> JoinResponse:
+    """Convert ``answer`` for the member: a response to JoinGroup, or an error code of FindCoordinator."""
     if isinstance(answer, ErrorCode):
         return JoinResponse(error=answer)
     leads = answer.error_code == ErrorCode.none and answer.leader == answer.member_id
@@ -231,18 +231,19 @@ def _joined(answer: Any) -> JoinResponse:
     )
 
 
-def _sync(request: SyncRequest) -> Values:
+def _sync_values(request: SyncRequest) -> Values:
     """The fields of a SyncGroup request."""
     return {
-        **_heartbeat(request),
+        **_member_values(request),
         "protocol_type": request.protocol_type,
         "protocol_name": request.protocol,
         "assignments": tuple({"member_id": id_, "assignment": bytes_} for id_, bytes_ in request.assignments),
     }
 
 
-def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
-    """The fields of a Heartbeat request, which a SyncGroup request has, too: they identify a member of a generation."""
+def _member_values(request: HeartbeatRequest | SyncRequest) -> Values:
+    """The fields that identify a member of a generation. A Heartbeat request consists of them, and a SyncGroup request
+    contains them."""
     return {
         "group_id": request.group_id,
         "generation_id": request.generation,
@@ -251,7 +252,7 @@ def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
     }
 
 
-def _leave(request: LeaveRequest) -> Values:
+def _leave_values(request: LeaveRequest) -> Values:
     """The fields of a LeaveGroup request for one member."""
     leaving = {
         "member_id": request.member_id,
@@ -261,16 +262,16 @@ def _leave(request: LeaveRequest) -> Values:
     return {"group_id": request.group_id, "members": (leaving,)}
 
 
-def _left(answer: Any) -> ErrorCode:
-    """The error code of a LeaveGroup response: that of the whole request or, if this is NONE, that of its only member.
-    An error code of FindCoordinator is returned unchanged."""
-    error = _error(answer)
+def _leave_error_code(answer: Any) -> ErrorCode:
+    """The error code in ``answer``, a response to LeaveGroup: that of the whole request or, if this is NONE, that of
+    its only member. An error code of FindCoordinator is returned unchanged."""
+    error = _error_code(answer)
     if error == ErrorCode.none and answer.members:
         error = answer.members[0].error_code
     return error
 
 
-def _error(answer: Any) -> ErrorCode:
-    """The error code of a response; an error code of FindCoordinator is returned unchanged."""
+def _error_code(answer: Any) -> ErrorCode:
+    """The error code in ``answer``, a response; an error code of FindCoordinator is returned unchanged."""
     error: ErrorCode = answer if isinstance(answer, ErrorCode) else answer.error_code
     return error

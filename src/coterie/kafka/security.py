@@ -111,7 +111,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
     except OSError as error:
-        raise _unusable_file_error("CA certificates", str(security.ca_location), error) from error
+        raise _make_unusable_file_error("CA certificates", str(security.ca_location), error) from error
     context.check_hostname = security.verifies_hostname
     if security.certificate_location is not None:
         try:
@@ -120,7 +120,7 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
                 security.certificate_location, security.key_location, password=lambda: security.key_password or ""
             )
         except OSError as error:
-            raise _unusable_file_error("certificate or key", security.certificate_location, error) from error
+            raise _make_unusable_file_error("certificate or key", security.certificate_location, error) from error
     return context
 
 
@@ -159,7 +159,7 @@ class SaslLogin:
         return None
 
 
-def _unusable_file_error(file_kind: str, path: str, error: OSError) -> WorldError:
+def _make_unusable_file_error(file_kind: str, path: str, error: OSError) -> WorldError:
     """The error for a file of this kind that is missing or invalid."""
     reason = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
     return WorldError(f"the {file_kind} in {path} cannot be used: {reason}")

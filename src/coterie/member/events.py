@@ -66,7 +66,7 @@ class Send(Generic[RequestT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer(Generic[TimerT_co]):
-    """Set ``timer`` to fire at ``at_ms``, or move it there."""
+    """Set ``timer`` to fire at ``at_ms``; if it is set already, move it to that time."""
 
     timer: TimerT_co
     at_ms: int

@@ -43,7 +43,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedDescription:
-    """A member that has left, and whose jobs wait for it or may still run there."""
+    """A member that has left the group. Its jobs wait for its return, or may still run on its worker."""
 
     member_id: MemberId
     instance_id: InstanceId | None = None

@@ -329,7 +329,7 @@ class AssignmentDetails:
     version: int = 0
     """The version of ``metadata``."""
     metadata: bytes = b""
-    """What the assignor tells this worker."""
+    """The assignor's message to this worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ def _refuse_constant(constant: str) -> object:
 
 
 def _as_object(parsed: object, description: str) -> Mapping[str, object]:
-    """``parsed``, which must be a JSON object; ``description`` is its name in the error.
+    """Return ``parsed`` if it is a JSON object. ``description`` is the name of the value in the error.
 
     :raises UnreadableBodyError: when ``parsed`` is not an object.
     """

@@ -151,9 +151,9 @@ class Converter:
     def convert(self, records: DataFrame) -> DataFrame:
         """``records`` with the column ``side`` converted; a null stays null.
 
-        Only JSON can fail to convert. If ``records`` have the column :data:`ERROR_COLUMN`, such a record gets a null
-        and an error there. Otherwise the record fails the batch, with a message that contains its topic, partition and
-        offset.
+        Only JSON can fail to convert. If ``records`` have the column :data:`ERROR_COLUMN`, a record that does not
+        convert gets a null in the converted column and an error in :data:`ERROR_COLUMN`. Otherwise such a record fails
+        the batch, with a message that contains its topic, partition and offset.
         """
         match self.format:
             case Format.JSON:

@@ -204,8 +204,8 @@ def missing_package_message(spark: "SparkSession", name: str) -> str | None:
 
 
 def missing_package_messages(spark: "SparkSession") -> dict[str, str]:
-    """:func:`missing_package_message` by the name of the package, for each package with a jar that the JVM of ``spark``
-    does not have."""
+    """For each package with a jar that the JVM of ``spark`` does not have, by the package's name: the message of
+    :func:`missing_package_message`."""
     return {name: message for name in jar_packages() if (message := missing_package_message(spark, name)) is not None}
 
 

@@ -100,7 +100,8 @@ class PrefixedConfig:
         return {key: [f"Invalid value {self.config.get(key)} for configuration {key}: {message}"]}
 
     def config_error(self, name: str, message: str) -> ConfigError:
-        """:meth:`error_by_key` as an exception, which is returned and not raised."""
+        """A ConfigError with one message about the set value of the key ``name``. It is returned and not raised;
+        ``message`` as in :meth:`error_by_key`."""
         return ConfigError(self.error_by_key(name, message))
 
     def unknown_key_errors(self, definition: ConfigDef, free_key_prefixes: Iterable[str]) -> dict[str, list[str]]:

@@ -94,7 +94,8 @@ class TaskQuery:
             raise
 
     def _start_with_trigger(self, trigger: dict[str, Any]) -> StreamingQuery:
-        """:meth:`_start_closing_on_error` without closing the sinks."""
+        """Start the query with the trigger ``trigger``, as :meth:`_start_closing_on_error`; but do not close the sinks
+        if the start fails."""
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))

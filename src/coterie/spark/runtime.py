@@ -130,7 +130,8 @@ class SparkTaskRuntime:
         return await self._events.get()
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
-        """See :meth:`Supervisor.held_checkpoint`."""
+        """The checkpoint of ``task`` that this worker holds; None when it holds none
+        (:meth:`Supervisor.held_checkpoint`)."""
         return self._supervisor.held_checkpoint(task)
 
     @property
@@ -141,7 +142,7 @@ class SparkTaskRuntime:
     # -- on threads ---------------------------------------------------------------------------------------------------
 
     def _open_blocking(self) -> None:
-        """:meth:`open`, on a thread."""
+        """Do the work of :meth:`open`. Blocks, and is called on a thread."""
         config = self._config
         check_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
         settings = {
@@ -205,7 +206,7 @@ class SparkTaskRuntime:
             raise WorldError("Spark was closed while its jars were fetched")
 
     def _close_blocking(self) -> None:
-        """:meth:`close`, on a thread."""
+        """Do the work of :meth:`close`. Blocks, and is called on a thread."""
         self._splitter.close_fences_nowait()
         self._supervisor.close()
         self._validation_pool.shutdown(wait=False, cancel_futures=True)

@@ -244,13 +244,14 @@ class Sink(Protocol):
     the run's :class:`Fence`: the query keeps the fence open around :meth:`StagedBatch.commit`."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
-    """See :attr:`Source.free_key_prefixes`."""
+    """Prefixes of keys whose rest the user chooses, such as ``option.``."""
     identity_keys: ClassVar[tuple[str, ...]]
     """The keys that determine where rows are written, and what rows mean there. A changed value requires a new
     checkpoint generation. A batch in flight (planned and not committed) of a closed generation is written with the
     values of these keys in that generation's config."""
     connection_keys: ClassVar[tuple[str, ...]]
-    """See :attr:`Source.connection_keys`."""
+    """The keys that determine to which system (cluster, server) the identity keys refer; they include passwords and
+    options."""
     atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]]
     """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
     these kinds :meth:`stage` receives a batch with a :attr:`Batch.bad_row_separator`; the sink's config names the
@@ -271,7 +272,8 @@ class Sink(Protocol):
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """See :meth:`Source.validate`."""
+        """Errors, by the user's key, that the definition cannot detect; empty when there is none. Called like
+        :meth:`Source.validate`."""
         ...
 
     @classmethod

@@ -106,8 +106,9 @@ class Splitter:
         *,
         keeps_source_parts: bool = False,
     ) -> list[Mapping[str, str]]:
-        """See :meth:`coterie.herder.seams.TaskRuntime.split`. ``fence``: a new one from :meth:`open_fence`. The
-        source's partitions are watched afterwards (:meth:`watch_source_partitions`)."""
+        """Split the connector into task configs, as :meth:`coterie.herder.seams.TaskRuntime.split` describes.
+        ``fence``: a new fence from :meth:`open_fence`. The source's partitions are watched afterwards
+        (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
             source = configured_source(resolve_references(config), self._config.worker_kafka_properties)
             if errors := source_errors(source, checkpointed_task_configs) | sink_errors(
@@ -156,8 +157,9 @@ class Splitter:
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
     ) -> list[Mapping[str, str]] | None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.finish_checkpoint_generation`. Also None when the connector has
-        no checkpoint generation. ``fence``: a new one from :meth:`open_fence`."""
+        """Finish the connector's closed checkpoint generation, as
+        :meth:`coterie.herder.seams.TaskRuntime.finish_checkpoint_generation` describes. ``fence``: a new fence from
+        :meth:`open_fence`."""
         with self._fenced_operation(fence, connector):
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             if (newest_document := read_newest_plan_or_manifest(folder)) is None:
@@ -174,7 +176,8 @@ class Splitter:
             return None if manifest is None else task_configs(connector, manifest.config, manifest)
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.stop_connector`."""
+        """End the running splits of ``connector`` and the monitoring of its source parts, as
+        :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)
             for fence, name in self._connector_by_fence.items():
@@ -226,7 +229,10 @@ class Splitter:
             ) != sorted(watched_before.source_partitions)
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
             log.warning(
-                "Connector %s: listing the source's partitions failed: %s", connector, first_message_line(error)
+                "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
+                "will retry: %s",
+                connector,
+                first_message_line(error),
             )
         with self._lock:
             if self._watched_sources.get(connector) is not watched_before:
@@ -321,7 +327,8 @@ class Splitter:
         )
 
     def _sink_identity(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
-        """:func:`sink_identity` of a connector's config."""
+        """The identity of the place to which a connector with this config writes: :func:`sink_identity` with the
+        worker's Kafka properties."""
         return sink_identity(resolve_references(config), self._config.worker_kafka_properties)
 
     def _remove_commit_markers(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:

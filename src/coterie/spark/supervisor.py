@@ -198,7 +198,8 @@ class Supervisor:
         self._polling_thread.start()
 
     async def start(self, spec: TaskSpec) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.start`."""
+        """Take the task's checkpoint over and start its query, as :meth:`coterie.herder.seams.TaskRuntime.start`
+        describes."""
         self._events.drop_events_of(spec.task)
         run = QueryRun(spec.task)
         with self._lock:
@@ -206,7 +207,8 @@ class Supervisor:
         await run_on_thread(self._start_pool, lambda: self._start_run(run, spec))
 
     async def restart(self, task: ConnectorTaskId) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.restart`."""
+        """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
+        :meth:`coterie.herder.seams.TaskRuntime.restart` describes."""
         with self._lock:
             run_and_query = self._find_run_with_query(task)
             if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailed):
@@ -217,7 +219,8 @@ class Supervisor:
         await run_on_thread(pool, lambda: self._restart_query(run, restarting))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
+        """Stop the task at the end of its batch, or interrupt the batch after ``grace_ms``, as
+        :meth:`coterie.herder.seams.TaskRuntime.stop` describes."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_stopping(task)) is not None:
@@ -227,9 +230,9 @@ class Supervisor:
         self._events.drop_events_of(task)
 
     def halt_all_tasks(self) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks`, with an exception: a commit that does not end
-        within :data:`RUNNING_COMMITS_TIMEOUT_MS` is logged, and may still write after this method has returned. The
-        caller must then give up the worker's membership of the group."""
+        """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes, with an
+        exception: a commit that does not end within :data:`RUNNING_COMMITS_TIMEOUT_MS` is logged, and may still write
+        after this method has returned. The caller must then give up the worker's membership of the group."""
         with self._lock:
             halted_runs = list(self._runs)
             ended_runs = self._end_runs_with_query()
@@ -243,7 +246,10 @@ class Supervisor:
         for _, query in ended_runs:
             self._stop_pool.submit(query.stop, grace_ms=0)
         _close_fences_and_wait(halted_runs)
-        log.warning("Stopped all %d tasks of this worker immediately, without grace", len(halted_runs))
+        log.warning(
+            "Stopped all %d tasks of this worker in the middle of their batches, which their next owners repeat",
+            len(halted_runs),
+        )
 
     def end_runs_with_query(self) -> None:
         """End all runs that have a query and are not being stopped, without stopping their queries and without events:
@@ -266,8 +272,8 @@ class Supervisor:
             return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
 
     def close(self) -> None:
-        """:meth:`end_runs_with_query`, wait for the end of the polling thread, and cancel the starts and restarts that
-        still wait for a thread. ``closing`` must be set."""
+        """End all runs (:meth:`end_runs_with_query`), wait for the end of the polling thread, and cancel the starts and
+        restarts that still wait for a thread. ``closing`` must be set."""
         self.end_runs_with_query()
         # The polling thread uses the pools, so it ends first.
         if self._polling_thread is not None:

@@ -122,7 +122,8 @@ class RoundToken:
 
     @classmethod
     def checked(cls, token: object) -> Self:
-        """``token``; an assertion fails unless it is a `RoundToken`."""
+        """``token``, the token of ``AssignmentsRequested``, as a `RoundToken`; an assertion fails if it has another
+        type."""
         assert isinstance(token, cls)
         return token
 
@@ -139,6 +140,6 @@ class RoundResult:
 
     @classmethod
     def checked(cls, token: object) -> Self:
-        """``token``; an assertion fails unless it is a `RoundResult`."""
+        """``token``, the token of ``Assigned``, as a `RoundResult`; an assertion fails if it has another type."""
         assert isinstance(token, cls)
         return token

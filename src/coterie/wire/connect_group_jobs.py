@@ -23,7 +23,7 @@ class InvalidFieldError(WireError):
 
 
 class JobArrays(Protocol):
-    """The arrays of a set of jobs, in any struct."""
+    """A struct with the two arrays that state a set of jobs: the connectors, and the tasks by connector."""
 
     @property
     def connectors(self) -> Sequence[str]: ...
@@ -33,7 +33,7 @@ class JobArrays(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJobs:
-    """The jobs of one or more structs, and those of them that are listed more than once."""
+    """The jobs that one or more structs list together, and the jobs among these that are listed more than once."""
 
     jobs: Jobs
     repeated: Jobs
@@ -57,8 +57,8 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
 
 
 def job_arrays(jobs: Jobs) -> Mapping[str, Any]:
-    """The values of the fields ``connectors`` and ``tasks`` of a struct, sorted by name and number, so that equal sets
-    are encoded as equal bytes."""
+    """The two arrays that state ``jobs`` in a struct, as values of the fields ``connectors`` and ``tasks``. They are
+    sorted by name and number, so that equal sets are encoded as equal bytes."""
     task_ids: dict[ConnectorName, list[int]] = {}
     for connector, task in sorted(jobs.tasks):
         task_ids.setdefault(connector, []).append(task)

@@ -113,12 +113,13 @@ class _MessageBytes:
 
 
 _WalkFunction: TypeAlias = Callable[[_MessageBytes, int], int]
-"""Walks one value of a message from the given position, and returns the position after it."""
+"""Walks one value of a message: checks the counts and lengths in the value that begins at the given position, and
+returns the position after the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TypeWalk:
-    """The walk of the values of one type."""
+    """How the values of one type are walked: checked for their counts and lengths, and passed over."""
 
     walk: _WalkFunction
     """Walks one value of the type."""

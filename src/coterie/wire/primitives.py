@@ -128,7 +128,7 @@ class Reader:
         """An array of int32 with a compact count; null is an error. Faster than :meth:`compact_array`."""
         count = self.uvarint() - 1
         if count == -1:
-            raise _null_error("array")
+            raise _make_null_error("array")
         return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance(4 * count))
 
     def is_present(self) -> bool:
@@ -302,7 +302,8 @@ class Writer:
             self.bytes_(value)
 
     def count(self, count: int) -> None:
-        """Write the int32 count at the beginning of an array of an older type; the caller writes the elements."""
+        """Write the int32 count at the beginning of an array of a version that is not flexible; the caller writes the
+        elements."""
         self.int32(count)
 
     def compact_string(self, value: str) -> None:
@@ -358,9 +359,9 @@ def _not_null(value: ValueT | None, type_name: str) -> ValueT:
     :raises WireError: when it is None.
     """
     if value is None:
-        raise _null_error(type_name)
+        raise _make_null_error(type_name)
     return value
 
 
-def _null_error(type_name: str) -> WireError:
+def _make_null_error(type_name: str) -> WireError:
     return WireError(f"a {type_name} is null where null is not allowed")

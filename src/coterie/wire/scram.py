@@ -116,7 +116,9 @@ class ScramServer:
         text = _decode_text(message)
         fields = _parse_fields(text, "c", "r", "p")
         if _decode_base64(fields["c"]).decode(errors="replace") != self._gs2_header or fields["r"] != self._nonce:
-            raise WireError("a SCRAM message belongs to another exchange")
+            raise WireError(
+                "a SCRAM message has another nonce than the messages before it: it belongs to another login"
+            )
         proof = _decode_base64(fields["p"])
         auth_message = f"{self._auth_message_start},{text[: text.rindex(',p=')]}".encode()
         signature = _mac(self._hash_name, self._credential.stored_key, auth_message)
@@ -153,7 +155,9 @@ class ScramClient:
         text = _decode_text(message)
         fields = _parse_fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
-            raise WireError("a SCRAM message belongs to another exchange")
+            raise WireError(
+                "a SCRAM message has another nonce than the messages before it: it belongs to another login"
+            )
         iterations = _parse_iterations(fields["i"])
         salted_password = _salted_password(self._hash_name, self._password, _decode_base64(fields["s"]), iterations)
         client_key = _mac(self._hash_name, salted_password, b"Client Key")

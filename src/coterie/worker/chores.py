@@ -105,7 +105,7 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        """Start or restart a task. Returns TaskStartFailed when the runtime raises an exception, whichever it is."""
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
@@ -138,8 +138,8 @@ class Chores:
                 return await self._validate(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
-        """Split a connector into task configs. Returns SplitFailed when the runtime raises an exception, whichever it
-        is; it is transient for UnreachableError and SplitEndedError."""
+        """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
+        is transient if the exception is an UnreachableError or a SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             configs = await self._runtime.split(
@@ -205,7 +205,7 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end offset of the config topic cannot be read: %s", error)
+            logger.warning("The end of the config topic cannot be found; requests that need it wait: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
@@ -221,7 +221,7 @@ class Chores:
         try:
             return TargetComputed(token=chore.token, target=await assign(chore.snapshot))
         except Exception as error:
-            logger.error("The assignor %s has failed", name, exc_info=error)
+            logger.error("The assignor %s could not compute the target assignment", name, exc_info=error)
             text = "".join(traceback.format_exception_only(error)).strip()
             return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 

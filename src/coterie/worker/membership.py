@@ -106,16 +106,16 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         """
         try:
             async with asyncio.TaskGroup() as group:
-                await self._take(MemberStarted(), group)
+                await self._step_member(MemberStarted(), group)
                 while not self._has_left:
-                    await self._take(await self._inbox.next(), group)
+                    await self._step_member(await self._inbox.next(), group)
                 for asking in self._running_requests:
                     asking.cancel()
         finally:
             self._ended.set()
             await self._coordinator.close()
 
-    async def _take(self, event: Event[ResponseT, TimerT], group: asyncio.TaskGroup) -> None:
+    async def _step_member(self, event: Event[ResponseT, TimerT], group: asyncio.TaskGroup) -> None:
         """Give one event to the machine and perform the effects."""
         at_ms = now_ms()
         self._trace.add(at_ms, repr(event))

@@ -234,7 +234,7 @@ class Worker:
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
             stalled_ms=self.stall.stalled_ms,
-            stall_threshold_ms=self.settings.lease.stall_threshold_ms,
+            stall_threshold_ms=lambda: self._herder.lease.stall_threshold_ms,
             halt_all_tasks=self._runtime.halt_all_tasks,
         )
         try:
@@ -259,7 +259,7 @@ class Worker:
             group.create_task(self._membership.run())
             group.create_task(self._start(group))
             group.create_task(self._watch_herder(group))
-            await self._loop(group)
+            await self._run_herder_loop(group)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -268,8 +268,12 @@ class Worker:
         group. A runtime that cannot open ends the worker with exit code 1."""
         self.startup_step = "initializing and reading to the end of internal topics"
         config_read, status_read = asyncio.Event(), asyncio.Event()
-        group.create_task(self._feed(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read))
-        group.create_task(self._feed(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read))
+        group.create_task(
+            self._feed_log_lines(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read)
+        )
+        group.create_task(
+            self._feed_log_lines(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read)
+        )
         await config_read.wait()
         await status_read.wait()
         if self._has_handover:
@@ -287,7 +291,9 @@ class Worker:
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
-    async def _feed(self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event) -> None:
+    async def _feed_log_lines(
+        self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event
+    ) -> None:
         """Give the herder the lines of ``log``, as the events that ``event_of`` returns. Sets ``read`` when all lines
         that existed at the call are in the inbox."""
         try:
@@ -340,7 +346,7 @@ class Worker:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    async def _loop(self, group: asyncio.TaskGroup) -> None:
+    async def _run_herder_loop(self, group: asyncio.TaskGroup) -> None:
         """Take events from the inbox, give each to the herder, and perform its effects; an asyncio.Event is a ping."""
         while True:
             event = await self._next_event()
@@ -410,8 +416,8 @@ class Worker:
             case Exit():
                 self._exit_run(effect)
             case _:
-                group.create_task(self._do(effect))
+                group.create_task(self._perform_chore(effect))
 
-    async def _do(self, chore: Chore) -> None:
+    async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""
         await self._inbox.put(await self._chores.result(chore))

@@ -39,7 +39,7 @@ HANDOVER = replace(PLACE, must_ask_for_round=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
-    return relaunch.decode(settings, relaunch.encode(SETTINGS, HANDOVER))
+    return relaunch.decode_place(settings, relaunch.encode_place(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -105,13 +105,13 @@ def test_a_handover_of_another_member_is_not_used() -> None:
 def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
-            relaunch.decode(SETTINGS, data)
+            relaunch.decode_place(SETTINGS, data)
 
 
 def test_a_handover_of_another_version_is_refused() -> None:
-    fields = json.loads(relaunch.encode(SETTINGS, HANDOVER))
+    fields = json.loads(relaunch.encode_place(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode(SETTINGS, json.dumps({**fields, "version": 0}).encode())
+        relaunch.decode_place(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
 @pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])
@@ -137,7 +137,7 @@ def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.Monk
 
 
 def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = open_file(relaunch.encode(SETTINGS, HANDOVER))
+    read = open_file(relaunch.encode_place(SETTINGS, HANDOVER))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
     assert relaunch.inherited_place(SETTINGS) == HANDOVER
     assert relaunch.PLACE_VARIABLE not in os.environ

@@ -38,4 +38,7 @@ def test_a_failed_assignor_is_logged_and_reported() -> None:
     (install,) = driver.pop_effects(InstallTarget)
     assert (install.target, install.error) == (None, "ValueError: no")
     errors = [message.text for message in driver.pop_effects(WriteLogMessage) if message.is_error]
-    assert errors == ["The assignor of this worker has failed: ValueError: no"]
+    assert errors == [
+        "The assignor of this worker could not compute the target assignment: ValueError: no. The present assignments "
+        "stay; the coordinator orders another computation"
+    ]

@@ -34,7 +34,7 @@ def test_a_different_failure_is_logged_at_once(worker: MemberDriver) -> None:
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.coordinator_load_in_progress))
     assert [text.partition(":")[0] for text in worker.log_infos] == [
         "The request to the group's coordinator failed",
-        "The group's coordinator responded coordinator_load_in_progress; joining again",
+        "The group's coordinator responded with coordinator_load_in_progress; this worker joins again",
     ]
 
 

@@ -224,6 +224,11 @@ class Process:
             self.play.at(self.play.herder_delay_ms(), lambda: self.feed(state))
 
     def configure(self) -> None:
+        """Tell the member which jobs are configured; after a pause, which are then. A pause that begins in another one
+        would exchange two such orders."""
+        if self.is_paused:
+            self.play.at(self.paused_until_ms - self.play.now_ms, self.configure)
+            return
         self.feed(SetConfiguredJobs(config_offset=self.play.config_offset, jobs=self.play.configured))
 
     def update_assignor(self, metadata: bytes, reason: int) -> None:

@@ -458,7 +458,7 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     assert kafka.rows("flight") == list(range(5, 40))
     messages = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
     assert messages == [
-        "Task flight-0: batch 0 continues with the existing records: records were deleted before they were read: "
+        "Task flight-0: batch 0 is run with the records that still exist: records were deleted before they were read: "
         "5 in flight-0"
     ]
 

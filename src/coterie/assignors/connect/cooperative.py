@@ -18,9 +18,9 @@ from coterie.assignors.assignor_state import union
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.connect.interface import AssignorMetadata
 from coterie.assignors.connect.ownership import Ownership, member_specs, ownership
-from coterie.assignors.connect.placement import Placement, Takers, place
-from coterie.assignors.connect.standing import is_as_good
-from coterie.assignors.connect.waiting import LOOK_AGAIN_MS, candidates, deferrals
+from coterie.assignors.connect.placement import EligibleMembers, Placement, compute_placement
+from coterie.assignors.connect.standing import is_present_target_as_good
+from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS, deferrals, possibly_returned_members
 from coterie.assignors.delay import tie_break_order
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.nouns.ids import MemberId
@@ -63,20 +63,20 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
     eligibility = Eligibility.from_members(members, snapshot.configured)
     owned = ownership(snapshot, eligibility.is_eligible)
     deferred = deferrals(snapshot, owned.unowned, policy.max_delay_ms)
-    takers = Takers.of(eligibility, owned.away)
-    placement = place(
+    eligible_members = EligibleMembers.of(eligibility, owned.away)
+    placement = compute_placement(
         owned,
         members,
-        takers,
+        eligible_members,
         deferred=union(one.jobs for one in deferred.values()),
-        order=tie_break_order(candidates(snapshot, owned), takers.present.wildcard_workers),
+        order=tie_break_order(possibly_returned_members(snapshot, owned), eligible_members.present.wildcard_workers),
         policy=policy,
     )
-    jobs = owned.standing if is_as_good(owned, placement, takers) else placement.jobs
+    jobs = owned.standing if is_present_target_as_good(owned, placement, eligible_members) else placement.jobs
     return ComputedTarget(
         members={member: TargetOfMember(jobs=jobs[member]) for member in sorted(members)},
         deferred=deferred,
-        unplaceable=_with_reasons(placement.unplaceable, members, takers, owned),
+        unplaceable=_group_by_reason(placement.unplaceable, members, eligible_members, owned),
         next_in_ms=_next_in_ms(placement, policy),
     )
 
@@ -88,26 +88,26 @@ def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
     if placement.postponed:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
     if placement.waits_for_away:
-        due.append(LOOK_AGAIN_MS)
+        due.append(AWAY_CHECK_INTERVAL_MS)
     return min(due, default=None)
 
 
-def _with_reasons(
-    jobs: Jobs, members: Mapping[MemberId, MemberSpec], takers: Takers, owned: Ownership
+def _group_by_reason(
+    jobs: Jobs, members: Mapping[MemberId, MemberSpec], eligible_members: EligibleMembers, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
     """The unplaceable ``jobs``, grouped by the reason, which is a text for operators."""
     if not jobs:
         return ()
-    waiting = takers.in_group.assignable(jobs) if owned.away else NO_JOBS
+    waiting = eligible_members.in_group.assignable(jobs) if owned.away else NO_JOBS
     found: defaultdict[str, list[Job]] = defaultdict(list)
     for job in waiting:
-        may = [member for member in sorted(owned.away) if takers.in_group.is_eligible(member, job)]
+        may = [member for member in sorted(owned.away) if eligible_members.in_group.is_eligible(member, job)]
         found[f"each worker that may run it has left for a short time ({', '.join(may)})"].append(job)
     others = jobs - waiting
     claimed = union(view.claims or NO_JOBS for view in members.values() if view.draining) & others
     for job in claimed:
-        found[takers.in_group.unassigned_reason(job, members)].append(job)
+        found[eligible_members.in_group.unassigned_reason(job, members)].append(job)
     unclaimed = others - claimed
     if unclaimed:  # all of these have the same reason
-        found[takers.in_group.unassigned_reason(next(iter(unclaimed)), members)] += unclaimed
+        found[eligible_members.in_group.unassigned_reason(next(iter(unclaimed)), members)] += unclaimed
     return tuple(UnplaceableJobs(jobs=Jobs.of(there), reason=reason) for reason, there in sorted(found.items()))

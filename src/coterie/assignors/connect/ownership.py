@@ -59,7 +59,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
         running, _ = resolve_duplicates(running, AssignorState(), is_eligible)
     pending = {one.member_id: one.pending & configured for one in members}
     started = union([taken, *pending.values()])
-    standing = _disjoint({one.member_id: one.target & configured for one in members})
+    standing = _with_first_owner_only({one.member_id: one.target & configured for one in members})
     owned = {
         one.member_id: running[one.member_id] | (standing[one.member_id] - started)
         if one.member_epoch <= 0
@@ -69,7 +69,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
     targeted = union([started, *standing.values()])
     given_back = NO_JOBS
     for one in snapshot.members:
-        again = (_waited(one, snapshot) & configured) - targeted - given_back
+        again = (_jobs_deferred_for(one, snapshot) & configured) - targeted - given_back
         if again:
             owned[one.member_id] |= again
             given_back |= again
@@ -93,7 +93,7 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
     }
 
 
-def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
     """The same jobs, but each job only with the first of the members that have it."""
     seen = union(jobs_by_member.values())
     if sum(map(len, jobs_by_member.values())) == len(seen):
@@ -105,13 +105,13 @@ def _disjoint(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs
     return found
 
 
-def _waited(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
+def _jobs_deferred_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
     """The jobs that are deferred for ``member``, or for a departed member that is the same worker. The coordinator
     itself matches no member by URL or instance id while jobs of the departed member may still run."""
-    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same(one, member))])
+    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
 
 
-def _is_same(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
+def _is_same_worker(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
     """Whether ``member`` and the departed member are the same worker: they have the same instance id or, if the
     departed member has none, the same URL."""
     if departed.instance_id is not None:

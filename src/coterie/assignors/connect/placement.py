@@ -35,7 +35,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takers:
+class EligibleMembers:
     """Which members may receive which jobs, with and without the static members that are away."""
 
     in_group: Eligibility
@@ -44,7 +44,7 @@ class Takers:
     """The jobs that only members that are away claim: they stay where they are, or wait."""
 
     @classmethod
-    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
+    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
         """``in_group``, and the same rules without the members that are ``away``."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
@@ -75,10 +75,10 @@ class Takers:
         return self.present.unassignable(jobs) | (jobs & self.away_claims)
 
 
-def place(
+def compute_placement(
     ownership: Ownership,
     members: Mapping[MemberId, MemberSpec],
-    takers: Takers,
+    eligible_members: EligibleMembers,
     *,
     deferred: Jobs,
     order: Sequence[MemberId],
@@ -89,11 +89,11 @@ def place(
     While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` contains the
     present wildcard workers; among equals, an earlier one is preferred.
     """
-    draining = takers.in_group.draining_workers
-    ineligible = takers.ineligible_jobs(ownership.owned)
+    draining = eligible_members.in_group.draining_workers
+    ineligible = eligible_members.ineligible_jobs(ownership.owned)
     drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
     stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
-    static = takers.in_group.static_jobs
+    static = eligible_members.in_group.static_jobs
     to_place = (ownership.unowned | union(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
@@ -104,7 +104,7 @@ def place(
         )
     is_held_back = bool(deferred) or any(ownership.owned[member] for member in ownership.away)
     to_balance = {} if is_held_back else surplus
-    drains_now, balance_now = _limited(drains, to_balance, ownership, policy)
+    drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
     stay_there = union(postponed.values())
     if order and (balance_now or stay_there):
@@ -118,16 +118,18 @@ def place(
             moved_before=moved,
             order=order,
         )
-    given = as_before(given, ownership.standing)
+    given = keep_present_targets(given, ownership.standing)
     unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
-    unplaceable = takers.unplaceable(unowned | moving)
+    unplaceable = eligible_members.unplaceable(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
     for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
         # In two steps, like the classic rounds: first the jobs without an owner, then the jobs that members release.
-        parts.append(takers.present.assign_static_jobs(claimed, load))
+        parts.append(eligible_members.present.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = takers.present.assign_back_to_draining(unplaceable & _started(ownership, draining), members, load)
+    back = eligible_members.present.assign_back_to_draining(
+        unplaceable & _jobs_of_draining_members(ownership, draining), members, load
+    )
     parts += [postponed, back]
     placed = {
         member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
@@ -137,40 +139,40 @@ def place(
         jobs=placed,
         unplaceable=unplaceable - union(back.values()),
         postponed=len(stay_there) + count_jobs(to_balance) - count_jobs(balance_now),
-        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, takers),
+        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, eligible_members),
     )
 
 
-def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+def keep_present_targets(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
     """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
     a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
     every = union(given.values())
     former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
     if not former_jobs:
         return given
-    room = {member: Counter(map(_kind, jobs)) for member, jobs in given.items()}
+    room = {member: Counter(map(_exchange_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
     for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
-            if room[member][_kind(job)]:
-                room[member][_kind(job)] -= 1
+            if room[member][_exchange_kind(job)]:
+                room[member][_exchange_kind(job)] -= 1
                 found[member].append(job)
     left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
     for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
-        left[_kind(job)].append(job)
+        left[_exchange_kind(job)].append(job)
     for member in given:
         for kind, count in room[member].items():
             found[member] += [left[kind].pop() for _ in range(count)]
     return {member: Jobs.of(jobs) for member, jobs in found.items()}
 
 
-def _kind(job: Job) -> ConnectorName | None:
+def _exchange_kind(job: Job) -> ConnectorName | None:
     """What two jobs must have in common to be exchanged: the connector of a task; None for connectors, which are all of
     one kind."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
 
 
-def _limited(
+def _limit_moves(
     drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
 ) -> tuple[Revocations, Revocations]:
     """The revocations of ``drains`` and of ``balance`` that ``rebalance.max.moves.per.round`` allows now.
@@ -193,7 +195,7 @@ def _limited(
     return drains_now, balance_now
 
 
-def _started(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
     """The jobs without an owner that a draining member had: jobs that were revoked from it, and the jobs of its present
     target."""
     return union(
@@ -201,10 +203,10 @@ def _started(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
     )
 
 
-def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, takers: Takers) -> bool:
+def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers) -> bool:
     """Whether a member that is away could run a job that is unplaceable or must move, or would gain or release a job
     for balance."""
-    in_group = takers.in_group
+    in_group = eligible_members.in_group
     if in_group.assignable(unplaceable) or in_group.ineligible_jobs(placed):
         return True
     _, surplus = select_jobs(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from coterie.assignors.assignor_state import union
 from coterie.assignors.connect.ownership import Ownership
-from coterie.assignors.connect.placement import Placement, Takers
+from coterie.assignors.connect.placement import EligibleMembers, Placement
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
 
-def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bool:
+def is_present_target_as_good(ownership: Ownership, placement: Placement, eligible_members: EligibleMembers) -> bool:
     """Whether the present target places the same jobs as ``placement``, each on a member that may run it, with as few
     moves, the same loads and as even a spread."""
     standing, placed = ownership.standing, placement.jobs
@@ -26,10 +26,10 @@ def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bo
         return False
     for member, jobs in standing.items():
         others = jobs - placed[member]
-        if others and (member in ownership.away or takers.in_group.eligible_jobs(member, others) != others):
+        if others and (member in ownership.away or eligible_members.in_group.eligible_jobs(member, others) != others):
             return False
-    wildcard, static = takers.present.wildcard_workers, sorted(takers.present.claims_by_worker)
-    was, would_be = (_Quality.of(jobs, ownership.owned, wildcard, static) for jobs in (standing, placed))
+    wildcard, static = eligible_members.present.wildcard_workers, sorted(eligible_members.present.claims_by_worker)
+    was, would_be = (_PlacementQuality.of(jobs, ownership.owned, wildcard, static) for jobs in (standing, placed))
     return (
         was.loads == would_be.loads
         and was.moves <= would_be.moves
@@ -39,7 +39,7 @@ def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Quality:
+class _PlacementQuality:
     """The values by which two placements of the same jobs are compared."""
 
     moves: int
@@ -59,7 +59,7 @@ class _Quality:
         owned: Mapping[MemberId, Jobs],
         wildcard: Sequence[MemberId],
         static: Sequence[MemberId],
-    ) -> "_Quality":
+    ) -> "_PlacementQuality":
         jobs = [placed[member] for member in wildcard]
         cells = (Counter(task.connector for task in one.tasks) for one in jobs)
         return cls(

@@ -9,7 +9,7 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import DeferredJobs, GroupSnapshot
 
-LOOK_AGAIN_MS = 5_000
+AWAY_CHECK_INTERVAL_MS = 5_000
 """The time until the next computation while jobs wait for a member that is away. An interval is needed because neither
 the return of such a member nor the release of a job requests a new target."""
 
@@ -35,7 +35,7 @@ def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapp
     return found
 
 
-def candidates(snapshot: GroupSnapshot, ownership: Ownership) -> Sequence[MemberId]:
+def possibly_returned_members(snapshot: GroupSnapshot, ownership: Ownership) -> Sequence[MemberId]:
     """The members without jobs while there are jobs of departed members, in the order in which they joined. Each may be
     a departed member that has returned under another member id, so among equals they receive these jobs first
     (KIP-415)."""

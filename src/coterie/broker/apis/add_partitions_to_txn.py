@@ -48,7 +48,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             supports_producer_fenced=request.header.api_version >= _FENCED_SINCE,
         )
         return {
-            "results_by_topic_v3_and_below": _results(body.v3_and_below_topics, error_of),
+            "results_by_topic_v3_and_below": _topic_entries(body.v3_and_below_topics, error_of),
         }
     results: list[Values] = []
     for asked in body.transactions:
@@ -56,7 +56,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         error_of = await _add_partitions(
             broker, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only
         )
-        results.append({"transactional_id": asked.transactional_id, "topic_results": _results(asked.topics, error_of)})
+        results.append(
+            {"transactional_id": asked.transactional_id, "topic_results": _topic_entries(asked.topics, error_of)}
+        )
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
@@ -97,8 +99,8 @@ def _topic_error(broker: BrokerContext, topic_partition: TopicPartition) -> Erro
     return ErrorCode.unknown_topic_or_partition if broker.log.partition(*topic_partition) is None else None
 
 
-def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
-    """The response entries of the requested ``topics``, with an error code for each partition."""
+def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
+    """The response entries of the requested ``topics``; ``error_of`` returns the error code of one partition."""
     return [
         {
             "name": topic.name,

@@ -41,7 +41,7 @@ def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
     """An entry for each config that a topic can have; ``configs`` are those set on the topic."""
     batch_size = str(batch_size_max({}, broker.settings))
     return [
-        _entry(
+        _config_entry(
             key,
             configs.get(key.name),
             ConfigSource.TOPIC,
@@ -56,7 +56,7 @@ def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
     """An entry for each config that a group can have; ``configs`` are those set on the group."""
     on_broker = group_defaults(broker.settings)
     return [
-        _entry(
+        _config_entry(
             key,
             configs.get(key.name),
             ConfigSource.GROUP,
@@ -73,11 +73,11 @@ def broker_entries(broker: BrokerContext) -> list[Values]:
     for key, value in broker_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):
         set_here = None if value == key.default else value
         synonym = None if key.default is None else key.name
-        entries.append({**_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})
+        entries.append({**_config_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})
     return entries
 
 
-def _entry(
+def _config_entry(
     key: ConfigKey, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
 ) -> Values:
     """The entry of the config ``key``.

@@ -16,25 +16,25 @@ from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    often = Counter(asked.name for asked in request.body.topics)
+    name_counts = Counter(asked.name for asked in request.body.topics)
     answers: list[Values] = []
     async for asked in yielding({asked.name: asked for asked in request.body.topics}.values()):
         error, error_message = await error_and_message(
-            _grow(broker, asked, often, validate_only=request.body.validate_only)
+            _add_partitions(broker, asked, name_counts, validate_only=request.body.validate_only)
         )
         answers.append({"name": asked.name, "error_code": error, "error_message": error_message})
     return {"results": answers}
 
 
-async def _grow(broker: BrokerContext, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
+async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counter[str], *, validate_only: bool) -> None:
     """Increase the number of partitions of the topic in the request's entry ``asked``; if ``validate_only``, only check
-    the entry. ``often`` counts how often the request contains each topic name.
+    the entry. ``name_counts`` counts how often the request contains each topic name.
 
     :raises KafkaRefusal: when the request is invalid, or a limit of partitions would be exceeded.
     :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error the topic
         is unchanged.
     """
-    if often[asked.name] > 1:
+    if name_counts[asked.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic name.")
     topic = broker.log.topics.get(asked.name)
     if topic is None:

@@ -23,15 +23,15 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
             instance_id=request.instance_id,
         ),
     )
-    return _values(answer) if isinstance(answer, HeartbeatResponse) else _await_values(answer)
+    return _response_values(answer) if isinstance(answer, HeartbeatResponse) else _await_values(answer)
 
 
 async def _await_values(answer: Response | Awaitable[Response]) -> Values:
     assert isinstance(answer, Awaitable)
-    return _values(await answer)
+    return _response_values(await answer)
 
 
-def _values(response: Response) -> Values:
+def _response_values(response: Response) -> Values:
     return {"error_code": response.error}
 
 

@@ -49,7 +49,8 @@ async def _leave(broker: BrokerContext, group_id: GroupId, leaving: tuple[Leavin
 
 
 async def _remove(connect_groups: ConnectGroups, group_id: GroupId, leaving: LeavingMember) -> ErrorCode:
-    """Remove a member of a connect group; returns the error code of its response entry."""
+    """Remove the member ``leaving`` from the connect group; returns the error code for this member's entry in the
+    response."""
     response = await connect_groups.ask(
         group_id,
         lambda reply_to: connect.RemoveMember(

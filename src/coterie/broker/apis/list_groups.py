@@ -44,7 +44,7 @@ async def _classic_groups(broker: BrokerContext) -> Sequence[Values]:
         assert isinstance(response, DescribeGroupResponse)
         # Skip a group that was deleted since, or that is being reloaded.
         if response.error is ErrorCode.none:
-            groups.append(_entry(group_id, response.protocol_type, state_name(response.phase), _CLASSIC))
+            groups.append(_group_entry(group_id, response.protocol_type, state_name(response.phase), _CLASSIC))
     return groups
 
 
@@ -60,11 +60,11 @@ async def _connect_groups(broker: BrokerContext) -> Sequence[Values]:
         assert isinstance(response, connect.DescribeGroupResponse)
         # Skip a group that was deleted since, that is being reloaded, or that has only configs.
         if response.error is ConnectErrorCode.NONE:
-            groups.append(_entry(group_id, _CONNECT, response.state, _CONNECT))
+            groups.append(_group_entry(group_id, _CONNECT, response.state, _CONNECT))
     return groups
 
 
-def _entry(group_id: GroupId, protocol_type: str | None, state: str, type_: str) -> Values:
+def _group_entry(group_id: GroupId, protocol_type: str | None, state: str, type_: str) -> Values:
     """The response entry of one group."""
     return {"group_id": group_id, "protocol_type": protocol_type, "group_state": str(state), "group_type": type_}
 

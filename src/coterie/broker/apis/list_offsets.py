@@ -56,7 +56,7 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
     else:
         end_offset = partition.last_stable_offset if reads_committed(request) else partition.end_offset
         try:
-            timestamp_ms, offset = await _find(broker, partition, asked.timestamp, end_offset)
+            timestamp_ms, offset = await _find_offset(broker, partition, asked.timestamp, end_offset)
         except WorldError:
             error = ErrorCode.kafka_storage_error
     return {
@@ -68,7 +68,7 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
     }
 
 
-async def _find(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
+async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
     """The timestamp and the offset that the request's timestamp ``wanted`` selects; both are -1 if no record is found.
     The timestamp is -1 for the start and the end offset, which are no record's. A record at ``end_offset`` or later is
     not returned.

@@ -30,7 +30,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         transactions = await broker.transactions.read_all() if known or not asked else []
         if pattern:
             # On a thread: importing pyarrow takes a moment.
-            transactions = await asyncio.to_thread(_matching, transactions, pattern)
+            transactions = await asyncio.to_thread(_matching_transactions, transactions, pattern)
     except WorldError:
         return _error_values(ErrorCode.kafka_storage_error)
     except ValueError:
@@ -55,7 +55,7 @@ def _error_values(error: ErrorCode) -> Values:
     return {"error_code": error, "transaction_states": ()}
 
 
-def _matching(transactions: Sequence[_IdAndTransaction], pattern: str) -> list[_IdAndTransaction]:
+def _matching_transactions(transactions: Sequence[_IdAndTransaction], pattern: str) -> list[_IdAndTransaction]:
     """The transactions whose whole transactional id matches ``pattern``.
 
     :raises ValueError: when the pattern is not a valid regular expression.

@@ -67,7 +67,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
         (
             topic,
             [
-                (data.index, _queue(broker, request, topic, data))
+                (data.index, _queue_batch(broker, request, topic, data))
                 async for data in yielding(topic.partition_data, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
             ],
         )
@@ -93,7 +93,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
     return {"responses": responses}
 
 
-def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: Any) -> _QueuedBatch | KafkaRefusal:
+def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: Any) -> _QueuedBatch | KafkaRefusal:
     """Check the batch in ``data``, the request's entry of one partition of the topic in ``topic_data``. Returns the
     batch after it is queued for the log, or the refusal if the batch may not be appended."""
     if request.body.acks not in (-1, 0, 1):
@@ -111,7 +111,7 @@ def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: An
     except WireError as error:
         return KafkaRefusal(ErrorCode.invalid_record, str(error))
     now_ms = wall_ms()
-    refused = _refusal(broker, request, topic, head, now_ms)
+    refused = _batch_refusal(broker, request, topic, head, now_ms)
     if refused is not None:
         return refused
     batch, append_time_ms = data.records, NO_TIMESTAMP
@@ -132,7 +132,7 @@ def _queue(broker: BrokerContext, request: ApiRequest, topic_data: Any, data: An
     return _QueuedBatch(written, partition, append_time_ms)
 
 
-def _refusal(
+def _batch_refusal(
     broker: BrokerContext, request: ApiRequest, topic: Topic, head: BatchHeader, now_ms: int
 ) -> KafkaRefusal | None:
     """Why a well-formed batch may not be appended to ``topic``, by its header ``head``; None if it may. ``now_ms`` is
@@ -183,9 +183,15 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
     ahead_ms = head.max_timestamp_ms - now_ms
     behind_ms = now_ms - head.base_timestamp_ms
     if ahead_ms > int_config(topic.configs, "message.timestamp.after.max.ms"):
-        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {ahead_ms} ms ahead of the broker's clock.")
+        return KafkaRefusal(
+            ErrorCode.invalid_timestamp,
+            f"A record's timestamp is {ahead_ms} ms ahead of the broker's clock, above message.timestamp.after.max.ms.",
+        )
     if behind_ms > int_config(topic.configs, "message.timestamp.before.max.ms"):
-        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {behind_ms} ms behind the broker's clock.")
+        return KafkaRefusal(
+            ErrorCode.invalid_timestamp,
+            f"A record's timestamp is {behind_ms} ms behind the broker's clock, above message.timestamp.before.max.ms.",
+        )
     return None
 
 

@@ -18,7 +18,7 @@ _DURATION = re.compile(r"P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0
 _SECOND_MS = 1_000
 
 
-def _place(value: str) -> str | None:
+def _offset_reset_error(value: str) -> str | None:
     """An error message if ``value`` is not valid for ``share.auto.offset.reset``, else None."""
     kind, _, duration = value.partition(":")
     if value in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
@@ -32,7 +32,7 @@ def _key(
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)
 
 
-def _timers(kind: str, name: str) -> tuple[ConfigKey, ...]:
+def _timer_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
     """The three keys that each of these protocols has; the bounds of the values are the defaults of Kafka's broker
     settings. ``kind`` is the keys' prefix, ``name`` the kind of group in the documentation."""
     return (
@@ -46,10 +46,10 @@ def _timers(kind: str, name: str) -> tuple[ConfigKey, ...]:
 
 
 _KAFKAS_KEYS = (
-    *_timers("consumer", "a consumer group"),
-    *_timers("share", "a share group"),
-    _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.", _place,
-         Type.STRING),
+    *_timer_keys("consumer", "a consumer group"),
+    *_timer_keys("share", "a share group"),
+    _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.",
+         _offset_reset_error, Type.STRING),
     _key("share.delivery.count.limit", "5", "How often a record is delivered to a share group at most.",
          between(2, 10)),
     _key("share.isolation.level", "read_uncommitted", "Whether a share group reads records of transactions that are"
@@ -60,7 +60,7 @@ _KAFKAS_KEYS = (
          between(15 * _SECOND_MS, 60 * _SECOND_MS)),
     _key("share.renew.acknowledge.enable", "true", "Whether a member may extend its lock of a record.", None,
          Type.BOOLEAN),
-    *_timers("streams", "a streams group"),
+    *_timer_keys("streams", "a streams group"),
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
          at_least(0)),
     _key("streams.num.standby.replicas", "0", "How many warm copies there are of each task's state.", between(0, 2)),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, check
 from coterie.broker.storage.folder import lock_folder, make_folder, sync_folder
-from coterie.broker.storage.log_file import check_log_exists, is_damage, read_error
+from coterie.broker.storage.log_file import check_log_exists, is_damage, make_read_error
 from coterie.broker.storage.store import connect_read_only
 from coterie.nouns.errors import WorldError
 
@@ -40,9 +40,9 @@ def back_up(
     part = target.with_name(target.name + ".part")
     try:
         refusal = f"a broker uses the directory {target.parent}; choose another directory for the backup"
-        with _created_folder(target.parent, target_lock), lock_folder(target_lock, error_message=refusal):
+        with _create_folder(target.parent, target_lock), lock_folder(target_lock, error_message=refusal):
             try:
-                _copy(source, part, report_progress)
+                _copy_log(source, part, report_progress)
                 _check_copy(source, part, report_progress)
                 _replace_target(part, target)
             finally:
@@ -74,7 +74,7 @@ def _check_target(source: Path, target: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _created_folder(folder: Path, lock_path: Path) -> Iterator[None]:
+def _create_folder(folder: Path, lock_path: Path) -> Iterator[None]:
     """Create the directory and its missing parents. If the block fails, delete ``lock_path`` if it did not exist
     before, and the created directories as far as they are empty."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -92,7 +92,7 @@ def _created_folder(folder: Path, lock_path: Path) -> Iterator[None]:
         raise
 
 
-def _copy(source: Path, part: Path, report_progress: Callable[[str], None]) -> None:
+def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) -> None:
     """Copy the log ``source`` to the temporary file ``part``, which is deleted first if it exists.
 
     :raises WorldError: ``source`` is corrupt or cannot be read.
@@ -114,7 +114,9 @@ def _copy(source: Path, part: Path, report_progress: Callable[[str], None]) -> N
             reading.execute("BEGIN")
             reading.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
-            raise _damaged(source, str(error)) if is_damage(error) else read_error(source, error) from error
+            raise (
+                _make_corrupt_log_error(source, str(error)) if is_damage(error) else make_read_error(source, error)
+            ) from error
         writing = sqlite3.connect(os.fspath(part), isolation_level=None)
         try:
             reading.backup(writing, pages=_STEP_PAGES, progress=on_step)
@@ -131,10 +133,10 @@ def _check_copy(source: Path, part: Path, report_progress: Callable[[str], None]
     """
     finding = next(check(part, report_progress=report_progress, accepts_older_layout=True), None)
     if finding is not None:
-        raise _damaged(source, finding)
+        raise _make_corrupt_log_error(source, finding)
 
 
-def _damaged(source: Path, finding: str) -> WorldError:
+def _make_corrupt_log_error(source: Path, finding: str) -> WorldError:
     """Build the error for a log that is corrupt according to ``finding``."""
     return WorldError(
         f"the log {source} is corrupt and was not copied: {finding}; `coterie broker check {source.parent}` lists"

@@ -15,7 +15,7 @@ from uuid import UUID
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.storage.layout import LAYOUT_VERSION, check_is_broker_log
-from coterie.broker.storage.log_file import check_log_exists, is_damage, open_error, read_error
+from coterie.broker.storage.log_file import check_log_exists, is_damage, make_open_error, make_read_error
 from coterie.broker.storage.store import connect_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
@@ -46,7 +46,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
     try:
         database = connect_read_only(path)
     except sqlite3.Error as error:
-        raise open_error(path, error) from error
+        raise make_open_error(path, error) from error
     try:
         database.execute("BEGIN")
         check_is_broker_log(database, path)
@@ -54,7 +54,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
         if layout == LAYOUT_VERSION:
             yield from _Check(database, report_progress).run()
         elif accepts_older_layout and 0 < layout < LAYOUT_VERSION:
-            yield from _integrity(database)
+            yield from _integrity_findings(database)
         else:
             raise WorldError(
                 f"the log {path} has layout {layout}, this version of coterie checks layout {LAYOUT_VERSION}: if the"
@@ -63,7 +63,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
             )
     except sqlite3.Error as error:
         if not is_damage(error):
-            raise read_error(path, error) from error
+            raise make_read_error(path, error) from error
         yield f"the file cannot be read: {error}"
     finally:
         database.close()
@@ -82,7 +82,7 @@ class _Check:
     def run(self) -> Iterator[str]:
         """Check everything and yield the findings. A batch that cannot be read ends only the check of its partition."""
         self._report_progress("SQLite checks its pages and indexes")
-        yield from _integrity(self._database)
+        yield from _integrity_findings(self._database)
         yield from self._check_topics()
         yield from self._check_open_transactions()
         (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
@@ -120,16 +120,16 @@ class _Check:
                 UUID(bytes=topic_id)
             except (TypeError, ValueError):
                 yield f"{name}: invalid topic id"
-        yield from self._orphan_rows("partitions", "topic IS NOT NULL AND topic NOT IN (SELECT id FROM topics)")
+        yield from self._orphan_row_findings("partitions", "topic IS NOT NULL AND topic NOT IN (SELECT id FROM topics)")
         for table in ("batches", "producers", "aborted"):
-            yield from self._orphan_rows(table, "partition NOT IN (SELECT id FROM partitions)")
+            yield from self._orphan_row_findings(table, "partition NOT IN (SELECT id FROM partitions)")
         for kind, name, entries in self._database.execute("SELECT kind, name, entries FROM kept"):
             if not _is_json_object(entries):
                 yield f"{kind} of {name}: invalid"
         if not self._database.execute("SELECT 1 FROM numbers WHERE name = 'cluster id'").fetchone():
             yield "the cluster has no id"
 
-    def _orphan_rows(self, table: str, condition: str) -> Iterator[str]:
+    def _orphan_row_findings(self, table: str, condition: str) -> Iterator[str]:
         """Yield a finding if rows of ``table`` meet ``condition``, which means that the row to which they refer is
         missing."""
         (count,) = self._database.execute(f"SELECT COUNT(*) FROM {table} WHERE {condition}").fetchone()
@@ -187,7 +187,7 @@ class _Check:
                 yield f"the offsets {max(expected, start_offset, sifted_offset)} to {base_offset - 1} are missing"
             expected = last_offset + 1
             try:
-                head = _sound_head(data)
+                head = _read_valid_header(data)
                 if (head.base_offset, head.last_offset) != (base_offset, last_offset):
                     yield f"{where} has the offsets {head.base_offset} to {head.last_offset} in its header"
                 if (head.max_timestamp_ms, head.size_bytes) != (max_timestamp_ms, size_bytes):
@@ -196,7 +196,7 @@ class _Check:
                     _check_group_records(data, decode_record)
             except WireError as error:
                 yield f"{where} is corrupt: {error}"
-            self._count(size_bytes)
+            self._add_checked_batch(size_bytes)
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
             yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
@@ -223,7 +223,7 @@ class _Check:
                     f" but the end offset of the partition is {end_offset}"
                 )
 
-    def _count(self, size_bytes: int) -> None:
+    def _add_checked_batch(self, size_bytes: int) -> None:
         """Add a checked batch, and report the progress if the last report was `PROGRESS_INTERVAL_S` ago."""
         self._done_bytes += size_bytes
         if time.monotonic() - self._reported_at_s >= PROGRESS_INTERVAL_S:
@@ -235,14 +235,14 @@ class _Check:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _integrity(database: sqlite3.Connection) -> Iterator[str]:
+def _integrity_findings(database: sqlite3.Connection) -> Iterator[str]:
     """Yield the findings of SQLite's own integrity check."""
     for (line,) in database.execute(f"PRAGMA integrity_check({_INTEGRITY_LINES_MAX})"):
         if line != "ok":
             yield f"SQLite: {line}"
 
 
-def _sound_head(data: bytes) -> BatchHeader:
+def _read_valid_header(data: bytes) -> BatchHeader:
     """The header of the batch in ``data``.
 
     :raises WireError: ``data`` is not exactly one valid batch.

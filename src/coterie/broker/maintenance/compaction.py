@@ -79,7 +79,7 @@ class Compaction:
         self._keys_max = keys_max
         self._newest_offset_by_key: dict[bytes, int] = {}
         self._aborted_transactions: dict[int, list[AbortedTransaction]] = {}
-        for transaction in sorted(aborted_transactions, key=_last_offset):
+        for transaction in sorted(aborted_transactions, key=_marker_offset):
             self._aborted_transactions.setdefault(transaction.producer_id, []).append(transaction)
         self._has_unreadable_batch = False
         self._producers_with_records: set[int] = set()
@@ -124,7 +124,7 @@ class Compaction:
         """Whether the compaction keeps the record, which is in a batch with this horizon."""
         if record.key is None or self._newest_offset_by_key.get(_index_key(record.key), -1) > record.offset:
             return False
-        return not record.is_tombstone or self._has_unreadable_batch or not self._is_over(delete_horizon_ms)
+        return not record.is_tombstone or self._has_unreadable_batch or not self._has_horizon_passed(delete_horizon_ms)
 
     def _clean_marker(self, batch: SlicedBatch) -> CleanedBatch:
         """Keep a marker while its transaction has records; after that keep it for ``delete.retention.ms``, like a
@@ -132,7 +132,7 @@ class Compaction:
         if batch.producer_id in self._producers_with_records:
             self._producers_with_records.discard(batch.producer_id)
             return CleanedBatch(records=None)
-        if self._is_over(batch.delete_horizon_ms):
+        if self._has_horizon_passed(batch.delete_horizon_ms):
             return CleanedBatch(records=())
         return CleanedBatch(records=None, delete_horizon_ms=self._delete_horizon(batch))
 
@@ -147,11 +147,12 @@ class Compaction:
             return False
         # Transactions of one producer in one partition do not overlap.
         transactions = self._aborted_transactions[batch.producer_id]
-        at = bisect_left(transactions, batch.base_offset, key=_last_offset)
+        at = bisect_left(transactions, batch.base_offset, key=_marker_offset)
         return at < len(transactions) and transactions[at].first_offset <= batch.base_offset
 
-    def _is_over(self, delete_horizon_ms: int | None) -> bool:
-        """Whether the horizon has passed; False without a horizon."""
+    def _has_horizon_passed(self, delete_horizon_ms: int | None) -> bool:
+        """Whether the delete horizon ``delete_horizon_ms`` (KIP-534) has passed; False for None, a batch without a
+        horizon."""
         return delete_horizon_ms is not None and delete_horizon_ms <= self._now_ms
 
     def _delete_horizon(self, batch: SlicedBatch) -> int:
@@ -159,7 +160,7 @@ class Compaction:
         return self._new_delete_horizon_ms if batch.delete_horizon_ms is None else batch.delete_horizon_ms
 
 
-def _last_offset(transaction: AbortedTransaction) -> int:
+def _marker_offset(transaction: AbortedTransaction) -> int:
     """The offset of the transaction's marker."""
     return transaction.last_offset
 

@@ -226,7 +226,7 @@ class _Maintenance:
                 f"the retention of {topic.name}-{partition.number}",
                 partial(self._apply_partition_retention, partition, policy),
             )
-            for topic, partition, policy in await self._partitions()
+            for topic, partition, policy in await self._partitions_with_settings()
         )
         await self._delete_hidden_rows()
 
@@ -250,7 +250,7 @@ class _Maintenance:
 
     async def _compact(self) -> None:
         """Compact each partition of a compacted topic that needs it."""
-        compacted = [each for each in await self._partitions() if each[2].is_compacted]
+        compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
             partition.row_id: self._not_due_by_partition[partition.row_id]
             for _, partition, _ in compacted
@@ -360,13 +360,13 @@ class _Maintenance:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    async def _partitions(self) -> list[tuple[Topic, Partition, CleanupSettings]]:
+    async def _partitions_with_settings(self) -> list[tuple[Topic, Partition, CleanupSettings]]:
         """All partitions, each with its topic and settings; those of topics with invalid configs are left out."""
         # On the maintenance thread: with many topics, reading the configs would block the event loop.
-        policies = await self._run_blocking(partial(self._policies, list(self._log.topics.values())))
+        policies = await self._run_blocking(partial(self._topics_with_settings, list(self._log.topics.values())))
         return [(topic, partition, policy) for topic, policy in policies for partition in topic.partitions]
 
-    def _policies(self, topics: Sequence[Topic]) -> list[tuple[Topic, CleanupSettings]]:
+    def _topics_with_settings(self, topics: Sequence[Topic]) -> list[tuple[Topic, CleanupSettings]]:
         """The settings of each topic; topics with invalid configs are left out, with a warning."""
         found: list[tuple[Topic, CleanupSettings]] = []
         for topic in topics:

@@ -101,7 +101,7 @@ class RowReader:
     def start_offset_by_size(self, partition_row_id: int, start_offset: int, size_max: int) -> int:
         """The start offset after removing as many of the first batches as possible so that at least ``size_max`` bytes
         stay."""
-        excess = self._size(partition_row_id, start_offset, 2**63 - 1) - size_max
+        excess = self._batches_size(partition_row_id, start_offset, 2**63 - 1) - size_max
         kept_from = start_offset
         if excess > 0:
             rows = self._database.execute(
@@ -211,8 +211,8 @@ class RowReader:
             (partition_row_id, max(cleaned_offset, first_uncleanable_offset)),
         ).fetchone() or (None,)
         return CompactionBacklog(
-            clean_bytes=self._size(partition_row_id, start_offset, cleaned_offset),
-            dirty_bytes=self._size(partition_row_id, cleaned_offset, first_uncleanable_offset),
+            clean_bytes=self._batches_size(partition_row_id, start_offset, cleaned_offset),
+            dirty_bytes=self._batches_size(partition_row_id, cleaned_offset, first_uncleanable_offset),
             dirty_since_ms=row[0] if row else None,
             next_delete_horizon_ms=horizon_ms,
         )
@@ -247,7 +247,7 @@ class RowReader:
         """The aborted transactions of the partition whose first record is before ``end_offset``."""
         return read_aborted_transactions(self._database, partition_row_id, 0, end_offset)
 
-    def _size(self, partition_row_id: int, offset: int, end_offset: int) -> int:
+    def _batches_size(self, partition_row_id: int, offset: int, end_offset: int) -> int:
         """The size in bytes of the batches whose last offset is at least ``offset`` and less than ``end_offset``."""
         (size,) = self._database.execute(
             "SELECT COALESCE(SUM(size_bytes), 0) FROM batches WHERE partition = ? AND last_offset >= ?"
@@ -311,8 +311,8 @@ def set_sifted(store: Store, partition_row_id: int, sifted_offset: int) -> None:
 
 
 def set_cleaned(store: Store, partition_row_id: int, cleaned_offset: int) -> None:
-    """Store that the partition is compacted up to ``cleaned_offset``: there the next compaction begins to index
-    keys."""
+    """Store that the partition is compacted up to ``cleaned_offset``: at this offset the next compaction begins to
+    index keys."""
     store.database.execute("UPDATE partitions SET cleaned_offset = ? WHERE id = ?", (cleaned_offset, partition_row_id))
 
 

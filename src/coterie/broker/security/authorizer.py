@@ -91,7 +91,7 @@ class AclEntry:
         return (
             self.type_ is type_
             and self.principal in (str(principal), f"{principal.kind}:*")
-            and (self.host is None or self._contains_address(_address(host)))
+            and (self.host is None or self._contains_address(_parse_address(host)))
             and (Operation.ALL in self.operations or not self.operations.isdisjoint(operations))
         )
 
@@ -123,13 +123,13 @@ class Acls:
             return True
         if any(
             not rule.allows and rule.matches_name(name)
-            for rule in self._applicable(principal, {operation}, type_, host)
+            for rule in self._applicable_rules(principal, {operation}, type_, host)
         ):
             return False
         sufficient_operations = {operation, *_IMPLIED_BY.get(operation, ())}
         return any(
             rule.allows and rule.matches_name(name)
-            for rule in self._applicable(principal, sufficient_operations, type_, host)
+            for rule in self._applicable_rules(principal, sufficient_operations, type_, host)
         )
 
     def is_allowed_on_any(self, principal: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
@@ -139,11 +139,11 @@ class Acls:
         # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
         if str(principal) in self.super_users:
             return True
-        names = [rule.name for rule in self._applicable(principal, {operation}, type_, host) if rule.allows]
-        denied = [rule for rule in self._applicable(principal, {operation}, type_, host) if not rule.allows]
+        names = [rule.name for rule in self._applicable_rules(principal, {operation}, type_, host) if rule.allows]
+        denied = [rule for rule in self._applicable_rules(principal, {operation}, type_, host) if not rule.allows]
         return any(not any(rule.matches_name(name) for rule in denied) for name in names)
 
-    def _applicable(
+    def _applicable_rules(
         self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str
     ) -> list[AclEntry]:
         """The rules that apply to ``principal`` at ``host``, the type, and one of ``operations``. The resource's name
@@ -169,9 +169,9 @@ def read_acls(path: Path) -> Acls:
         try:
             words = shlex.split(_without_comment(line))
             if words and words[0] == "super":
-                super_users.add(_super_user(words))
+                super_users.add(_parse_super_user(words))
             elif words:
-                entries.append(_acl_entry(words))
+                entries.append(_parse_acl_entry(words))
         except ValueError as error:
             raise WorldError(f"{path}, line {number}: {error}") from None
     return Acls(tuple(entries), frozenset(super_users))
@@ -192,7 +192,7 @@ def _without_comment(line: str) -> str:
     return before[0] if line.startswith("#", before.end()) else line
 
 
-def _super_user(words: Sequence[str]) -> str:
+def _parse_super_user(words: Sequence[str]) -> str:
     """The principal of a super rule.
 
     :raises ValueError: the rule is invalid.
@@ -204,10 +204,10 @@ def _super_user(words: Sequence[str]) -> str:
             "a super rule needs one principal, as in super User:name, and not User:*: to allow every user everything,"
             " start the broker without --acl"
         )
-    return _principal(words[1])
+    return _parse_principal(words[1])
 
 
-def _acl_entry(words: Sequence[str]) -> AclEntry:
+def _parse_acl_entry(words: Sequence[str]) -> AclEntry:
     """An allow or deny rule from its words.
 
     :raises ValueError: the rule is invalid.
@@ -216,18 +216,18 @@ def _acl_entry(words: Sequence[str]) -> AclEntry:
         raise ValueError(f"a rule begins with allow, deny or super, not {words[0]}")
     if len(words) not in (4, 6) or words[4:5] not in ([], ["from"]):
         raise ValueError(f"a rule is: {words[0]} PRINCIPAL OPERATIONS TYPE:NAME [from ADDRESS|RANGE]")
-    type_, name = _resource(words[3])
+    type_, name = _parse_resource(words[3])
     return AclEntry(
         allows=words[0] == "allow",
-        principal=_principal(words[1]),
-        operations=frozenset(_operation(word) for word in words[2].split(",")),
+        principal=_parse_principal(words[1]),
+        operations=frozenset(_parse_operation(word) for word in words[2].split(",")),
         type_=type_,
         name=name,
-        host=_host(words[5]) if len(words) == 6 else None,
+        host=_parse_host(words[5]) if len(words) == 6 else None,
     )
 
 
-def _principal(word: str) -> str:
+def _parse_principal(word: str) -> str:
     """The principal ``word``, after a check.
 
     :raises ValueError: ``word`` is not ``User:name`` or ``User:*``.
@@ -238,7 +238,7 @@ def _principal(word: str) -> str:
     return word
 
 
-def _operation(word: str) -> Operation:
+def _parse_operation(word: str) -> Operation:
     """The operation with the name ``word``, in lower or upper case.
 
     :raises ValueError: there is no such operation.
@@ -249,7 +249,7 @@ def _operation(word: str) -> Operation:
         raise ValueError(f"{word!r} is not an operation; the operations are {', '.join(Operation)}") from None
 
 
-def _resource(word: str) -> tuple[ResourceType, str]:
+def _parse_resource(word: str) -> tuple[ResourceType, str]:
     """The type and name of the resource that ``word`` states; the name of ``cluster`` is ``*``.
 
     :raises ValueError: ``word`` is not a resource.
@@ -264,7 +264,7 @@ def _resource(word: str) -> tuple[ResourceType, str]:
     return ResourceType(type_), name
 
 
-def _host(word: str) -> IPv4Network | IPv6Network | None:
+def _parse_host(word: str) -> IPv4Network | IPv6Network | None:
     """The addresses after ``from``; None for ``*``, any address.
 
     :raises ValueError: ``word`` is neither.
@@ -281,7 +281,7 @@ def _host(word: str) -> IPv4Network | IPv6Network | None:
 
 
 @lru_cache(maxsize=1024)
-def _address(host: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
     """The IP address of a peer, an IPv4 address if it is mapped into IPv6; None if ``host`` is not an IP address."""
     try:
         address = ip_address(host)

@@ -119,9 +119,9 @@ class RequestBudget:
         self._is_next_response = is_next_response
 
     async def reserve_response_bytes(self, size: int) -> None:
-        """Wait until a response of ``size`` bytes may be created, and take the bytes from both budgets. The response
-        that is sent next on the connection does not wait for the connection's budget: the other responses are sent
-        after it, and would never release their bytes."""
+        """Wait until a response of ``size`` bytes may be created, and take the bytes from the budgets of the connection
+        and of the principal. The response that is sent next on the connection does not wait for the connection's
+        budget: the other responses are sent after it, and would never release their bytes."""
         await self._connection_budget.take(size, may_skip_queue=self._is_next_response)
         self._size += size
         await self._principal_budget.take_for_response(size, is_next_response=self._is_next_response)

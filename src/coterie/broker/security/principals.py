@@ -36,13 +36,13 @@ def principal_of_certificate(certificate: Any) -> Principal:
     if not certificate:
         return ANONYMOUS
     parts = [
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in part)
+        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape_value(value)}" for key, value in part)
         for part in reversed(certificate["subject"])
     ]
     return Principal(",".join(parts))
 
 
-def _escaped(value: str) -> str:
+def _escape_value(value: str) -> str:
     """A part of a distinguished name with RFC 2253's escapes."""
     escaped = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
     return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped

@@ -49,10 +49,10 @@ class ReloadedFiles(Generic[T]):
 
     def _file_stamps(self) -> list[tuple[int, int, int] | None]:
         """The stamp of each file, None if it is missing: another stamp means that the file has changed."""
-        return [_stamp(path) for path in self._paths]
+        return [_file_stamp(path) for path in self._paths]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     """The file's inode, modification time and size; None if the file is missing."""
     try:
         status = path.stat()

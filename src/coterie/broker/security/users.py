@@ -51,7 +51,7 @@ class Users:
         self._refresh_or_keep()
         return self._users.get(name) or {
             mechanism: Credential(
-                salt=_derived(self._unknown_user_secret, mechanism, name)[:_SALT_SIZE],
+                salt=_derive_salt(self._unknown_user_secret, mechanism, name)[:_SALT_SIZE],
                 iterations=ITERATIONS,
                 stored_key=secrets.token_bytes(64 if "512" in mechanism else 32),
                 server_key=bytes(64),
@@ -197,6 +197,6 @@ def _decode(encoded: Mapping[str, str]) -> Credential:
     )
 
 
-def _derived(secret: bytes, mechanism: str, name: str) -> bytes:
+def _derive_salt(secret: bytes, mechanism: str, name: str) -> bytes:
     """The unknown user's salt: the same for the same name, and unpredictable without ``secret``."""
     return hmac.digest(secret, f"{mechanism}:{name}".encode(), "sha512")

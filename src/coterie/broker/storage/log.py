@@ -18,7 +18,7 @@ from uuid import UUID
 
 from coterie.broker.storage.folder import lock_folder, make_folder
 from coterie.broker.storage.layout import check_is_broker_log, create_log_file
-from coterie.broker.storage.log_file import open_error
+from coterie.broker.storage.log_file import make_open_error
 from coterie.broker.storage.reader import ReadableSize, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
 from coterie.broker.storage.transaction_store import AbortedTransaction, read_aborted_transactions
@@ -49,7 +49,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The last stable offset (LSO): each transaction with a visible record before it is completed. Compaction, and
-        readers of committed records, stop there."""
+        readers of committed records, stop at this offset."""
         if self.first_unstable_offset is None:
             return self.end_offset
         # The start offset may be beyond the first record of an open transaction: the LSO is never before the start.
@@ -369,15 +369,18 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
             held.enter_context(lock)
         except OSError as error:
             raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
-        log = await asyncio.to_thread(_open, path, asyncio.get_running_loop())
+        log = await asyncio.to_thread(_open_blocking, path, asyncio.get_running_loop())
         try:
             yield log
         finally:
             await run_uncancellable(log.close)
 
 
-def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
-    """:raises WorldError: the log cannot be created, opened or upgraded."""
+def _open_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
+    """Open the log file ``path``, whose results are delivered on the event loop ``loop``. Blocks.
+
+    :raises WorldError: the log cannot be created, opened or upgraded.
+    """
     try:
         is_new = not path.exists()
         if is_new:
@@ -387,6 +390,6 @@ def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
                 check_is_broker_log(database, path)
         return BrokerLog(Store(path), StoreReader(path), loop, is_new=is_new)
     except sqlite3.Error as error:
-        raise open_error(path, error) from error
+        raise make_open_error(path, error) from error
     except OSError as error:
         raise WorldError(f"the broker's log {path} cannot be opened: {error.strerror}") from error

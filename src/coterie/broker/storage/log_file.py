@@ -29,7 +29,7 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def open_error(path: Path, error: sqlite3.Error) -> WorldError:
+def make_open_error(path: Path, error: sqlite3.Error) -> WorldError:
     """Build the error for a log that cannot be opened because of ``error``, with advice."""
     if is_damage(error):
         advice = f"`coterie broker check {path.parent}` lists the corruption; restore a backup"
@@ -38,7 +38,7 @@ def open_error(path: Path, error: sqlite3.Error) -> WorldError:
     return WorldError(f"the broker's log {path} cannot be opened: {error}; {advice}")
 
 
-def read_error(path: Path, error: sqlite3.Error) -> WorldError:
+def make_read_error(path: Path, error: sqlite3.Error) -> WorldError:
     """Build the error for a log that a command (backup or check) cannot read because of ``error``, although it is not
     known to be corrupt, with advice."""
     return WorldError(

@@ -236,7 +236,7 @@ class Store:
         topic_id = uuid4()
         topic = self.database.execute(
             "INSERT INTO topics (name, topic_id, partitions, configs) VALUES (?, ?, ?, ?)",
-            (name, topic_id.bytes, partitions, _encoded(configs)),
+            (name, topic_id.bytes, partitions, _encode_json(configs)),
         ).lastrowid
         assert topic is not None
         return StoredTopic(
@@ -263,7 +263,7 @@ class Store:
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         """
         self.database.execute(
-            "UPDATE topics SET configs = ? WHERE id = ?", (_encoded(configs), self._topic_row_id(topic_id))
+            "UPDATE topics SET configs = ? WHERE id = ?", (_encode_json(configs), self._topic_row_id(topic_id))
         )
 
     def delete_topic(self, topic_id: UUID) -> None:
@@ -309,7 +309,7 @@ class Store:
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace all configs that are set on the group with ``configs``."""
         if configs:
-            row = (_GROUP_CONFIGS, group_id, _encoded(configs))
+            row = (_GROUP_CONFIGS, group_id, _encode_json(configs))
             self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", row)
         else:
             self.database.execute("DELETE FROM kept WHERE kind = ? AND name = ?", (_GROUP_CONFIGS, group_id))
@@ -382,6 +382,6 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
-def _encoded(entries: Mapping[str, str]) -> str:
+def _encode_json(entries: Mapping[str, str]) -> str:
     """``entries`` as JSON with sorted keys."""
     return json.dumps(dict(entries), sort_keys=True)

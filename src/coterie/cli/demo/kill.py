@@ -139,7 +139,10 @@ def _has_continued(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> b
 
 
 def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
-    """:raises WorldError: when one of the batches is committed, or its task has no checkpoint any more."""
+    """Check that none of the ``interrupted`` batches is committed.
+
+    :raises WorldError: when one of the batches is committed, or its task has no checkpoint any more.
+    """
     for batch in interrupted:
         checkpoint_dir = checkpoints.checkpoint_dir(batch.task)
         if checkpoint_dir is None or (checkpoint_dir / "commits" / str(batch.batch_id)).exists():

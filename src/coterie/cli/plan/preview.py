@@ -15,6 +15,7 @@ from rich.table import Table
 
 from coterie.assignors.assignor_state import Deferral, union
 from coterie.assignors.claims import Eligibility
+from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
@@ -95,13 +96,18 @@ class NamedGroup:
 def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     """Convert a group's description. ``source`` names the origin of the description in the error.
 
-    :raises WorldError: when the group's protocol is unknown.
+    :raises WorldError: when the group's protocol is unknown, or the group uses an assignor that the plan cannot run.
     """
     try:
         is_connect = group.protocol == GroupProtocolName.CONNECT.value
         protocol = ConnectProtocol.STATIC if is_connect else ConnectProtocol.from_setting(group.protocol)
     except KeyError as error:
         raise WorldError(f"{source} is not a valid group description: unknown protocol {group.protocol!r}") from error
+    if is_connect and group.assignor not in (None, CooperativeAssignor.name):
+        raise WorldError(
+            f"the group uses the assignor {group.assignor}, and a plan can only be computed for the assignor "
+            f"{CooperativeAssignor.name}"
+        )
     members = {
         member.member_id: MemberSpec(
             owned=member.owned.jobs,

@@ -126,7 +126,7 @@ def run_worker(
 
     with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
-        place = _of_protocol(settings, relaunch.inherited_place(member))
+        place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
         serving = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
@@ -213,11 +213,11 @@ async def serve_worker(
         moves_per_round_max=settings.rebalance_max_moves_per_round,
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
-    assignors = _assignors(settings, policy)
+    assignors = _load_assignors(settings, policy)
     watch = AssignorWatch(assignors)
-    listeners = _listeners(settings, assignors, watch)
+    listeners = _make_listener_thread(settings, assignors, watch)
     offers = await watch.first_offers()
-    async with _topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
+    async with _open_topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
         spec = MembershipSpec(
             settings=settings,
             member=member,
@@ -290,7 +290,7 @@ async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handov
     Do nothing if ``place`` is None.
     """
     if place is not None:
-        offers = await AssignorWatch(_assignors(settings, RebalancePolicy())).first_offers()
+        offers = await AssignorWatch(_load_assignors(settings, RebalancePolicy())).first_offers()
         spec = MembershipSpec(
             settings=settings,
             member=member,
@@ -306,7 +306,7 @@ def _is_connect(settings: WorkerSettings) -> bool:
     return settings.group_protocol is GroupProtocolName.CONNECT
 
 
-def _assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[ConnectAssignor]:
+def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[ConnectAssignor]:
     """The assignors that the worker offers to its group; none in a classic group.
 
     :raises ConfigError: when an assignor is not installed or cannot be created.
@@ -316,7 +316,9 @@ def _assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequence[Co
     return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
 
 
-def _listeners(settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorWatch) -> ListenerThread:
+def _make_listener_thread(
+    settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorWatch
+) -> ListenerThread:
     """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
     group. After a call of an assignor, ``watch`` looks for a change of its metadata.
 
@@ -327,9 +329,9 @@ def _listeners(settings: WorkerSettings, assignors: Sequence[ConnectAssignor], w
     return ListenerThread(loaded, assignors, after_assignment=watch.check_soon)
 
 
-def _of_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
-    """``place``, if it is a membership of the protocol in ``settings``; otherwise None, with a warning: the settings
-    have changed since the previous process."""
+def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
+    """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
+    ``group.protocol`` has changed since the previous process handed the membership over."""
     if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect(settings):
         return place
     logger.warning(
@@ -348,7 +350,7 @@ def _obey_signals(worker: Worker) -> None:
 
 
 @asynccontextmanager
-async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
     """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
 
     The offset topic is created as well, as Connect does; nothing writes to the offset topic yet.

@@ -40,7 +40,7 @@ def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoRetu
         if place is not None:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-                file.write(encode(settings, place))
+                file.write(encode_place(settings, place))
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
@@ -66,7 +66,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
     try:
         with open(int(descriptor), "rb") as file:
-            return decode(settings, file.read())
+            return decode_place(settings, file.read())
     except (OSError, ValueError, WireError) as error:
         logger.warning(
             "The membership of this worker's previous process cannot be read; the worker joins as a new member: %s",
@@ -75,7 +75,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
 
 
-def encode(settings: MemberSettings, place: Handover) -> bytes:
+def encode_place(settings: MemberSettings, place: Handover) -> bytes:
     """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
     membership = {
         "version": VERSION,
@@ -86,8 +86,8 @@ def encode(settings: MemberSettings, place: Handover) -> bytes:
     return json.dumps(membership).encode()
 
 
-def decode(settings: MemberSettings, data: bytes) -> Handover | None:
-    """Decode ``data`` of :func:`encode` for a member with ``settings``, as described at :func:`inherited_place`.
+def decode_place(settings: MemberSettings, data: bytes) -> Handover | None:
+    """Decode ``data`` of :func:`encode_place` for a member with ``settings``, as described at :func:`inherited_place`.
 
     None if the group or the instance id has changed.
 

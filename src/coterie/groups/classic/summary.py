@@ -31,31 +31,31 @@ def summarize_event(event: Event) -> Summary:
         case Heartbeat():
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation
         case OffsetCommit():
-            return "OffsetCommit", _shortened(event.member_id), event.generation, f"{len(event.offsets)} offsets"
+            return "OffsetCommit", _shorten(event.member_id), event.generation, f"{len(event.offsets)} offsets"
         case OffsetFetch(partitions=partitions):
             return "OffsetFetch", "all" if partitions is None else f"{len(partitions)} partitions"
         case JoinGroup():
             ids = event.member_id, "fresh", event.fresh_member_id, "instance", event.instance_id or ""
-            return "JoinGroup", *map(_shortened, ids), f"{len(event.protocols)} protocols"
+            return "JoinGroup", *map(_shorten, ids), f"{len(event.protocols)} protocols"
         case SyncGroup():
-            instance_id = _shortened(event.instance_id or "")
+            instance_id = _shorten(event.instance_id or "")
             count_text = f"{len(event.assignments)} assignments"
-            return "SyncGroup", _shortened(event.member_id), "instance", instance_id, event.generation, count_text
+            return "SyncGroup", _shorten(event.member_id), "instance", instance_id, event.generation, count_text
         case LeaveGroup(members=members):
-            first_id = _shortened(members[0].member_id or members[0].instance_id or "") if members else ""
+            first_id = _shorten(members[0].member_id or members[0].instance_id or "") if members else ""
             return "LeaveGroup", first_id, f"{len(members)} members"
         case DescribeGroup():
             return ("DescribeGroup",)
         case OffsetDelete(partitions=partitions):
             return "OffsetDelete", f"{len(partitions)} partitions"
         case TimerFired(key=key):
-            return "TimerFired", type(key).__name__, _shortened(getattr(key, "member_id", ""))
+            return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
         case TopicDeleted(topic=topic):
-            return "TopicDeleted", _shortened(topic)
+            return "TopicDeleted", _shorten(topic)
         case DeleteGroup() | GroupLoaded():
             return (type(event).__name__,)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The last `ID_LENGTH_MAX` characters of ``text``."""
     return text[-ID_LENGTH_MAX:]

@@ -160,9 +160,10 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
 
 
 def prepare(turn: Turn, request: PrepareAssignment) -> None:
-    """Send the state of the group to the chosen member.
+    """Respond to ``request`` with the state of the group, if its sender is the member that was chosen to compute the
+    target assignment.
 
-    :raises ConnectRefusal: when the request is not valid, or another member was chosen, or none.
+    :raises ConnectRefusal: when the request is not valid, or its sender was not chosen.
     """
     group = turn.group
     check_computing_request(group, request)
@@ -177,7 +178,7 @@ def prepare(turn: Turn, request: PrepareAssignment) -> None:
 
 
 def check_chosen(group: Group, member_id: MemberId) -> None:
-    """Check that the member is the one that was chosen to compute.
+    """Check that the member with this id was chosen to compute the target assignment.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
     """
@@ -333,7 +334,8 @@ def on_member_gone(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_computation_late(turn: Turn) -> None:
-    """The chosen member has not installed a target in time."""
+    """The member that was chosen to compute the target assignment has not installed one in time: choose another
+    member."""
     match turn.group.computation:
         case Chosen(member_id=chosen) | Prepared(member_id=chosen):
             timeout_ms = turn.group.settings.computation_timeout_ms

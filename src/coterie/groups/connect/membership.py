@@ -72,7 +72,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     if len(group.members) >= group.settings.group_size_max:
         raise ConnectRefusal(
             ConnectErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"group {group.group_id} has its greatest number of members, {group.settings.group_size_max}",
+            f"group {group.group_id} is full: group.connect.max.size is {group.settings.group_size_max} members",
         )
     metadata = new_metadata(turn, request)
     check_assignors(group, metadata)
@@ -359,8 +359,8 @@ def leave(turn: Turn, request: Heartbeat) -> None:
 
 
 def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool) -> None:
-    """Remove a member; the group epoch rises. If its jobs ``may_run`` on it still, they stay held until its session
-    would have ended. If the group ``waits`` for it, its jobs are deferred."""
+    """Remove a member; the group epoch rises. If its jobs may still run on its worker (``may_run``), they stay held
+    until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred."""
     group = turn.group
     metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
     held = current.held if may_run else NO_JOBS

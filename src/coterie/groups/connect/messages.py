@@ -228,8 +228,9 @@ Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHold | Connectio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """Record 3. The last record of every step that writes a target assignment or an epoch: records of targets that are
-    newer than it belong to a step that was not written completely."""
+    """The state of the group as a whole (key version 3). It is the last record of every step that writes a target
+    assignment or an epoch. So a `TargetWritten` with a later epoch than the last `GroupMetadata` belongs to a step that
+    was not written completely."""
 
     group_epoch: GroupEpoch
     assignment_epoch: GroupEpoch
@@ -244,7 +245,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredWritten:
-    """Record 4: the configured jobs, from the leader."""
+    """The configured jobs, as the leader has reported them (key version 4)."""
 
     group_epoch: GroupEpoch
     config_topic_id: bytes
@@ -291,7 +292,7 @@ class MemberRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetWritten:
-    """Record 6: the target assignment of a member. Every member has one."""
+    """The target assignment of a member (key version 6). Every member has such a record."""
 
     member_id: MemberId
     assignment_epoch: GroupEpoch
@@ -335,7 +336,7 @@ class CurrentRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsWritten:
-    """Record 8: the configs of the group."""
+    """The configs of the group (key version 8)."""
 
     configs: Mapping[str, str]
 
@@ -491,14 +492,16 @@ class HoldTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTimer:
-    """The member's connection was closed, and no other request has arrived within the grace."""
+    """A member's connection was closed, and within the connection grace no request of the member has arrived on another
+    connection."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTimer:
-    """The session of a departed member would have ended now: its held jobs are released."""
+    """The session of a departed member would have ended now. So its worker runs no job any more: the jobs that are held
+    for it become free."""
 
     member_id: MemberId
 
@@ -518,7 +521,7 @@ class ComputeTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationTimer:
-    """The chosen member has not installed a target assignment in time."""
+    """The member that was chosen to compute the target assignment has not installed one in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

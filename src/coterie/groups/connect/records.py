@@ -72,7 +72,7 @@ _NEXT_AT_MS = TaggedField(tag=5, write=Writer.int64, read=Reader.int64, default=
 
 
 def encode_group_metadata(record: GroupMetadata) -> bytes:
-    """The value of record 3."""
+    """The encoded value of a `GroupMetadata` record, whose key has version 3."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     tagged = TaggedFieldsWriter()
@@ -87,7 +87,7 @@ def encode_group_metadata(record: GroupMetadata) -> bytes:
 
 
 def decode_group_metadata(data: bytes) -> GroupMetadata:
-    """The record in the value of record 3.
+    """The `GroupMetadata` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -115,7 +115,7 @@ _CONFIGURED_LEADER_EPOCH = _int32_field(2)
 
 
 def encode_configured(record: ConfiguredWritten) -> bytes:
-    """The value of record 4."""
+    """The encoded value of a `ConfiguredWritten` record, whose key has version 4."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     write_jobs(writer, record.configured.jobs)
@@ -128,7 +128,7 @@ def encode_configured(record: ConfiguredWritten) -> bytes:
 
 
 def decode_configured(data: bytes) -> ConfiguredWritten:
-    """The record in the value of record 4.
+    """The `ConfiguredWritten` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -160,7 +160,7 @@ _FORMER = TaggedField(tag=9, write=write_jobs, read=read_jobs, default=NO_JOBS)
 
 
 def encode_member_metadata(record: MemberMetadata) -> bytes:
-    """The value of record 5."""
+    """The encoded value of a `MemberMetadata` record, whose key has version 5."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     writer.compact_nullable_string(record.instance_id)
@@ -183,7 +183,7 @@ def encode_member_metadata(record: MemberMetadata) -> bytes:
 
 
 def decode_member_metadata(member_id: MemberId, data: bytes) -> MemberMetadata:
-    """The record in the value of record 5, whose key contains ``member_id``.
+    """The `MemberMetadata` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -219,7 +219,7 @@ def decode_member_metadata(member_id: MemberId, data: bytes) -> MemberMetadata:
 
 
 def encode_target(record: TargetWritten) -> bytes:
-    """The value of record 6."""
+    """The encoded value of a `TargetWritten` record, whose key has version 6."""
     writer = _value_writer()
     writer.int32(record.assignment_epoch)
     writer.int8(_NO_ERROR)
@@ -231,7 +231,7 @@ def encode_target(record: TargetWritten) -> bytes:
 
 
 def decode_target(member_id: MemberId, data: bytes) -> TargetWritten:
-    """The record in the value of record 6, whose key contains ``member_id``.
+    """The `TargetWritten` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -255,7 +255,7 @@ _REQUEST_NUMBER = TaggedField(tag=3, write=Writer.int64, read=Reader.int64, defa
 
 
 def encode_current(record: CurrentAssignment) -> bytes:
-    """The value of record 7."""
+    """The encoded value of a `CurrentAssignment` record, whose key has version 7."""
     writer = _value_writer()
     writer.int32(record.member_epoch)
     writer.int8(_NO_ERROR)
@@ -272,7 +272,7 @@ def encode_current(record: CurrentAssignment) -> bytes:
 
 
 def decode_current(member_id: MemberId, data: bytes) -> CurrentAssignment:
-    """The record in the value of record 7, whose key contains ``member_id``.
+    """The `CurrentAssignment` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -299,7 +299,7 @@ def decode_current(member_id: MemberId, data: bytes) -> CurrentAssignment:
 
 
 def encode_configs(record: ConfigsWritten) -> bytes:
-    """The value of record 8."""
+    """The encoded value of a `ConfigsWritten` record, whose key has version 8."""
     writer = _value_writer()
     write_configs(writer, record.configs)
     writer.no_tagged_fields()
@@ -307,7 +307,7 @@ def encode_configs(record: ConfigsWritten) -> bytes:
 
 
 def decode_configs(data: bytes) -> ConfigsWritten:
-    """The record in the value of record 8.
+    """The `ConfigsWritten` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -322,7 +322,7 @@ def decode_configs(data: bytes) -> ConfigsWritten:
 
 
 def encode_departed(record: MemberDeparted) -> bytes:
-    """The value of record 9."""
+    """The encoded value of a `MemberDeparted` record, whose key has version 9."""
     writer = _value_writer()
     writer.compact_nullable_string(record.instance_id)
     writer.compact_string(record.url)
@@ -337,7 +337,7 @@ def encode_departed(record: MemberDeparted) -> bytes:
 
 
 def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
-    """The record in the value of record 9, whose key contains ``member_id``.
+    """The `MemberDeparted` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -362,14 +362,14 @@ def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
 
 
 def _value_writer() -> Writer:
-    """A writer that has written the version of the value."""
+    """A new writer for the value of a record. It has already written the version, with which every value begins."""
     writer = Writer()
     writer.int16(VALUE_VERSION)
     return writer
 
 
 def _value_reader(data: bytes) -> Reader:
-    """A reader of the value after its version.
+    """A reader for the value ``data`` of a record. It has already read the version, with which every value begins.
 
     :raises WireError: when the version is unknown.
     """
@@ -389,10 +389,11 @@ def _read_instance_id(reader: Reader) -> InstanceId | None:
 
 
 def _time_or_number(time_ms: int | None) -> int:
-    """The time, or the number for None."""
+    """``time_ms`` as a record contains it: the number that stands for no time, if it is None."""
     return _NO_TIME if time_ms is None else time_ms
 
 
 def _time_or_none(number: int) -> int | None:
-    """The time, or None for the number for None."""
+    """The reverse of :func:`_time_or_number`: ``number`` as a time; None if it is the number that stands for no
+    time."""
     return None if number == _NO_TIME else number

@@ -84,14 +84,15 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chosen:
-    """A member was chosen, and has not asked for the state of the group."""
+    """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The chosen member has received ``snapshot`` and computes."""
+    """The member that was chosen to compute the target assignment has received ``snapshot``, the state of the group,
+    and computes."""
 
     member_id: MemberId
     snapshot: GroupSnapshot
@@ -99,7 +100,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputesHere:
-    """An assignor of the coordinator computes."""
+    """The coordinator itself computes the target assignment, with one of its own assignors."""
 
     snapshot: GroupSnapshot
 
@@ -368,11 +369,13 @@ def index_targets(group: Group) -> None:
 def check(group: Group) -> None:
     """Assert the invariants whose check takes the same time for every size of the group. Called after each step."""
     assert group.assignment_epoch <= group.group_epoch, "no target is newer than the metadata"
-    assert len(group.members) == len(group.targets) == len(group.currents), "each member has records 5, 6 and 7"
+    assert len(group.members) == len(group.targets) == len(group.currents), (
+        "each member has metadata, a target and a current assignment"
+    )
     assert group.leader is None or group.leader in group.members, "the leader is a member"
     match group.computation:
         case Chosen(member_id=member_id) | Prepared(member_id=member_id):
-            assert member_id in group.members, "the chosen member is in the group"
+            assert member_id in group.members, "the member that was chosen to compute is in the group"
         case _:
             pass
 

@@ -19,8 +19,8 @@ from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
 class Turn:
     """The working set of one step: the group, the time, and the records and effects of the step so far.
 
-    The group record (3) is written once, as the last record of the step, by :meth:`write_group`: a crash may cut the
-    records of a step anywhere, and its absence shows that the step was not written completely.
+    The group record (`GroupMetadata`) is written once, as the last record of the step, by :meth:`write_group`: a crash
+    may cut the records of a step anywhere, and its absence shows that the step was not written completely.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:

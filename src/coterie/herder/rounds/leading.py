@@ -131,7 +131,7 @@ def forget_result(turn: Turn) -> None:
 
 
 def reset_assignor_state(turn: Turn) -> None:
-    """Forget what the assignor kept from earlier rounds."""
+    """Drop the state that the assignor has kept from earlier rounds."""
     turn.herder.leader_state.assignor_state = AssignorState()
 
 
@@ -297,7 +297,7 @@ def _members_with_foreign_config_log(pending: PendingAssignment) -> Collection[M
 
 
 def _foreign_config_log_warning(pending: PendingAssignment, report: MemberReport) -> str:
-    """The log message about a member that reads another config log."""
+    """The log message about a member that reads another config log than this leader."""
     worker_id = group_view.worker_id_in(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (

@@ -38,8 +38,9 @@ def is_rejoin_outstanding(herder: Herder) -> bool:
 
 
 def report_change(turn: Turn, reason: str) -> None:
-    """Store that a state has changed which this worker reports when it joins. :func:`request_rejoin_for_changes` then
-    requests the round in which the leader receives the change."""
+    """Store that a state has changed which this worker reports when it joins, for example that it drains.
+    :func:`request_rejoin_for_changes` then requests the round in which the leader receives the change. ``reason`` names
+    the change."""
     add_reason(turn, ReportedStateChanged(reason=reason))
 
 

@@ -18,5 +18,11 @@ def on_computed(turn: Turn, event: TargetComputed) -> None:
     """Send the target assignment, or the assignor's failure, to the coordinator. The member drops it if the coordinator
     no longer waits for it."""
     if event.target is None:
-        turn.emit(WriteLogMessage(text=f"The assignor of this worker has failed: {event.error}", is_error=True))
+        turn.emit(
+            WriteLogMessage(
+                text=f"The assignor of this worker could not compute the target assignment: {event.error}. The present "
+                "assignments stay; the coordinator orders another computation",
+                is_error=True,
+            )
+        )
     turn.emit(InstallTarget(token=event.token, target=event.target, error=event.error))

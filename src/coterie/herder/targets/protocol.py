@@ -51,7 +51,7 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
 
 
 def compute(turn: Turn) -> None:
-    """Nothing: the chore computes at once."""
+    """Does nothing: :func:`computing.on_requested` orders the computation as soon as the coordinator requests it."""
 
 
 def notify_listeners(turn: Turn) -> None:
@@ -59,7 +59,7 @@ def notify_listeners(turn: Turn) -> None:
 
 
 def report_releases(turn: Turn) -> None:
-    """Nothing: the member reports the jobs that have stopped with each `SetWorkerState`."""
+    """Does nothing: the member reports the jobs that have stopped after each `SetWorkerState` order."""
 
 
 def report_configured_jobs(turn: Turn) -> None:
@@ -67,15 +67,15 @@ def report_configured_jobs(turn: Turn) -> None:
 
 
 def report_change(turn: Turn, reason: str) -> None:
-    """Nothing: `SetWorkerState` contains the change."""
+    """Does nothing: the next `SetWorkerState` order contains the change."""
 
 
 def report_pending_changes(turn: Turn) -> None:
-    """Nothing: `SetWorkerState` contains the changes."""
+    """Does nothing: the next `SetWorkerState` order contains the changes."""
 
 
 def must_stay_until_released(herder: Herder) -> bool:
-    """Never: the last heartbeat releases all jobs."""
+    """False: the last heartbeat of a leaving member releases all its jobs."""
     return False
 
 
@@ -92,7 +92,7 @@ def drain_wait_reason(herder: Herder) -> str | None:
 
 
 def deferred_until_ms(herder: Herder) -> int | None:
-    """None: the coordinator ends the delay."""
+    """None: the coordinator, not the worker, ends the delay in a connect group."""
     return None
 
 

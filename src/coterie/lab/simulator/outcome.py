@@ -56,8 +56,8 @@ def run_to_outcome(
 def run_until_settled(
     world: World, unsettled_reason: Callable[[], str | None], invariant: Invariant, *, within_ms: int, every_ms: int
 ) -> None:
-    """Run the world until ``unsettled_reason`` returns None. It is called now and then every ``every_ms``; a text is
-    the reason why the simulation has not settled.
+    """Run the world until ``unsettled_reason`` returns None. ``unsettled_reason`` is called at once, and then every
+    ``every_ms``; a text that it returns is the reason why the simulation has not settled.
 
     :raises Violation: of ``invariant``, when there still is a reason after ``within_ms``.
     """

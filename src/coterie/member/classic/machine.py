@@ -215,7 +215,9 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             end_lease_if_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
             if now_ms >= asking.in_flight.sent_at_ms + member.settings.response_timeout_ms:
-                turn.emit(WriteLogMessage(text="The group's coordinator did not respond in time; joining again"))
+                turn.emit(
+                    WriteLogMessage(text="The group's coordinator did not respond in time; this worker joins again")
+                )
                 on_request_failed(turn, asking)
         case "retry", (WaitingToJoin(until_ms=int(until_ms)) | StoppingAllJobs(until_ms=int(until_ms))) as waiting:
             if now_ms >= until_ms:

@@ -296,7 +296,7 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         turn.member.ending = Refused(reason=reason)
         turn.emit(MembershipRefused(reason=reason))
     else:
-        turn.log_failure(f"The group's coordinator responded {error.name}; joining again")
+        turn.log_failure(f"The group's coordinator responded with {error.name}; this worker joins again")
         retry_later(turn)
 
 
@@ -376,7 +376,7 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
     try:
         _, assignment = decode_assignment(data)
     except WireError as error:
-        turn.log_failure(f"The assignment cannot be decoded, joining again: {error}")
+        turn.log_failure(f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}")
         turn.member.malformed_assignments += 1
         retry_later(turn)
         return

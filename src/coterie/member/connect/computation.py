@@ -25,21 +25,22 @@ from coterie.member.connect.state import (
     PrepareSent,
 )
 from coterie.member.connect.turn import Turn
-from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.membership import InstallTarget, TargetRequested
 from coterie.nouns.target_assignments import ComputedTarget
 
 ASSIGNOR_FAILED = 1
-"""The error of an installation whose assignor has failed. The protocol defines no numbers but 0."""
+"""The error of an installation whose assignor has failed. The protocol defines 0 only; each other number is an
+error."""
 _COMPUTING_TIMEOUT_FACTOR = 2
 """How much longer the member waits for the responses to Prepare and Install than for those to heartbeats: they contain
 the whole group."""
 
 
 def on_chosen(turn: Turn) -> None:
-    """The coordinator has chosen this member to compute: ask for the state of the group."""
+    """The coordinator has chosen this member to compute: request the state of the group."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
@@ -98,11 +99,13 @@ def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
             member.computation = PrepareDue()
         case _:
             member.computation = NotComputing()
-            turn.log(f"This worker does not compute the target assignment: {_text_of_error(response)}")
+            turn.log(
+                f"This worker does not compute the target assignment: {error_text(response.error, response.message)}"
+            )
 
 
 def on_install_target(turn: Turn, order: InstallTarget) -> None:
-    """Install the target that the herder has computed. The order is ignored when that computation is over."""
+    """Install the target that the herder has computed. The order is ignored when that computation has ended."""
     match turn.member.computation:
         case Computing(token=token) if token == order.token:
             error = ASSIGNOR_FAILED if order.target is None else 0
@@ -110,7 +113,9 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
                 turn.log(f"The assignor of this worker has computed no target assignment: {order.error}")
             send_install(turn, token.group_epoch, error, order.target or ComputedTarget(members={}))
         case _:
-            turn.log("The target assignment of this worker is not installed: its computation is over")
+            turn.log(
+                "The target assignment that this worker has computed is not used: the coordinator does not wait for it"
+            )
 
 
 def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
@@ -126,16 +131,12 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
             member.computation = install_due(in_flight_target)
         case _:
             turn.log(
-                f"The target assignment that this worker has computed was not installed: {_text_of_error(response)}"
+                "The target assignment that this worker has computed was not installed: "
+                f"{error_text(response.error, response.message)}"
             )
 
 
 def install_due(sent: InstallSent) -> InstallDue:
-    """The installation ``sent``, to be sent again."""
+    """The state in which the installation ``sent`` waits to be sent again."""
     request = sent.in_flight.request
     return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
-
-
-def _text_of_error(response: PrepareAssignmentResponse | InstallAssignmentResponse) -> str:
-    """The error of a response, for a message."""
-    return f"{response.error.name}: {response.message}" if response.message else response.error.name

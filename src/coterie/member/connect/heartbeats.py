@@ -32,15 +32,15 @@ from coterie.member.connect.state import (
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
-from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, AssignmentDetails, MemberStateChanged
 
 INTERVAL_MIN_MS = 100
-"""The shortest time between two heartbeats of which the first had no effect, whatever interval the coordinator states
-and however soon it responds."""
+"""The minimum time between two heartbeats of which the first had no effect. It applies even if the coordinator states a
+shorter interval or responds at once."""
 
 _NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
 _NO_ASSIGNMENT = AssignmentToMember(
@@ -99,7 +99,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
-    if place.member_epoch == JOIN or member.settings.max_wait_ms == 0:
+    if member.settings.max_wait_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
@@ -122,12 +122,14 @@ def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -
         case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
             member.place, InGroup
         ):
-            lose_membership(turn, f"the coordinator responded {_text_of_error(response)}")
+            lose_membership(turn, f"the coordinator responded {error_text(response.error, response.message)}")
         case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
             refuse(turn, reason)
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
-            turn.log_failure(f"The group's coordinator responded to a heartbeat with {_text_of_error(response)}")
+            turn.log_failure(
+                f"The group's coordinator responded to a heartbeat with {error_text(response.error, response.message)}"
+            )
             retry_later(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
 
 
@@ -172,7 +174,7 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
         limit_lease(turn, max(1, response.session_timeout_ms or 0))
     renew_lease(turn, sent.in_flight.sent_at_ms)
     if end_lease_if_over(turn):
-        return  # The response has waited for too long: the coordinator may have assigned the jobs to others since.
+        return  # The response arrived too late: the coordinator may have assigned the jobs to other members since.
     member.failures.clear()
     member.retries = 0
     has_changed = emit_assignment(turn, before)
@@ -197,8 +199,8 @@ def take_back_reasons(member: Member, accepted: Reported) -> Reported:
 
 
 def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
-    """Why the response to an accepted heartbeat makes no sense; None if it does. A member with the epoch 0 has no jobs,
-    because its next heartbeat is a join."""
+    """The contradiction in the response to an accepted heartbeat, as a text; None if there is none. A member with the
+    epoch 0 has no jobs, because its next heartbeat is a join."""
     epoch = response.member_epoch
     if epoch < JOIN or (epoch == JOIN and isinstance(before, InGroup) and before.member_epoch > JOIN):
         return f"the member epoch is {epoch}"
@@ -210,7 +212,8 @@ def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> 
 
 
 def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
-    """The membership after the response to an accepted heartbeat. What the response leaves out has not changed."""
+    """The membership after the response to an accepted heartbeat. Fields that the response leaves out have not
+    changed."""
     return replace(
         before,
         member_epoch=response.member_epoch,
@@ -221,7 +224,8 @@ def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
 
 
 def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
-    """Process the response to the heartbeat that announces the next process: the hand-over contains what it says."""
+    """Process the response to the heartbeat that announces the next process: the hand-over contains the data of the
+    response."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
@@ -280,14 +284,9 @@ def emit_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
 
 
 def emit_state_change(turn: Turn) -> None:
-    """Emit the member state if it has changed. `MembershipLost` reports that the member is not in the
-    group."""
+    """Emit the member state if it has changed. `MembershipLost` is the event for a member that is not in the group any
+    more."""
     member = turn.member
     if member.state is not member.reported_state:
         member.reported_state = member.state
         turn.emit(MemberStateChanged(state=member.state))
-
-
-def _text_of_error(response: HeartbeatResponse) -> str:
-    """The error of a response, for a message."""
-    return f"{response.error.name}: {response.message}" if response.message else response.error.name

@@ -1,4 +1,5 @@
-"""Builds the heartbeats of a member, and says when a heartbeat must be sent before the present one is answered."""
+"""Builds the heartbeats of a member, and decides when a heartbeat must be sent before the response to the previous
+one."""
 
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import (
@@ -15,11 +16,11 @@ from coterie.nouns.ids import ConfigOffset, MemberEpoch
 from coterie.nouns.jobs import NO_JOBS
 
 _RESPONSE_TIMEOUT_MIN_MS = 500
-"""The shortest time that a member waits for a response, if the session timeout is very short."""
+"""The minimum time that a member waits for a response, however short the session timeout is."""
 
 
 def reported_now(member: Member) -> Reported:
-    """What a heartbeat reports now."""
+    """The data that the next heartbeat would report."""
     state = member.worker_state
     return Reported(
         owned=member.owned,
@@ -30,10 +31,10 @@ def reported_now(member: Member) -> Reported:
 
 
 def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
-    """Whether the coordinator must learn at once what has changed since the heartbeat that reported ``last`` and
-    ``configured_report``: that a job has stopped, that the worker begins or ends a drain, that an assignor has new
-    metadata or asks for a new target assignment, or, from the leader, which jobs are configured. ``last`` None: it is
-    not certain what the coordinator knows."""
+    """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
+    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain, an assignor has new
+    metadata or requests a new target assignment, or, on the leader, the configured jobs have changed. ``last`` is None
+    if it is not certain that the coordinator has received the last report."""
     now = reported_now(member)
     if last is not None and (
         not last.owned <= now.owned or (last.draining, last.assignors) != (now.draining, now.assignors)
@@ -44,7 +45,8 @@ def has_to_report(member: Member, last: Reported | None, configured_report: Conf
 
 
 def report_of_configured(member: Member) -> ConfiguredReport | None:
-    """The report that the leader has to send, unless the coordinator has accepted it; None for every other member."""
+    """The configured jobs that the leader has to report; None if the coordinator has accepted them already, and None
+    for every other member."""
     place = member.place
     if not isinstance(place, InGroup) or member.configured is None or not member.is_leader:
         return None
@@ -53,8 +55,8 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
 
 
 def must_send_all_fields(member: Member) -> bool:
-    """Whether the next heartbeat contains all fields: a join, the first one on a connection, one after an error, and
-    one that is sent while another one is unanswered."""
+    """Whether the next heartbeat must contain all fields. These heartbeats must: a join, the first one on a connection,
+    one after an error, and one that is sent while another one is unanswered."""
     match member.place:
         case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported=None):
             return True
@@ -74,7 +76,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        wait_ms = longest_hold_ms(member) if not resumes and follows_on_connection(member) else 0
+        wait_ms = longest_hold_ms(member) if not resumes and may_hold_all_fields(member) else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -116,15 +118,21 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
 
 
-def follows_on_connection(member: Member) -> bool:
-    """Whether the next heartbeat follows another one that is unanswered, on a connection on which nothing was lost. The
-    coordinator may hold its response, although it has all fields, if it has just sent nothing new on the connection."""
+def may_hold_all_fields(member: Member) -> bool:
+    """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
+    lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
+    holds it if it has just sent nothing new on the connection."""
     place = member.place
-    return isinstance(place, InGroup) and place.reported is not None and isinstance(member.heartbeat, HeartbeatSent)
+    return (
+        isinstance(place, InGroup)
+        and place.reported is not None
+        and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
+    )
 
 
 def longest_hold_ms(member: Member) -> int:
-    """How long this member, which is in the group, lets the coordinator hold a response."""
+    """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
+    new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
     return min(member.settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 

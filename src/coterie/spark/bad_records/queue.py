@@ -65,12 +65,14 @@ class DeadLetterQueue:
         self._to_destination_columns = to_destination_columns
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
-        """See :meth:`Sink.take_over`."""
+        """Take over from earlier owners of the task in the destination of bad rows: :meth:`Sink.take_over` of its
+        sink."""
         with self._name_key_in_errors():
             self._sink.take_over(lineage, start_number)
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """See :meth:`Sink.stage`. The rows of ``batch`` are bad rows, with the columns of ``BAD_ROW_TYPE``."""
+        """Write the bad rows of a batch without making them visible to readers: :meth:`Sink.stage` of the destination's
+        sink. The rows of ``batch`` have the columns of ``BAD_ROW_TYPE``."""
         with self._name_key_in_errors():
             staged = self._sink.stage(
                 replace(batch, rows=self._to_destination_columns(batch.rows, batch.task_lineage.task))
@@ -78,7 +80,7 @@ class DeadLetterQueue:
         return _StagedDeadLetters(staged, self._name_key_in_errors)
 
     def close(self) -> None:
-        """See :meth:`Sink.close`."""
+        """Close the connections to the destination of bad rows. Raises nothing."""
         self._sink.close()
 
     @contextmanager
@@ -112,12 +114,12 @@ class _StagedDeadLetters:
         self._name_key_in_errors = name_key_in_errors
 
     def commit(self) -> None:
-        """See :meth:`StagedBatch.commit`."""
+        """Commit the bad rows of the batch in their destination (:meth:`StagedBatch.commit`)."""
         with self._name_key_in_errors():
             self._staged_batch.commit()
 
     def clean_up(self) -> None:
-        """See :meth:`StagedBatch.clean_up`."""
+        """Remove what remains of the staged bad rows. Raises nothing."""
         self._staged_batch.clean_up()
 
 

@@ -146,15 +146,15 @@ def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document_text(fields: Mapping[str, Any]) -> str:
-    """The text of a document with the JSON ``fields`` and the version."""
+    """The content of a file with a plan or a manifest: the JSON ``fields`` and the version of the file's form."""
     return json.dumps({"version": DOCUMENT_VERSION, **fields}, indent=1, sort_keys=True)
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    """The JSON of the document at ``path``.
+    """Read the file with a plan or a manifest at ``path``; returns its JSON.
 
     :raises OSError: when the file cannot be read.
-    :raises WorldError: when the document's version is not :data:`DOCUMENT_VERSION`.
+    :raises WorldError: when the version of the file's form is not :data:`DOCUMENT_VERSION`.
     """
     document: dict[str, Any] = json.loads(path.read_text())
     if document["version"] != DOCUMENT_VERSION:

@@ -88,7 +88,7 @@ class DeltaSink:
         """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """See :meth:`DeltaWriter.stage`.
+        """Prepare the batch for its commit: :meth:`DeltaWriter.stage`.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """

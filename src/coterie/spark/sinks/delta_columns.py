@@ -57,7 +57,7 @@ _SUPPORTED_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTableLayout:
-    """What a writer must know about a table. Two versions of a table with equal layouts accept the same files."""
+    """The data about a table that a writer needs. Two versions of a table with equal layouts accept the same files."""
 
     columns: StructType | None
     """None when deltalake cannot read the table."""
@@ -85,13 +85,13 @@ class DeltaTableLayout:
             columns=columns,
             partition_columns=tuple(partition_columns),
             is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
-            spark_only_reason=_unsupported_protocol(writer_version, writer_features)
+            spark_only_reason=_describe_unsupported_protocol(writer_version, writer_features)
             or _describe_unenforced_column_rule(schema_json)
             or _describe_unsupported_partition_column(columns, partition_columns),
         )
 
 
-def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
+def _describe_unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
     """The reason why the table's protocol requires Spark's Delta, for messages: the writer version ``version``, or one
     of the table features ``features`` that is not in :data:`_SUPPORTED_WRITER_FEATURES`. None when Parquet files can be
     added."""
@@ -104,8 +104,9 @@ def _unsupported_protocol(version: int, features: Sequence[str]) -> str | None:
 
 
 def _describe_unenforced_column_rule(node: Any) -> str | None:
-    """The first column rule in ``node``, a part of a schema's JSON, that an append of Parquet files would not enforce
-    (NOT NULL, an invariant, a generated or default value, a length), for messages; None without such a rule."""
+    """A text for a message: the first column rule in ``node``, a part of a schema's JSON, that an append of Parquet
+    files would not enforce (NOT NULL, an invariant, a generated or default value, a length). None when there is no such
+    rule."""
     if isinstance(node, list):
         return next((rule for item in node if (rule := _describe_unenforced_column_rule(item))), None)
     if not isinstance(node, dict):
@@ -119,8 +120,8 @@ def _describe_unenforced_column_rule(node: Any) -> str | None:
 
 
 def _describe_unsupported_partition_column(columns: StructType, partition_columns: Sequence[str]) -> str | None:
-    """The first partition column whose type is not in :data:`PARTITION_TYPES`, for messages; None when there is
-    none."""
+    """A text for a message: the first partition column whose type is not in :data:`PARTITION_TYPES`, and its type. None
+    when there is no such column."""
     unsupported = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]
     return (
         f"its partition column {unsupported[0]} has type {columns[unsupported[0]].dataType.simpleString()}"

@@ -72,7 +72,7 @@ def describe_files(folder: Path, columns: StructType) -> Iterator[tuple[Path, Ad
                     partition_values=_partition_values(path.parent.relative_to(folder)),
                     modification_time=time.time_ns() // 1_000_000,
                     data_change=True,
-                    stats=json.dumps(_statistics(footer, types)),
+                    stats=json.dumps(_file_statistics(footer, types)),
                 ),
             )
 
@@ -84,7 +84,7 @@ def _partition_values(folder: Path) -> dict[str, str | None]:
     return {unquote(name): None if value in (_NULL_PARTITION, "") else unquote(value) for name, value in pairs}
 
 
-def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
+def _file_statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
     """The statistics of a file by which readers skip the file: the number of rows and, by column, the number of nulls
     and the smallest and largest value. ``footer`` is the file's metadata. Nested columns, and values without an exact
     form in JSON (:func:`_statistics_value`), are left out."""

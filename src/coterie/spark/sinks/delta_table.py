@@ -95,7 +95,7 @@ class SharedDeltaTable:
                 )
             except OSError as error:
                 self._table = None
-                raise task_error_for(f"The log of Delta table {self.path} cannot be read", error) from error
+                raise make_task_error(f"The log of Delta table {self.path} cannot be read", error) from error
             metadata, protocol = table.metadata(), table.protocol()
             return DeltaTableLayout.of(
                 schema=table.schema().to_json(),
@@ -148,7 +148,7 @@ class SharedDeltaTable:
             )
         except (DeltaError, OSError) as error:
             if self.read_newest_layout() is None:
-                raise task_error_for(f"Delta table {self.path} cannot be created", error) from error
+                raise make_task_error(f"Delta table {self.path} cannot be created", error) from error
 
     def has_batch(self, application_id: str, batch_id: int) -> bool:
         """Whether the table had the batch, or a later one of ``application_id``, at the last
@@ -185,7 +185,7 @@ class SharedDeltaTable:
                     )
                 if failure is not None and (not _is_conflict(failure) or time.monotonic() > deadline):
                     message = f"Delta table {self.path}: the commit of batch {batch_id} failed"
-                    raise task_error_for(message, failure) from failure
+                    raise make_task_error(message, failure) from failure
                 transaction = Transaction(application_id, batch_id, time.time_ns() // 1_000_000)
                 try:
                     action(table, CommitProperties(max_commit_retries=0, app_transactions=[transaction]))
@@ -280,7 +280,7 @@ _ERRNO_PATTERN = re.compile(r"\(os error (\d+)\)")
 """Finds the number of a file system error (errno) in a message of deltalake."""
 
 
-def task_error_for(message: str, error: Exception) -> UnreachableError | OSError:
+def make_task_error(message: str, error: Exception) -> UnreachableError | OSError:
     """The task's error for ``error``, which deltalake raised. ``message`` says what has failed. UnreachableError, after
     which another start of the task may succeed, when other commits came first or the server of the file system cannot
     be reached. OSError in all other cases."""

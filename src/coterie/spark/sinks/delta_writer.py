@@ -21,11 +21,11 @@ from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.failures import error_message
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_package_message
+from coterie.spark.record_columns import quote_name
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_fit
 from coterie.spark.sinks.delta_files import describe_files, write_by_arrow, write_by_spark
-from coterie.spark.sinks.delta_spark import quote_name
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import DeltaTarget
 
@@ -122,7 +122,8 @@ class DeltaWriter:
         return StagedMerge(last_row_of_each_key(rows, keys), keys, partial(self.commit, batch_id, layout))
 
     def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
-        """See :meth:`SharedDeltaTable.commit`."""
+        """Commit a batch by ``action``, unless the table has the batch: :meth:`SharedDeltaTable.commit`. ``layout`` is
+        the table's layout for which the batch was written."""
         self._table.commit(self._application_id, batch_id, layout, action)
 
     def checked_layout(self, rows: StructType) -> DeltaTableLayout:

@@ -82,8 +82,8 @@ _EXISTS_ERRNOS = (errno.ENOTEMPTY, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderLayout:
-    """Format and partition columns, which are the same for all files of a folder. Its ``str`` is the text for
-    messages."""
+    """The format and the partition columns of the files in a folder: all files of a folder have the same. Its ``str``
+    is the text for messages."""
 
     format: str
     partition_columns: tuple[str, ...]
@@ -106,12 +106,13 @@ class SinkFolder:
 
     @property
     def work_folder(self) -> Path:
-        """The folder for unfinished copies and commit marks, beside the readers' folder."""
+        """The folder for copies of batches (:class:`BatchCopy`) that are not published yet, and for commit marks. It is
+        beside the readers' folder."""
         return self.path.parent / f".{self.path.name}.coterie"
 
     @property
     def staged_folder(self) -> Path:
-        """The folder of all staged copies."""
+        """The folder of all staged copies of batches: written, and not committed."""
         return self.work_folder / STAGED_FOLDER
 
     def committed_folder(self, lineage: TaskLineage) -> Path:
@@ -119,8 +120,8 @@ class SinkFolder:
         return self.work_folder / COMMITTED_FOLDER / _lineage_prefix(lineage)
 
     def take_over(self, lineage: TaskLineage) -> None:
-        """Remove the staged copies of earlier owners of the task, and publish the remaining files of their last
-        committed copy. Then check the folders: see :meth:`prepare_folders`.
+        """Remove the batch copies that earlier owners of the task have staged, and publish those files of their last
+        committed copy that are not published yet. Then check the folders (:meth:`prepare_folders`).
 
         An earlier owner may still be writing. So its copy, with the mark in it, is renamed before it is deleted: the
         earlier owner can then no longer commit the copy.
@@ -322,7 +323,7 @@ class SinkFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFiles:
-    """Where a writer puts the good files or the bad files of a copy."""
+    """The names of the files to which one kind of rows of a copy is written: its good rows, or its bad rows."""
 
     folder: Path
     """The folder to which the files are written; its subfolders have the names of those in the readers' folder."""
@@ -330,12 +331,14 @@ class OutputFiles:
     """The beginning of the name of each file."""
 
     def file_name(self, number: int, suffix: str) -> str:
-        """The final name of file number ``number`` of the copy, which ends with ``suffix``."""
+        """The name, with the ending ``suffix``, of the copy's file number ``number``; it keeps this name in the
+        readers' folder."""
         return f"{self.name_prefix}-{number}{suffix}"
 
 
 class BatchCopy:
-    """A copy of one batch, from its staging until its files are in the readers' folder."""
+    """One attempt to write a batch: the files that one start of a task writes, from the staging folder to the readers'
+    folder. A batch may have several copies, when several owners of the task write it; only one copy is committed."""
 
     def __init__(self, sink_folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
         self.sink_folder = sink_folder

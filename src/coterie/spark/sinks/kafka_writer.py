@@ -127,7 +127,7 @@ class KafkaWriter:
             try:
                 self._open_producer().initTransactions()
             except Py4JJavaError as error:
-                raise self._task_error_for(error, "the start of transactions", None) from error
+                raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
             end_offset = admin.list_offsets([ledger_partition], OffsetBoundary.LATEST)[str(ledger_partition)]
             begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
@@ -136,7 +136,7 @@ class KafkaWriter:
                 self._ledger_key, begin_offset, end_offset
             )
         except Py4JJavaError as error:
-            raise self._task_error_for(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
+            raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
         self._ledger_partition = ledger_partition
         self._last_batch_id = -1 if last_value is None else self._batch_id_in_ledger_record(last_value)
 
@@ -208,7 +208,9 @@ class KafkaWriter:
             producer.beginTransaction()
             send(producer, self._producer_properties)
         except Py4JJavaError as error:
-            failure = self._task_error_for(error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_s)
+            failure = self._make_task_error(
+                error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_s
+            )
             if not isinstance(failure, (FencedError, UnreachableError)):
                 # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
                 self.abort(producer)
@@ -246,7 +248,7 @@ class KafkaWriter:
             producer.commitTransaction()
         except Py4JJavaError as error:
             self._close_producer()
-            raise self._task_error_for(
+            raise self._make_task_error(
                 error, f"the commit of batch {batch_id} of task {self._lineage.task}", transaction_began_s
             ) from error
         except BaseException:
@@ -285,7 +287,7 @@ class KafkaWriter:
         except (Py4JError, OSError):
             pass  # The JVM has ended, and the producer with it.
 
-    def _task_error_for(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
+    def _make_task_error(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
         """The task's error for ``error``, an exception in the JVM during ``operation``: FencedError when this writer is
         closed; an unknown exception unchanged. ``transaction_began_s``: the value of time.monotonic() when the
         transaction began; None when there is no transaction."""

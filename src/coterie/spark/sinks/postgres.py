@@ -98,7 +98,7 @@ class PostgresSink:
         """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """See :meth:`PostgresWriter.stage`.
+        """Write the batch in a transaction and leave the transaction open: :meth:`PostgresWriter.stage`.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """
@@ -107,7 +107,7 @@ class PostgresSink:
         return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _separated_rows(batch))
 
     def close(self) -> None:
-        """See :meth:`PostgresWriter.close`."""
+        """End the idle session with the server, and end waits for the server on other threads. Raises nothing."""
         if self._writer is not None:
             self._writer.close()
 

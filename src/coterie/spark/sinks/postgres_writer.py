@@ -106,7 +106,8 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """See psycopg, which calls this for each wait on a connected server.
+        """Wait for the server. psycopg calls this method, which replaces its own, with a generator ``gen`` that yields
+        at each wait on the connection.
 
         :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
             is abandoned. The connection is then closed.
@@ -215,7 +216,7 @@ class PostgresWriter:
             while not self._record_start(session):
                 self._end_sessions_of_earlier_starts(session, deadline_s)
         except psycopg.Error as error:
-            raise self._task_error_for(error, "the take-over of task " + self._ledger_row_key[0]) from error
+            raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
             self._return_session(session)
 
@@ -325,7 +326,7 @@ class PostgresWriter:
         except BaseException as error:
             self._return_session(session)
             if isinstance(error, psycopg.Error):
-                raise self._task_error_for(error, f"batch {batch_id} of task {self._ledger_row_key[0]}") from error
+                raise self._make_task_error(error, f"batch {batch_id} of task {self._ledger_row_key[0]}") from error
             raise
         return StagedTransaction(self, session, batch_id, is_new=is_new)
 
@@ -431,17 +432,19 @@ class PostgresWriter:
         with session.cursor() as cursor, cursor.copy(f"COPY {target_sql} FROM STDIN (FORMAT csv)".encode()) as copy:
             for arrow_batch in arrow_batches:
                 if position := find_first_null(arrow_batch, self._target.key_columns):
-                    raise self._row_error(batch_id, rows_written, position, "is null, and the column is in pk.fields")
+                    raise self._make_row_error(
+                        batch_id, rows_written, position, "is null, and the column is in pk.fields"
+                    )
                 csv_lines = to_copy_csv(arrow_batch, rows_written if self._target.is_upsert else None)
                 # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
                 if b"\0" in csv_lines and (position := find_first_nul_character(arrow_batch)):
-                    raise self._row_error(
+                    raise self._make_row_error(
                         batch_id, rows_written, position, "has the character NUL, which PostgreSQL cannot store"
                     )
                 copy.write(csv_lines)
                 rows_written += arrow_batch.num_rows
 
-    def _row_error(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
+    def _make_row_error(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
         """The error for a row of the batch. ``position``: the row's number in its Arrow record batch, and the column.
         ``rows_before``: the number of rows in the record batches before."""
         row, column = position
@@ -546,13 +549,13 @@ class PostgresWriter:
             if commit:
                 session.commit()
         except psycopg.Error as error:
-            raise self._task_error_for(
+            raise self._make_task_error(
                 error, f"the commit of batch {batch_id} of task {self._ledger_row_key[0]}"
             ) from error
         finally:
             self._return_session(session)
 
-    def _task_error_for(self, error: psycopg.Error, operation: str) -> Exception:
+    def _make_task_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
         closed."""
         if self._closed.is_set():
@@ -597,13 +600,13 @@ class StagedTransaction:
 
         :raises FencedError, WorldError: see :meth:`PostgresWriter.end_transaction`.
         """
-        self._finish(commit=self._is_new)
+        self._commit_or_roll_back_once(commit=self._is_new)
 
     def clean_up(self) -> None:
         """Roll back the transaction, unless :meth:`commit` was called."""
-        self._finish(commit=False)
+        self._commit_or_roll_back_once(commit=False)
 
-    def _finish(self, *, commit: bool) -> None:
+    def _commit_or_roll_back_once(self, *, commit: bool) -> None:
         """Commit or roll back the transaction, if neither was done before."""
         session, self._session = self._session, None
         if session is not None:

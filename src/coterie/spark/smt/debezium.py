@@ -127,7 +127,7 @@ def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Col
     return field_column
 
 
-def _extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ExtractNewRecordState: replace each change event by the row after the change. An event with an unknown ``op``
     fails when the rows are evaluated."""
     event_fields = field_types(rows, RecordSide.VALUE)
@@ -232,7 +232,7 @@ EXTRACT_NEW_RECORD_STATE = TransformType(
         transform_key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
         transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
     ),
-    apply=_extract_new_record_state,
+    apply=_apply_extract_new_record_state,
     value_errors=_key_conflict_errors,
     uses_headers=lambda settings: bool(split_list(settings.config.get(settings.full_key("add.headers"), ""))),
 )

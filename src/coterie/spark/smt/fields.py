@@ -99,7 +99,7 @@ def _cast_column(value: Column, old_type: DataType, new_type_name: str) -> Colum
     return value.cast(SPARK_TYPE_BY_CONNECT_TYPE.get(new_type_name, new_type_name))
 
 
-def _cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Cast: change the types of fields, or of a key or value that is not a struct."""
     spec = parse_cast(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
@@ -129,7 +129,7 @@ CAST = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_cast,
+    apply=_apply_cast,
 )
 
 # -- InsertField ------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return {}
 
 
-def _insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """InsertField: add fields with the record's topic, partition, offset or timestamp, or with a fixed text."""
     definition, new_fields = INSERT_FIELD.definition, field_columns(rows, side)
     for name, (metadata, _) in _METADATA_BY_INSERT_KEY.items():
@@ -196,7 +196,7 @@ INSERT_FIELD = TransformType(
         transform_key("static.value", "The text of static.field.", "Text", is_optional=True),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_insert_field,
+    apply=_apply_insert_field,
     value_errors=_insert_field_errors,
 )
 
@@ -226,7 +226,7 @@ def _check_renames(value: str) -> str | None:
     return None
 
 
-def _replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ReplaceField: remove and rename fields."""
     definition, columns = REPLACE_FIELD.definition, field_columns(rows, side)
     include, exclude = (list(settings.required_value(definition, name, tuple)) for name in ("include", "exclude"))
@@ -262,7 +262,7 @@ REPLACE_FIELD = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_replace_field,
+    apply=_apply_replace_field,
 )
 
 # -- MaskField --------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _empty_value_column(name: str, type_: DataType) -> Column:
             raise ValueError(f"column {name} is a {type_.simpleString()}, which has no empty value")
 
 
-def _mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """MaskField: replace the values of fields by empty values or by a replacement; a null stays null."""
     definition, types_by_name, new_fields = MASK_FIELD.definition, field_types(rows, side), field_columns(rows, side)
     replacement = settings.optional_value(definition, "replacement", str)
@@ -343,13 +343,13 @@ MASK_FIELD = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_mask_field,
+    apply=_apply_mask_field,
 )
 
 # -- ValueToKey, HoistField, ExtractField, Flatten --------------------------------------------------------------------
 
 
-def _value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
     columns = field_columns(rows, RecordSide.VALUE)
     names = check_columns_exist(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
@@ -369,11 +369,11 @@ VALUE_TO_KEY = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_value_to_key,
+    apply=_apply_value_to_key,
 )
 
 
-def _hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """HoistField: the key or value becomes a struct with one field, which contains the former key or value."""
     name = settings.required_value(HOIST_FIELD.definition, "field", str)
     if side is RecordSide.KEY:
@@ -390,7 +390,7 @@ HOIST_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(transform_key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
-    apply=_hoist_field,
+    apply=_apply_hoist_field,
 )
 
 
@@ -408,7 +408,7 @@ def _parse_field_path(text: str) -> list[str]:
     return names
 
 
-def _extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ExtractField: the key or value becomes the value of one of its fields."""
     definition = EXTRACT_FIELD.definition
     field_setting = settings.required_value(definition, "field", str)
@@ -449,7 +449,7 @@ EXTRACT_FIELD = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_extract_field,
+    apply=_apply_extract_field,
 )
 
 
@@ -466,7 +466,7 @@ def _innermost_fields(prefix: str, value: Column, type_: DataType, delimiter: st
     return fields_by_name
 
 
-def _flatten(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_flatten(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Flatten: replace each field that is a struct by its innermost fields."""
     delimiter = settings.required_value(FLATTEN.definition, "delimiter", str)
     columns, flat_fields = field_columns(rows, side), list[tuple[str, Column]]()
@@ -483,7 +483,7 @@ FLATTEN = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(transform_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
-    apply=_flatten,
+    apply=_apply_flatten,
 )
 
 # -- TimestampConverter -----------------------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ def _from_timestamp(timestamp: Column, target: str, format_: str, precision: str
             return timestamp
 
 
-def _timestamp_converter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_timestamp_converter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """TimestampConverter: convert one field, or a key or value that is not a struct, to another type of time."""
     definition = TIMESTAMP_CONVERTER.definition
     name, target, format_, precision = (
@@ -601,7 +601,7 @@ TIMESTAMP_CONVERTER = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_timestamp_converter,
+    apply=_apply_timestamp_converter,
     value_errors=_missing_format_errors,
 )
 

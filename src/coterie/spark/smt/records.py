@@ -64,7 +64,7 @@ def _header_count_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return settings.error_by_key("headers", f"It must have as many names as {settings.full_key('fields')}")
 
 
-def _header_from(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_header_from(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """HeaderFrom: copy or move fields into headers."""
     definition, columns = HEADER_FROM.definition, field_columns(rows, side)
     names = check_columns_exist(list(settings.required_value(definition, "fields", tuple)), columns)
@@ -96,7 +96,7 @@ HEADER_FROM = TransformType(
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
-    apply=_header_from,
+    apply=_apply_header_from,
     value_errors=_header_count_errors,
     uses_headers=_always_uses_headers,
 )
@@ -144,7 +144,7 @@ DROP_HEADERS = TransformType(
 # -- the topic --------------------------------------------------------------------------------------------------------
 
 
-def _regex_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_regex_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``; other topics stay."""
     definition, topic = REGEX_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
     try:
@@ -166,11 +166,11 @@ REGEX_ROUTER = TransformType(
         ),
         transform_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
     ),
-    apply=_regex_router,
+    apply=_apply_regex_router,
 )
 
 
-def _timestamp_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_timestamp_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """TimestampRouter: the topic becomes ``topic.format``, with the topic and the record's time in it."""
     definition, topic = TIMESTAMP_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
     topic_format = settings.required_value(definition, "topic.format", str)
@@ -194,7 +194,7 @@ TIMESTAMP_ROUTER = TransformType(
             "timestamp.format", "Pattern of ${timestamp}, as of Spark's date_format.", "Time", default="yyyyMMdd"
         ),
     ),
-    apply=_timestamp_router,
+    apply=_apply_timestamp_router,
 )
 
 # -- Filter -----------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def _missing_condition_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return {name: [f'Missing required configuration "{name}" which has no default value.']}
 
 
-def _filter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_filter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Filter: keep only the rows for which ``condition`` is true; without a condition, drop all rows. With a predicate,
     only rows that match the predicate are dropped."""
     condition = settings.optional_value(FILTER.definition, "condition", str)
@@ -227,7 +227,7 @@ FILTER = TransformType(
             validator=not_blank,
         ),
     ),
-    apply=_filter,
+    apply=_apply_filter,
     value_errors=_missing_condition_errors,
 )
 

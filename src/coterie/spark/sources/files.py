@@ -293,7 +293,8 @@ class FileSource:
         return TEXT_SCHEMA if self.columns_ddl is None else cast(StructType, StructType.fromDDL(self.columns_ddl))
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """See :meth:`Source.read`. The user's options replace the defaults that are set here."""
+        """The stream of the files that the split assigns to this task (:meth:`Source.read`). The user's options replace
+        the defaults that are set here."""
         defaults = {"maxFileAge": "365000d", **self.batch_limit_option}
         schema = self.schema(spark)
         if has_lines := self.format in LINE_FORMATS:
@@ -338,8 +339,9 @@ class FileSource:
         )
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """See :meth:`Source.is_batch_small`. Computed from the sizes of the batch's files and, for formats with a
-        footer, from the numbers of rows in the footers. The files of other tasks count, too."""
+        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the sizes of
+        the batch's files and, for formats with a footer, from the numbers of rows in the footers. The files of other
+        tasks count, too."""
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:

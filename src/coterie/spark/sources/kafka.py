@@ -463,8 +463,9 @@ class KafkaSource:
         )
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """See :meth:`Source.read`. Checks first that this task can continue from ``checkpoint``, skips deleted records,
-        and samples the size of records when a batch is in flight."""
+        """The stream of the records of this task's partitions (:meth:`Source.read`). Checks first that this task can
+        continue from ``checkpoint``, skips deleted records, and samples the size of records when a batch is in
+        flight."""
         self._check_and_skip_deleted(checkpoint)
         partitions_by_topic: dict[str, list[int]] = {}
         for partition in self._partitions:
@@ -513,7 +514,8 @@ class KafkaSource:
         return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.is_tolerant else ()))
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """See :meth:`Source.is_batch_small`. Computed from the batch's offsets and the sampled size of records."""
+        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
+        offsets and the sampled size of records."""
         ranges = planned_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_records_and_sample_size(ranges)
         largest_spark_partition_rows = min(
@@ -566,7 +568,7 @@ class KafkaSource:
             )
         if deleted_counts:
             log.warning(
-                "Task %s: batch %d continues with the existing records: %s",
+                "Task %s: batch %d is run with the records that still exist: %s",
                 self._task_name,
                 batch_id,
                 _deleted_records_text(deleted_counts),

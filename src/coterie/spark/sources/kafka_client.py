@@ -23,7 +23,7 @@ RESPONSE_TIMEOUT_MS = 10_000
 
 
 class OffsetBoundary(Enum):
-    """Names the offset at one of the two ends of a partition."""
+    """Which of the two offsets that limit a partition: the earliest or the latest."""
 
     EARLIEST = "earliest"
     """The offset of the oldest record that retention has not deleted."""
@@ -264,7 +264,7 @@ class KafkaAdmin:
             java_message = message_with_causes(error.java_exception)
             if "UnknownTopicOrPartitionException" in java_message:
                 raise _UnknownTopicError(java_message) from error
-            raise request_error(self._bootstrap_servers, error.java_exception) from error
+            raise make_request_error(self._bootstrap_servers, error.java_exception) from error
 
 
 class _UnknownTopicError(WorldError):
@@ -290,7 +290,7 @@ def is_retriable(error: Any) -> bool:
     return False
 
 
-def request_error(bootstrap_servers: str, error: Any) -> WorldError:
+def make_request_error(bootstrap_servers: str, error: Any) -> WorldError:
     """The error to raise for a Java exception that a request to the cluster at ``bootstrap_servers`` raised: an
     UnreachableError if a retry may succeed, because the response is late or the exception is retriable; otherwise a
     WorldError."""

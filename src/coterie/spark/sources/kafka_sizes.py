@@ -16,9 +16,9 @@ from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS
 from coterie.spark.sources.kafka_client import (
     RESPONSE_TIMEOUT_MS,
     kafka_jvm,
+    make_request_error,
     message_with_causes,
     record_method_as_function,
-    request_error,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
@@ -71,7 +71,7 @@ def _open_sampler(
     consumer_properties: Mapping[str, str], partitions: list[TopicIdPartition]
 ) -> Iterator["_RecordSizeSampler"]:
     """A sampler of ``partitions`` with the properties ``consumer_properties``, closed at the end of the block. Java
-    exceptions in the block are raised as :func:`request_error`.
+    exceptions in the block are raised as :func:`make_request_error`.
 
     :raises WorldError: when Spark is not running, or no client can be created with the properties.
     """
@@ -98,7 +98,7 @@ def _open_sampler(
     try:
         yield _RecordSizeSampler(java, client, servers, partitions)
     except Py4JJavaError as error:
-        raise request_error(servers, error.java_exception) from error
+        raise make_request_error(servers, error.java_exception) from error
     finally:
         client.close(java.java.time.Duration.ZERO)
 

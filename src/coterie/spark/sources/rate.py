@@ -131,8 +131,8 @@ class RateSource:
         return rows.where(f"value % {self.task_input.task_count} = {self.task_input.task_number}")
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """See :meth:`Source.is_batch_small`. Computed from the batch's number of seconds; the rows of the other tasks
-        count, too."""
+        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
+        number of seconds; the rows of the other tasks count, too."""
         previous_offset = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
         seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX

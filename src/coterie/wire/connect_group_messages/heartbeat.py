@@ -25,7 +25,7 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignor(Struct):
-    """One assignor of a member."""
+    """One client-side assignor that a worker offers to its group."""
 
     name: str = field(metadata=STRING)
     minimum_version: int = field(metadata=INT16)

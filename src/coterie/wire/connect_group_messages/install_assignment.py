@@ -40,7 +40,8 @@ class DeferredJobs(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupInstallAssignmentRequest(Request):
-    """ConnectGroupInstallAssignment: the chosen member sends the target assignment."""
+    """ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment sends it to the
+    coordinator."""
 
     __api_key__: ClassVar[int] = 10002
 

@@ -23,7 +23,7 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupPrepareAssignmentRequest(Request):
-    """ConnectGroupPrepareAssignment: the chosen member asks for the state of the group."""
+    """ConnectGroupPrepareAssignment: the chosen member requests the state of the group."""
 
     __api_key__: ClassVar[int] = 10001
 
@@ -34,7 +34,8 @@ class ConnectGroupPrepareAssignmentRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignor(Struct):
-    """A member's message to the selected assignor."""
+    """The data of one member for the assignor that computes the target assignment: metadata and their version, and the
+    reason to compute."""
 
     version: int = field(metadata=INT16)
     reason: int = field(metadata=INT8)
@@ -43,7 +44,7 @@ class Assignor(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Struct):
-    """One member, for the assignor."""
+    """One member of the group, as the assignor that computes the target assignment gets it."""
 
     member_id: str = field(metadata=STRING)
     member_epoch: int = field(metadata=INT32)
@@ -62,7 +63,7 @@ class Member(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMember(Struct):
-    """A member that has left, and its jobs."""
+    """A member that has left, with its jobs, as the assignor that computes the target assignment gets it."""
 
     member_id: str = field(metadata=STRING)
     instance_id: str | None = field(metadata=STRING, default=None)

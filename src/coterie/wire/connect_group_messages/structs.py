@@ -19,7 +19,8 @@ BYTES: dict[str, Any] = {"kafka_type": "bytes"}
 
 
 class Struct:
-    """The base of all structs: version 0, which is flexible (KIP-482)."""
+    """The base class of all structs in the messages of connect groups. These messages have one version, 0, which is
+    flexible (KIP-482). The dunder attributes of this class and its subclasses are those by which kio reads a schema."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.nested
@@ -28,7 +29,7 @@ class Struct:
 
 
 class Request(Struct):
-    """The base of all requests. Each has its API key in ``__api_key__``."""
+    """The base class of the requests of connect groups. A request has the number of its API in ``__api_key__``."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.request
@@ -36,7 +37,7 @@ class Request(Struct):
 
 
 class Response(Struct):
-    """The base of all responses. Each has its API key in ``__api_key__``."""
+    """The base class of the responses of connect groups. A response has the number of its API in ``__api_key__``."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.response
@@ -44,7 +45,7 @@ class Response(Struct):
 
 
 class NullableStruct(Struct):
-    """The base of the classes of tagged fields whose struct may be null. Each has one field, ``value``."""
+    """The base class of tagged fields that contain a struct or null. A subclass has one field, ``value``."""
 
     __slots__ = ()
     # The tagged fields of the struct itself end the value: the class around it adds none.

@@ -1,7 +1,7 @@
-"""The events of the requests of connect groups.
+"""Converts the requests of connect groups into events.
 
-In a request, null or a number such as -1 means that a field has not changed; in the event it is None. Only the values
-of single fields are checked here; the coordinator checks them against the group.
+In a request, null or a number such as -1 means that a field has not changed; in the event it is None. This module
+checks only the values of single fields; the coordinator checks them against the group.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
 _UNCHANGED = -1
-"""The value of a number that has not changed, or of a duration that does not exist."""
+"""In a request: a number that has not changed, or a duration that is not given."""
 _UNCHANGED_CONFIG_OFFSET = -2
-"""The config offset of a request in which it has not changed. -1 is that of a worker before its first read."""
+"""In a request: a config offset that has not changed. (-1 is the config offset of a worker before its first read.)"""
 
 
 def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id: str, client_host: str) -> Heartbeat:
@@ -31,21 +31,21 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         client_host=client_host,
         member_id=MemberId(body.member_id),
         member_epoch=MemberEpoch(body.member_epoch),
-        request_number=_at_least(0, "RequestNumber", body.request_number),
+        request_number=_check_at_least(0, "RequestNumber", body.request_number),
         instance_id=None if body.instance_id is None else InstanceId(body.instance_id),
-        rebalance_timeout_ms=_changed("RebalanceTimeoutMs", body.rebalance_timeout_ms),
+        rebalance_timeout_ms=_none_if_unchanged("RebalanceTimeoutMs", body.rebalance_timeout_ms),
         server_assignor=body.server_assignor,
-        client_assignors=None if body.client_assignors is None else tuple(map(_assignor, body.client_assignors)),
+        client_assignors=None if body.client_assignors is None else tuple(map(_to_assignor, body.client_assignors)),
         owned=None if body.connectors_and_tasks is None else jobs_in_arrays(body.connectors_and_tasks),
         url=None if body.url is None else WorkerUrl(body.url),
         name=body.name,
-        config_offset=_config_offset(body.config_offset),
+        config_offset=_to_config_offset(body.config_offset),
         config_topic_id=None if body.config_topic_id is None else body.config_topic_id.bytes,
-        configured=_configured(body.configured.value),
-        claims=_claims(body.claims.value),
-        draining=_draining(body.draining),
-        max_wait_ms=_at_least(0, "MaxWaitMs", body.max_wait_ms),
-        connection_grace_ms=_changed("ConnectionGraceMs", body.connection_grace_ms),
+        configured=_to_configured(body.configured.value),
+        claims=_to_claims(body.claims.value),
+        draining=_to_draining(body.draining),
+        max_wait_ms=_check_at_least(0, "MaxWaitMs", body.max_wait_ms),
+        connection_grace_ms=_none_if_unchanged("ConnectionGraceMs", body.connection_grace_ms),
         resumes=body.resumes,
     )
 
@@ -58,9 +58,9 @@ def prepare_assignment_event(body: Any, *, reply_to: ReplyTo) -> PrepareAssignme
 
 
 def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignment:
-    """The event of a ConnectGroupInstallAssignment request. A job is repeated if the request lists it more than once
-    for members, for departed members or as unplaceable; a member, if it is listed more than once in one of the first
-    two.
+    """The event of a ConnectGroupInstallAssignment request. A job is repeated if the request lists it more than once,
+    whether for members, for departed members or as unplaceable. A member is repeated if it is listed more than once
+    among the members or the departed members.
 
     :raises InvalidFieldError: when a field has a value that the protocol does not allow.
     """
@@ -70,7 +70,7 @@ def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignme
         member_epoch=MemberEpoch(body.member_epoch),
         group_epoch=GroupEpoch(body.group_epoch),
         error=body.error,
-        target=_computed_target(body),
+        target=_to_computed_target(body),
         repeated_members=_repeated_members(body.members) | _repeated_members(body.deferred),
         repeated_jobs=listed_jobs(
             [*(one.connectors_and_tasks for one in body.members), *body.deferred, *body.unplaceable]
@@ -86,8 +86,8 @@ def describe_event(*, reply_to: ReplyTo) -> DescribeGroup:
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def _assignor(struct: Any) -> Assignor:
-    """One client-side assignor of a member."""
+def _to_assignor(struct: Any) -> Assignor:
+    """Convert one client-side assignor of a heartbeat request."""
     return Assignor(
         name=struct.name,
         minimum_version=struct.minimum_version,
@@ -98,18 +98,18 @@ def _assignor(struct: Any) -> Assignor:
     )
 
 
-def _configured(struct: Any) -> Configured | None:
-    """The configured jobs; None if the request has none."""
+def _to_configured(struct: Any) -> Configured | None:
+    """Convert the configured jobs of a heartbeat request; None if the request does not contain them."""
     if struct is None:
         return None
     return Configured(
-        config_offset=ConfigOffset(_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
+        config_offset=ConfigOffset(_check_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
         jobs=jobs_in_arrays(struct),
     )
 
 
-def _claims(struct: Any) -> Claims | None:
-    """The claims; None if they have not changed.
+def _to_claims(struct: Any) -> Claims | None:
+    """The claims in a heartbeat request; None if they have not changed since the last request.
 
     :raises InvalidFieldError: when a worker that may run any job lists some.
     """
@@ -123,8 +123,8 @@ def _claims(struct: Any) -> Claims | None:
     return Claims()
 
 
-def _computed_target(body: Any) -> ComputedTarget:
-    """The target assignment of an install."""
+def _to_computed_target(body: Any) -> ComputedTarget:
+    """The target assignment in ``body``, the body of a ConnectGroupInstallAssignment request."""
     return ComputedTarget(
         members={
             MemberId(one.member_id): TargetOfMember(
@@ -134,17 +134,17 @@ def _computed_target(body: Any) -> ComputedTarget:
         },
         deferred={
             MemberId(one.member_id): DeferredJobs(
-                jobs=jobs_in_arrays(one), delay_ms=_at_least(0, "Deferred.DelayMs", one.delay_ms)
+                jobs=jobs_in_arrays(one), delay_ms=_check_at_least(0, "Deferred.DelayMs", one.delay_ms)
             )
             for one in body.deferred
         },
         unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in body.unplaceable),
-        next_in_ms=_changed("NextInMs", body.next_in_ms),
+        next_in_ms=_none_if_unchanged("NextInMs", body.next_in_ms),
     )
 
 
 def _repeated_members(structs: Any) -> frozenset[MemberId]:
-    """The member ids that more than one of ``structs`` has."""
+    """The member ids that occur in more than one of ``structs``."""
     counts = Counter(one.member_id for one in structs)
     return frozenset(MemberId(member_id) for member_id, count in counts.items() if count > 1)
 
@@ -152,37 +152,38 @@ def _repeated_members(structs: Any) -> frozenset[MemberId]:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _changed(field: str, value: int) -> int | None:
-    """``value``; None for -1.
+def _none_if_unchanged(field: str, value: int) -> int | None:
+    """``value``, the value of the request's field ``field``; None for -1, which means that the value has not changed
+    since the last request.
 
     :raises InvalidFieldError: when it is below -1.
     """
-    return None if _at_least(_UNCHANGED, field, value) == _UNCHANGED else value
+    return None if _check_at_least(_UNCHANGED, field, value) == _UNCHANGED else value
 
 
-def _config_offset(value: int) -> ConfigOffset | None:
+def _to_config_offset(value: int) -> ConfigOffset | None:
     """The config offset of a heartbeat; None if it has not changed.
 
     :raises InvalidFieldError: when it is below -2.
     """
-    _at_least(_UNCHANGED_CONFIG_OFFSET, "ConfigOffset", value)
+    _check_at_least(_UNCHANGED_CONFIG_OFFSET, "ConfigOffset", value)
     return None if value == _UNCHANGED_CONFIG_OFFSET else ConfigOffset(value)
 
 
-def _draining(value: int) -> bool | None:
+def _to_draining(value: int) -> bool | None:
     """Whether the worker is being drained; None if that has not changed.
 
     :raises InvalidFieldError: when the value is neither -1, 0 nor 1.
     """
     if value > 1:
         raise InvalidFieldError(f"Draining is {value}; the highest value is 1")
-    return None if _at_least(_UNCHANGED, "Draining", value) == _UNCHANGED else bool(value)
+    return None if _check_at_least(_UNCHANGED, "Draining", value) == _UNCHANGED else bool(value)
 
 
-def _at_least(lowest: int, field: str, value: int) -> int:
-    """``value``.
+def _check_at_least(lowest: int, field: str, value: int) -> int:
+    """Check that ``value``, the value of the request's field ``field``, is at least ``lowest``, and return it.
 
-    :raises InvalidFieldError: when it is below ``lowest``.
+    :raises InvalidFieldError: when it is less.
     """
     if value < lowest:
         raise InvalidFieldError(f"{field} is {value}; the lowest value is {lowest}")

@@ -1,5 +1,7 @@
-"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C). The response may be
-held while there is nothing to report, for at most the ``MaxWaitMs`` of the request."""
+"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C).
+
+The response may be held while it has no news, for at most the ``MaxWaitMs`` of the request.
+"""
 
 from collections.abc import Awaitable
 
@@ -24,7 +26,7 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
     body = request.body
     group_id = GroupId(body.group_id)
     if (error := other_kind_error(broker, group_id)) is not None:
-        return _refusal(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
+        return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
 
     def event(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.begin_heartbeat(
@@ -43,24 +45,24 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
     try:
         answer = connect_groups_of(broker).ask_nowait(group_id, event)
     except InvalidFieldError as error:
-        return _refusal(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+        return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
         return _await_values(request, answer)
-    values = _ended(request, answer)
-    return values if _is_small(answer) else _awaitable(values)
+    values = _end_heartbeat(request, answer)
+    return values if _is_small(answer) else _values_as_awaitable(values)
 
 
 async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
     try:
-        return _ended(request, await answer)
+        return _end_heartbeat(request, await answer)
     except InvalidFieldError as error:
-        return _refusal(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+        return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     finally:
         request.connection.end_heartbeat(request.number, None)
 
 
-async def _awaitable(values: Values) -> Values:
-    """``values``, so that they are encoded on a thread if they have many elements."""
+async def _values_as_awaitable(values: Values) -> Values:
+    """Returns ``values`` when it is awaited, so that the response is encoded on a thread if it has many elements."""
     return values
 
 
@@ -70,14 +72,14 @@ def _is_small(response: Response) -> bool:
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
 
-def _ended(request: ApiRequest, response: Response) -> Values:
-    """The values of ``response``, which ends the heartbeat."""
+def _end_heartbeat(request: ApiRequest, response: Response) -> Values:
+    """The values of ``response``. The heartbeat then counts as answered."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.end_heartbeat(request.number, response)
     return heartbeat_values(response)
 
 
-def _refusal(request: ApiRequest, error: ConnectErrorCode, message: str) -> Values:
+def _refusal_values(request: ApiRequest, error: ConnectErrorCode, message: str) -> Values:
     epoch = MemberEpoch(request.body.member_epoch)
     return heartbeat_values(HeartbeatResponse(error=error, message=message, member_epoch=epoch))
 

@@ -1,4 +1,4 @@
-"""ConnectGroupInstallAssignment: the chosen member installs the target assignment that it has computed (K848C)."""
+"""ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment installs it (K848C)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
@@ -16,18 +16,18 @@ from coterie.wire.kio_entities import Values
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     group_id = GroupId(request.body.group_id)
     if (error := other_kind_error(broker, group_id)) is not None:
-        return _refusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
+        return _refusal_values(ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
     try:
         response = await connect_groups_of(broker).ask(
             group_id, lambda reply_to: install_assignment_event(request.body, reply_to=reply_to)
         )
     except InvalidFieldError as invalid:
-        return _refusal(ConnectErrorCode.INVALID_REQUEST, str(invalid))
+        return _refusal_values(ConnectErrorCode.INVALID_REQUEST, str(invalid))
     assert isinstance(response, InstallAssignmentResponse)
     return install_assignment_values(response)
 
 
-def _refusal(error: ConnectErrorCode, message: str) -> Values:
+def _refusal_values(error: ConnectErrorCode, message: str) -> Values:
     return install_assignment_values(InstallAssignmentResponse(error=error, message=message))
 
 

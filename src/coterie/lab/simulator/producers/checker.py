@@ -55,7 +55,8 @@ class _PartitionLog:
 
     @property
     def first_open_offset(self) -> int | None:
-        """The first offset of all open batches; None if there are none."""
+        """The lowest first offset of the batches of open transactions; None if no transaction is open in the
+        partition."""
         return min((entries[0].base_offset for entries in self.open_batches.values()), default=None)
 
 

@@ -26,7 +26,7 @@ FORGED_BODY = b"task configs"
 
 
 class Operators:
-    """Sends the requests of one seed."""
+    """Sends the requests of operators in the simulation with one seed: drains, restarts, and forged task configs."""
 
     def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster

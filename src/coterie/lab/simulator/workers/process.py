@@ -44,7 +44,7 @@ class WorkerProcess(SimProcess, ABC):
     @abstractmethod
     def session_ends_ms(self) -> int:
         """Until when the coordinator keeps the process as a member, as far as the process can know: a session timeout
-        after the newest of those requests was sent that the coordinator has answered as a member's."""
+        after the process has sent its newest request to which the coordinator responded as to a member."""
 
     @property
     @abstractmethod

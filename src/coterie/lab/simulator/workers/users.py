@@ -28,7 +28,7 @@ BURST_CONNECTORS = tuple(f"burst-{number}" for number in range(6))
 
 
 class ConnectorUsers:
-    """Sends the requests of one seed."""
+    """Sends the requests of users in the simulation with one seed: they create, change, pause and delete connectors."""
 
     def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster
