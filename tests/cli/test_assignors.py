@@ -11,7 +11,7 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli import assignors
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import ConfigOffset, GroupEpoch
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
@@ -40,11 +40,15 @@ class Raises(CooperativeAssignor):
         raise OSError("no file")
 
 
-class LiesAboutVersion(CooperativeAssignor):
-    name = "lies"
+class Offering(CooperativeAssignor):
+    """An assignor with metadata that a test chooses."""
+
+    def __init__(self, offered: AssignorMetadata | None) -> None:
+        super().__init__(RebalancePolicy())
+        self.offered = offered
 
     def metadata(self) -> AssignorMetadata:
-        return AssignorMetadata(version=self.maximum_version + 1)
+        return self.offered  # type: ignore[return-value]
 
 
 class ReturnsNothing(CooperativeAssignor):
@@ -65,7 +69,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def error_of(*names: str) -> str:
     with pytest.raises(ConfigError) as raised:
-        [assignors.offered_assignor(one) for one in assignors.load_assignors(names, RebalancePolicy(), key=KEY)]
+        assignors.load_assignors(names, RebalancePolicy(), key=KEY)
     return str(raised.value)
 
 
@@ -87,7 +91,6 @@ def test_an_unknown_assignor_is_refused_with_the_installed_ones(register: Callab
         (("raises", "Raises"), "cannot be created: OSError: no file"),
         (("absent", "Absent"), "cannot be created: AttributeError"),
         (("other", "Named"), "has the name named"),
-        (("lies", "LiesAboutVersion"), "its versions must rise"),
     ],
 )
 def test_an_assignor_that_cannot_be_used_is_refused(
@@ -95,6 +98,21 @@ def test_an_assignor_that_cannot_be_used_is_refused(
 ) -> None:
     register(entry)
     assert reason in error_of(entry[0])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        (AssignorMetadata(version=4), r"its versions must rise .* the metadata's version \(4\) to .* \(3\)"),
+        (AssignorMetadata(version=-1), "its versions must rise"),
+        (AssignorMetadata(version=3, reason=128), "the reason of its metadata is 128; it must be from 0 to 127"),
+        (AssignorMetadata(version=3, reason=-1), "the reason of its metadata is -1"),
+        (None, "its metadata cannot be had: AttributeError"),
+    ],
+)
+def test_invalid_metadata_are_refused(metadata: AssignorMetadata | None, reason: str) -> None:
+    with pytest.raises(WorldError, match=reason):
+        assignors.offered_assignor(Offering(metadata))
 
 
 def test_two_packages_with_one_name_are_refused(register: Callable[..., None]) -> None:

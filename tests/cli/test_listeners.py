@@ -188,6 +188,18 @@ async def test_an_assignor_is_called_before_the_listeners_and_only_for_new_jobs(
     assert calls == [("revoked", ORDERS), ("assignment", ASSIGNED.assignment), ("assigned", STOCK, 4)]
 
 
+@pytest.mark.parametrize("assignor", [RecordingAssignor([]), FailingAssignor(RebalancePolicy())])
+async def test_after_the_call_of_an_assignor_its_metadata_are_read(assignor: ConnectAssignor) -> None:
+    names: list[str] = []
+    listening = Recording()
+    thread = ListenerThread([NamedListener(name="one", listener=listening)], [assignor], after_assignment=names.append)
+    thread.notify(JobsRevoked(jobs=ORDERS))
+    thread.notify(ASSIGNED)
+    await thread.close()
+    assert names == ["cooperative"]
+    assert len(listening.calls) == 2
+
+
 async def test_without_plugins_there_is_no_thread() -> None:
     before = threading.enumerate()
     thread = thread_of()

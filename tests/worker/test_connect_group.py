@@ -3,19 +3,26 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from coterie.assignors.connect.cooperative import CooperativeAssignor
+from coterie.assignors.connect.interface import AssignorMetadata
+from coterie.assignors.members import RebalancePolicy
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings, GroupProtocol
 from coterie.cli import assignors
+from coterie.cli.assignor_watch import AssignorWatch
+from coterie.cli.workers import compose
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.fleet import Link
@@ -135,6 +142,43 @@ class BlockingAssignor(CooperativeAssignor):
         return super().assign(group)
 
 
+class ChangingAssignor(CooperativeAssignor):
+    """An assignor whose metadata a test changes on one worker; records what it computes with."""
+
+    name = "changing"
+    instances: ClassVar[list["ChangingAssignor"]] = []
+    snapshots: ClassVar[list[GroupSnapshot]] = []
+
+    def __init__(self, policy: RebalancePolicy) -> None:
+        super().__init__(policy)
+        self.instances.append(self)
+        self.offered = super().metadata()
+        self.reads = 0
+
+    def metadata(self) -> AssignorMetadata:
+        self.reads += 1
+        return self.offered
+
+    def is_read_again(self) -> Callable[[], bool]:
+        """Whether the metadata were read five times since now: so that a second report would have followed."""
+        last = self.reads + 5
+        return lambda: self.reads > last
+
+    def assign(self, group: GroupSnapshot) -> ComputedTarget:
+        self.snapshots.append(group)
+        return super().assign(group)
+
+
+class SilentAssignor(CooperativeAssignor):
+    """An assignor whose metadata cannot be had until the test ends."""
+
+    name = "silent"
+
+    def metadata(self) -> AssignorMetadata:
+        BlockingAssignor.returns.wait()
+        return super().metadata()
+
+
 class LyingAssignor(CooperativeAssignor):
     """An assignor that assigns no job at all."""
 
@@ -146,11 +190,13 @@ class LyingAssignor(CooperativeAssignor):
 
 @pytest.fixture
 def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The two assignors are the installed ones; at the end, the blocking one returns."""
+    """The assignors of this module are the installed ones; at the end, those that block return."""
     BlockingAssignor.returns.clear()
+    ChangingAssignor.instances.clear()
+    ChangingAssignor.snapshots.clear()
     found = EntryPoints(
         EntryPoint(cls.name, f"{__name__}:{cls.__name__}", "coterie.assignors")
-        for cls in (BlockingAssignor, LyingAssignor)
+        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, SilentAssignor)
     )
     monkeypatch.setattr(assignors, "entry_points", lambda group: found)
     yield
@@ -177,6 +223,55 @@ async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(tm
             assert await _member_ids(fleet) == members, "a member was lost"
             await asyncio.sleep(0.2)
         assert not fleet.running(), "no target was computed"
+
+
+@pytest.mark.usefixtures("_registered_assignors")
+async def test_an_assignor_that_asks_for_a_target_causes_one_computation_and_no_job_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compose, "AssignorWatch", partial(AssignorWatch, interval_ms=200))
+    async with (
+        broker_with_short_sessions(tmp_path) as broker,
+        connect_fleet(f"127.0.0.1:{broker.port}", {"group.local.assignors": "changing"}) as fleet,
+    ):
+        await fleet.start("anna", "bert")
+        await fleet.create("orders", 4)
+        starts, members, epoch = fleet.starts(), await _member_ids(fleet), await _group_epoch(fleet)
+        asking = ChangingAssignor.instances[0]
+        for number, (metadata, reason) in enumerate([(b"new", 2), (b"new", 3), (b"newer", 0)], start=1):
+            ChangingAssignor.snapshots.clear()
+            asking.offered = AssignorMetadata(version=3, metadata=metadata, reason=reason)
+            await until(lambda: bool(ChangingAssignor.snapshots), within_s=60)
+            await until(asking.is_read_again(), within_s=60)
+            (snapshot,) = ChangingAssignor.snapshots
+            assert snapshot.group_epoch == epoch + number
+            assert sorted((one.metadata, one.reason) for one in snapshot.members) == [(b"", 0), (metadata, reason)]
+            assert await _group_epoch(fleet) == epoch + number
+        assert fleet.starts() == starts
+        assert [stop_count(process) for process in fleet.workers] == [0, 0]
+        assert await _member_ids(fleet) == members
+
+
+@pytest.mark.usefixtures("_registered_assignors")
+async def test_a_worker_whose_assignor_blocks_at_the_start_ends_with_its_name(
+    embedded_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compose, "AssignorWatch", partial(AssignorWatch, timeout_ms=50))
+    async with connect_fleet(embedded_broker.bootstrap_servers, {"group.local.assignors": "silent"}) as fleet:
+        anna = fleet.begin("anna")
+        assert anna.run is not None
+        with pytest.raises(ConfigError, match=r"metadata of assignor silent did not return within 0\.05 s"):
+            async with asyncio.timeout(60):
+                await anna.run
+        fleet.workers.clear()
+
+
+async def _group_epoch(fleet: ProcessFleet) -> int:
+    shown = await fleet.group()
+    assert shown is not None
+    epoch = shown["generation"]
+    assert isinstance(epoch, int)
+    return epoch
 
 
 async def _member_ids(fleet: ProcessFleet) -> set[str]:

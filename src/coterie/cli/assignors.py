@@ -14,7 +14,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
 from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error, registered_entry
 from coterie.member.connect.state import OfferedAssignor
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
 
 ASSIGN_TIMEOUT_MS = 9_000
@@ -22,6 +22,8 @@ ASSIGN_TIMEOUT_MS = 9_000
 coordinator receives the reason."""
 VERSION_MAX = 2**15 - 1
 """The greatest version, an int16 on the wire."""
+REASON_MAX = 2**7 - 1
+"""The greatest reason, an int8 on the wire."""
 _KIND = "assignor"
 
 logger = logging.getLogger(__name__)
@@ -64,9 +66,9 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker sends to the coordinator about its assignor.
+    """What a worker sends to the coordinator about its assignor. Calls the code of the plug-in, which may block.
 
-    :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
+    :raises WorldError: when the assignor's versions are not valid, or its metadata cannot be had.
     """
     try:
         metadata = assignor.metadata()
@@ -76,19 +78,23 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
             maximum_version=int(assignor.maximum_version),
             version=int(metadata.version),
             metadata=bytes(metadata.metadata),
+            reason=int(metadata.reason),
         )
     except Exception as error:
-        raise make_unusable_plugin_error(
-            _KIND, str(assignor.name), f"its metadata cannot be had: {type(error).__name__}: {error}"
-        ) from error
+        raise WorldError(f"its metadata cannot be had: {type(error).__name__}: {error}") from error
     if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
-        raise make_unusable_plugin_error(
-            _KIND,
-            offered.name,
+        raise WorldError(
             f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
-            f"({offered.version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}",
+            f"({offered.version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}"
         )
+    if not 0 <= offered.reason <= REASON_MAX:
+        raise WorldError(f"the reason of its metadata is {offered.reason}; it must be from 0 to {REASON_MAX}")
     return offered
+
+
+def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
+    """The error that a worker cannot use its assignor."""
+    return make_unusable_plugin_error(_KIND, name, why)
 
 
 def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:

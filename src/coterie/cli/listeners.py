@@ -104,11 +104,15 @@ class ListenerThread:
         listeners: Sequence[NamedListener],
         assignors: Sequence[ConnectAssignor],
         *,
+        after_assignment: Callable[[str], None] = lambda name: None,
         slow_call_ms: int = SLOW_CALL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
     ) -> None:
+        """``after_assignment`` is called on the thread with the name of each assignor whose `on_assignment` has
+        returned or raised an exception. It must not wait."""
         self._listeners = listeners
         self._assignor_by_name = {assignor.name: assignor for assignor in assignors}
+        self._after_assignment = after_assignment
         self._slow_call_ms = slow_call_ms
         self._close_timeout_ms = close_timeout_ms
         self._news: SimpleQueue[RebalanceNews | None] = SimpleQueue()
@@ -200,7 +204,7 @@ class ListenerThread:
         """The calls for ``news``, in their order."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
-                function = partial(_notify_assignor, assignor, news.assignment)
+                function = partial(self._notify_assignor, name, assignor, news.assignment)
                 yield _Call(plugin=f"assignor {name}", method="on_assignment", function=function)
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
@@ -214,10 +218,12 @@ class ListenerThread:
                 case JobsLost(jobs=jobs):
                     yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
 
-
-def _notify_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
-    """Separate, so that an assignor without the method is an error of the call."""
-    assignor.on_assignment(assignment)
+    def _notify_assignor(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+        """Separate, so that an assignor without the method is an error of the call."""
+        try:
+            assignor.on_assignment(assignment)
+        finally:
+            self._after_assignment(name)
 
 
 def _now_ms() -> float:

@@ -6,10 +6,10 @@ import pytest
 
 from coterie.groups.connect.state import Chosen, Prepared
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import InstallAssignmentResponse
+from coterie.nouns.connect_groups import LEAVE, Assignor, HeartbeatResponse, InstallAssignmentResponse
 from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.target_assignments import ComputedTarget
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.builders import SETTINGS, Conversation, assignor, install
 from tests.groups.connect.simple_assignor import compute
 
@@ -45,6 +45,65 @@ def test_a_newcomer_is_refused_if_no_member_would_cover_all_versions() -> None:
     conversation = joined()
     conversation.beat("A", client_assignors=(assignor(oldest=1, newest=3),))
     refused = conversation.beat("B", client_assignors=(assignor(oldest=2, newest=4),))
+    assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+def update(conversation: Conversation, member: str, *offers: Assignor) -> HeartbeatResponse:
+    """A heartbeat of a member of the group that changes only its assignors."""
+    epoch = conversation.coordinator.group.currents[MemberId(member)].member_epoch
+    return conversation.beat(member, epoch, owned=None, client_assignors=offers)
+
+
+def prepared(conversation: Conversation, member: str) -> GroupSnapshot:
+    return conversation.prepare(member, conversation.coordinator.group.currents[MemberId(member)].member_epoch)
+
+
+def reasons(snapshot: GroupSnapshot) -> dict[str, int]:
+    return {one.member_id: one.reason for one in snapshot.members}
+
+
+def test_a_reason_is_for_one_computation_and_for_its_repetitions() -> None:
+    conversation = joined()
+    conversation.settle("w0", "w1")
+    update(conversation, "w1", assignor(reason=3))
+    conversation.compute("w0", ComputedTarget(members={}))
+    assert chosen(conversation) == "w1", "the first one has failed"
+    assert reasons(prepared(conversation, "w1")) == {"w0": 0, "w1": 3}
+    conversation.compute("w1")
+    update(conversation, "w1", assignor(metadata=b"new"))
+    assert reasons(prepared(conversation, chosen(conversation) or "")) == {"w0": 0, "w1": 0}
+
+
+def test_a_reason_that_is_given_during_a_computation_is_for_the_next_one() -> None:
+    conversation = joined()
+    conversation.settle("w0", "w1")
+    update(conversation, "w1", assignor(reason=1))
+    during = prepared(conversation, "w0")
+    assert reasons(during) == {"w0": 0, "w1": 1}
+    epoch = during.members[0].member_epoch
+    update(conversation, "w1", assignor(reason=1))
+    update(conversation, "w0", assignor(reason=2))
+    assert conversation.ask(install("w0", epoch, during, compute(during))) == InstallAssignmentResponse()
+    assert reasons(prepared(conversation, chosen(conversation) or "")) == {"w0": 2, "w1": 1}
+    conversation.compute(chosen(conversation) or "")
+    assert conversation.coordinator.group.reasons == {}
+
+
+def test_without_a_covering_member_the_members_may_change_all_but_their_versions() -> None:
+    conversation = joined()
+    offers = {"A": assignor(), "B": assignor(newest=1), "C": assignor(oldest=2)}
+    for name, offer in offers.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.compute("A")
+    for name, offer in offers.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.beat("A", LEAVE)
+    assert update(conversation, "B", assignor(newest=1, metadata=b"new", reason=2)).error is ConnectErrorCode.NONE
+    epoch = conversation.coordinator.group.currents[MemberId("B")].member_epoch
+    assert (
+        conversation.beat("B", epoch, owned=None, client_assignors=None, draining=True).error is ConnectErrorCode.NONE
+    )
+    refused = update(conversation, "B", assignor(oldest=1, newest=1))
     assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
 
 

@@ -33,12 +33,16 @@ class AssignorMetadata:
 
     reason: int = 0
     """Why a new target assignment is requested: 0 none is requested, 1 a delay has ended, 2 the metadata changed, 3 the
-    operator requests it. Each value other than 0 requests one new target assignment."""
+    operator requests it; at most 127. Each value other than 0 requests one new target assignment, also if
+    `ConnectAssignor.metadata` returns it many times: to request another one with the same metadata, the method has to
+    return another reason, or 0, in between. The next computation has the reason in its `SnapshotMember`, and later
+    ones have 0."""
     version: int
     """The version of ``metadata``: from the assignor's minimum to its maximum version."""
     metadata: bytes = b""
     """A change of these bytes requests a new target assignment. So they must not depend on the target, for example on
-    the worker's jobs: each target would then request the next one."""
+    the worker's jobs: each target would then request the next one. All assignors of a worker together have at most
+    32 KiB."""
 
 
 class ConnectAssignor(Protocol):
@@ -46,9 +50,9 @@ class ConnectAssignor(Protocol):
 
     What a plug-in may assume, and what it has to keep to:
 
-    - **Thread.** Each worker has one instance. `assign` and `on_assignment` are called on two threads that are not the
-      event loop's, so a slow method costs no heartbeat. Neither is called twice at once, but one may be called while
-      the other runs. The other methods are called once, when the worker starts.
+    - **Thread.** Each worker has one instance. `assign`, `on_assignment` and `metadata` are called on three threads
+      that are not the event loop's, so a slow method costs no heartbeat. None is called twice at once, but each may be
+      called while the others run. `name`, `minimum_version` and `maximum_version` must not change.
     - **Time limit.** A computation that has not ended within the coordinator's ``connect.computation.timeout.ms`` (10 s
       by default) counts as failed, and its result is not used. Python cannot stop a thread: until the method returns,
       this worker computes nothing else.
@@ -81,7 +85,12 @@ class ConnectAssignor(Protocol):
 
     def metadata(self) -> AssignorMetadata:
         """What this worker's assignor tells the assignor instance that computes the target assignment, which may run on
-        another worker. The coordinator passes it on."""
+        another worker. The coordinator passes it on.
+
+        Called when the worker starts, after each `on_assignment`, and every 5 s. A change is in the next heartbeat,
+        which is sent at once. The time limit of a call is 5 s. If the first call fails or returns invalid metadata, the
+        worker does not start. If a later one does, a warning with the assignor's name is logged once, and the
+        coordinator keeps the metadata that it has."""
         ...
 
     def assign(self, group: GroupSnapshot) -> ComputedTarget:

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
+from coterie.cli.assignor_watch import AssignorWatch
 from coterie.cli.assignors import assign_on_threads, check_assignors, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
@@ -25,7 +26,7 @@ from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
-from coterie.herder.seams import TaskRuntime
+from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.broker_access import check_broker_access
@@ -213,18 +214,21 @@ async def serve_worker(
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
     assignors = _load_assignors(settings, policy)
-    listeners = _make_listener_thread(settings, assignors)
+    watch = AssignorWatch(assignors)
+    listeners = _make_listener_thread(settings, assignors, watch)
+    offers = await watch.first_offers()
     async with _open_topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
         spec = MembershipSpec(
             settings=settings,
             member=member,
             client_id=client_id,
             place=place,
-            assignors=assignors,
+            assignors=offers,
             config_topic_id=await config_log.topic_id() if _is_connect(settings) else None,
         )
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_factory(settings, name, Path(scratch))
+            membership = membership_factory(spec)
             worker = Worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
@@ -249,7 +253,7 @@ async def serve_worker(
                 ),
                 config_log=config_log,
                 status_log=status_log,
-                membership=membership_factory(spec),
+                membership=membership,
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
                 handover=place,
@@ -260,11 +264,24 @@ async def serve_worker(
             on_created(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
             try:
-                ended = await serve_while(app, listener, worker.run())
+                ended = await serve_while(app, listener, _run_watched(worker, watch, membership))
             finally:
                 await listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
+
+
+async def _run_watched(worker: Worker, watch: AssignorWatch, membership: Membership) -> Exit:
+    """Run the worker, and report the changes of its assignors to its group meanwhile.
+
+    :raises ExceptionGroup: for a bug in Coterie.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch.run(membership.order))
+        try:
+            return await worker.run()
+        finally:
+            watching.cancel()
 
 
 async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str) -> None:
@@ -273,13 +290,13 @@ async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handov
     Do nothing if ``place`` is None.
     """
     if place is not None:
-        assignors = _load_assignors(settings, RebalancePolicy())
+        offers = await AssignorWatch(_load_assignors(settings, RebalancePolicy())).first_offers()
         spec = MembershipSpec(
             settings=settings,
             member=member,
             client_id=settings.client_id or "coterie",
             place=place,
-            assignors=assignors,
+            assignors=offers,
         )
         membership = group_membership(spec)
         await asyncio.gather(membership.run(), membership.leave(reason))
@@ -299,14 +316,17 @@ def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequen
     return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
 
 
-def _make_listener_thread(settings: WorkerSettings, assignors: Sequence[ConnectAssignor]) -> ListenerThread:
+def _make_listener_thread(
+    settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorWatch
+) -> ListenerThread:
     """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
-    group.
+    group. After a call of an assignor, ``watch`` looks for a change of its metadata.
 
     :raises ConfigError: when a listener is not installed or cannot be created.
     """
     names = settings.rebalance_listeners if _is_connect(settings) else ()
-    return ListenerThread(load_listeners(names, key=_LISTENERS_KEY), assignors)
+    loaded = load_listeners(names, key=_LISTENERS_KEY)
+    return ListenerThread(loaded, assignors, after_assignment=watch.check_soon)
 
 
 def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coterie.assignors.connect.interface import ConnectAssignor
-from coterie.cli.assignors import offered_assignor
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import Membership
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
@@ -18,6 +16,7 @@ from coterie.member.classic.state import MemberSettings
 from coterie.member.connect.machine import step as connect_step
 from coterie.member.connect.state import Member as ConnectMember
 from coterie.member.connect.state import MemberSettings as ConnectMemberSettings
+from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover, PlaceHandover
 from coterie.worker.membership import GroupMembership
@@ -38,7 +37,7 @@ class MembershipSpec:
     place: Handover | None = None
     """The membership of the worker's previous process, which the new one continues; None: the worker joins as a new
     member. Of the same protocol as in ``settings``."""
-    assignors: Sequence[ConnectAssignor] = ()
+    assignors: Sequence[OfferedAssignor] = ()
     """The assignors that the worker offers to a connect group, the preferred one first."""
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes; None in a classic group, or if it is not known."""
@@ -49,10 +48,7 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 
 
 def group_membership(spec: MembershipSpec) -> Membership:
-    """Create a membership with the protocol of ``spec.settings``; see :data:`MembershipFactory`.
-
-    :raises ConfigError: when an assignor's versions or metadata cannot be used.
-    """
+    """Create a membership with the protocol of ``spec.settings``; see :data:`MembershipFactory`."""
     match spec.settings.group_protocol:
         case GroupProtocolName.CLASSIC:
             assert spec.place is None or isinstance(spec.place, PlaceHandover), "a membership of a classic group"
@@ -85,10 +81,7 @@ def kafka_connect_coordinator(spec: MembershipSpec) -> KafkaConnectCoordinator:
 
 
 def connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
-    """The settings of a member of a connect group. Its member id is that of ``spec.place``, or new.
-
-    :raises ConfigError: when an assignor's versions or metadata cannot be used.
-    """
+    """The settings of a member of a connect group. Its member id is that of ``spec.place``, or new."""
     place = spec.place
     return ConnectMemberSettings(
         group_id=spec.member.group_id,
@@ -97,7 +90,7 @@ def connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
         url=spec.member.url,
         name=spec.member.name,
         claims=spec.member.claims,
-        assignors=tuple(map(offered_assignor, spec.assignors)),
+        assignors=tuple(spec.assignors),
         server_assignor=spec.settings.group_remote_assignor,
         rebalance_timeout_ms=spec.member.rebalance_timeout_ms,
         config_topic_id=spec.config_topic_id,

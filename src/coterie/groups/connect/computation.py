@@ -30,7 +30,7 @@ from coterie.groups.connect.target_check import target_error
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse, Reason
-from coterie.nouns.ids import MemberId
+from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import (
     ComputedTarget,
@@ -135,6 +135,7 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
     """One member in the form that the assignor ``name`` receives."""
     member_id = metadata.member_id
     current, assignor = group.currents[member_id], offered(metadata, name)
+    given = group.reasons.get(member_id, {}).get(name)
     return SnapshotMember(
         member_id=member_id,
         member_epoch=current.member_epoch,
@@ -143,7 +144,7 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
         name=metadata.name,
         config_offset=group.sessions[member_id].config_offset,
         version=0 if assignor is None else assignor.version,
-        reason=group.reasons.get(member_id, {}).get(name, Reason.NONE),
+        reason=Reason.NONE if given is None else given.reason,
         metadata=b"" if assignor is None else assignor.metadata,
         claims=metadata.claims,
         draining=metadata.draining,
@@ -276,11 +277,22 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
         assignment_error="",
         next_at_ms=None if target.next_in_ms is None else turn.now_ms + target.next_in_ms,
     )
-    group.reasons.clear()
+    forget_reasons(group, epoch)
     group.failures = 0
     end_computation(turn)
     if target.next_in_ms is not None:
         turn.set_timer(ComputeTimer(), turn.now_ms + target.next_in_ms)
+
+
+def forget_reasons(group: Group, group_epoch: GroupEpoch) -> None:
+    """Forget the reasons that a computation for ``group_epoch`` has received. Those given since are for the next
+    one."""
+    for member_id, given in list(group.reasons.items()):
+        left = {name: one for name, one in given.items() if one.group_epoch > group_epoch}
+        if left:
+            group.reasons[member_id] = left
+        else:
+            del group.reasons[member_id]
 
 
 def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[MemberId, MemberId]:

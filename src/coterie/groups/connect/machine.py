@@ -172,7 +172,7 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
         check_member_epoch(group, request)
         update_metadata(turn, request)
     accept(turn, request)
-    keep_reasons(group, request)
+    keep_reasons(turn, request)
     take_configured(turn, request)
     end_step(turn, request)
 

@@ -26,7 +26,7 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
-from coterie.groups.connect.state import Group, Idle, Session
+from coterie.groups.connect.state import GivenReason, Group, Idle, Session
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, Assignor, HeartbeatResponse, Reason
@@ -251,8 +251,9 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
     if before.former:
         changes["former"] = former_jobs(group, before)
     metadata = replace(before, **changes) if changes else before  # type: ignore[arg-type]
-    if is_target_affected(before, metadata) or has_reason(request):
+    if (offer_of(metadata), metadata.server_assignor) != (offer_of(before), before.server_assignor):
         check_assignors(group, metadata)
+    if is_target_affected(before, metadata) or has_reason(request):
         turn.bump()
     if metadata != before:
         turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
@@ -283,11 +284,12 @@ def without_reasons(assignors: tuple[Assignor, ...]) -> tuple[Assignor, ...]:
     return tuple(replace(one, reason=Reason.NONE) if one.reason != Reason.NONE else one for one in assignors)
 
 
-def keep_reasons(group: Group, request: Heartbeat) -> None:
+def keep_reasons(turn: Turn, request: Heartbeat) -> None:
     """Store the reasons in ``request`` for the next computation."""
-    given = {one.name: one.reason for one in request.client_assignors or () if one.reason != Reason.NONE}
-    if given:
-        group.reasons[request.member_id] = given
+    for one in request.client_assignors or ():
+        if one.reason != Reason.NONE:
+            given = turn.group.reasons.setdefault(request.member_id, {})
+            given[one.name] = GivenReason(reason=one.reason, group_epoch=turn.new_group_epoch)
 
 
 def take_configured(turn: Turn, request: Heartbeat) -> None:

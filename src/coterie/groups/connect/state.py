@@ -108,6 +108,15 @@ class ComputesHere:
 Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenReason:
+    """Why a member asks for a new target assignment."""
+
+    reason: int
+    group_epoch: GroupEpoch
+    """The group epoch that the request has caused: a computation for an older one has not received the reason."""
+
+
 class Group:
     """One connect group. Only `apply` writes the hard state and the indexes that follow from it."""
 
@@ -149,8 +158,8 @@ class Group:
         """When the last computation ended; None before the first one."""
         self.installed: tuple[MemberId, GroupEpoch] | None = None
         """The member that installed the last target, and the group epoch of its request."""
-        self.reasons: dict[MemberId, Mapping[str, int]] = {}
-        """Reasons that no computation has received yet, by member and assignor."""
+        self.reasons: dict[MemberId, dict[str, GivenReason]] = {}
+        """Reasons that no computation with a result has received yet, by member and assignor."""
         self.deadlines: dict[TimerKey, int] = {}
         """The time, in ms, of each timer that is set."""
 

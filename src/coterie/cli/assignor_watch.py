@@ -1,0 +1,148 @@
+"""Watches the metadata of a worker's assignors: at its start, after each new assignment, and at intervals.
+
+`ConnectAssignor.metadata` is the code of a plug-in and may block for ever, so it is called on threads of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from coterie.assignors.connect.interface import ConnectAssignor
+from coterie.cli.assignors import make_unusable_assignor_error, offered_assignor
+from coterie.cli.daemon_thread import PluginThread
+from coterie.groups.connect import request_checks
+from coterie.member.connect.state import OfferedAssignor
+from coterie.nouns.errors import WorldError
+from coterie.nouns.membership import UpdateAssignor
+
+WATCH_INTERVAL_MS = 5_000
+"""The time from one call of `ConnectAssignor.metadata` to the next, if the worker has no new jobs meanwhile."""
+METADATA_TIMEOUT_MS = 5_000
+"""The time limit of a call of `ConnectAssignor.metadata`."""
+METADATA_SIZE_MAX = request_checks.METADATA_SIZE_MAX // 2
+"""The greatest size in bytes of the metadata of all assignors of one worker. The coordinator refuses a worker whose
+metadata, URL, name and ids are together greater than its own limit."""
+
+logger = logging.getLogger(__name__)
+
+
+class AssignorWatch:
+    """Calls `ConnectAssignor.metadata` of each assignor of a worker, and reports the changes.
+
+    A call that fails, blocks or returns invalid metadata at the start of the worker is an error. Later it changes
+    nothing: the coordinator keeps the metadata that it has, and a warning is logged once, until a call succeeds."""
+
+    def __init__(
+        self,
+        assignors: Sequence[ConnectAssignor],
+        *,
+        interval_ms: int = WATCH_INTERVAL_MS,
+        timeout_ms: int = METADATA_TIMEOUT_MS,
+    ) -> None:
+        self._assignors = [
+            _WatchedAssignor(assignor, PluginThread(f"metadata of assignor {assignor.name}", timeout_ms=timeout_ms))
+            for assignor in assignors
+        ]
+        self._interval_s = interval_ms / 1000
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def first_offers(self) -> tuple[OfferedAssignor, ...]:
+        """What the worker offers when it starts, in the order of the assignors.
+
+        :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or it does not return
+            them in time.
+        """
+        self._loop = asyncio.get_running_loop()
+        for watched in self._assignors:
+            try:
+                watched.offered = await self._read(watched)
+            except Exception as error:
+                raise make_unusable_assignor_error(watched.name, str(error)) from error
+        return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
+
+    async def run(self, report: Callable[[UpdateAssignor], None]) -> None:
+        """Call ``report`` with each change since `first_offers`. Runs until it is cancelled, or returns at once if the
+        worker has no assignors."""
+        async with asyncio.TaskGroup() as tasks:
+            for watched in self._assignors:
+                tasks.create_task(self._watch(watched, report))
+
+    def check_soon(self, name: str) -> None:
+        """Let the metadata of the assignor ``name`` be read now instead of at the end of the interval. Never waits; for
+        any thread."""
+        for watched in self._assignors:
+            if watched.name == name and self._loop is not None:
+                with suppress(RuntimeError):  # the event loop is closed: the worker has ended
+                    self._loop.call_soon_threadsafe(watched.is_due.set)
+
+    async def _watch(self, watched: "_WatchedAssignor", report: Callable[[UpdateAssignor], None]) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await watched.is_due.wait()
+            watched.is_due.clear()
+            try:
+                offered = await self._read(watched)
+            except Exception as error:  # noqa: BLE001 - a plug-in may raise any exception
+                watched.log_failure(error)
+                continue
+            update = watched.take(offered)
+            if update is not None:
+                report(update)
+
+    async def _read(self, watched: "_WatchedAssignor") -> OfferedAssignor:
+        """What the assignor offers now.
+
+        :raises Exception: when the plug-in raises it; WorldError when the plug-in does not return in time, or what it
+            returns is invalid, too large, or changes what must not change.
+        """
+        offered = await watched.thread.call(lambda: offered_assignor(watched.assignor))
+        before = watched.offered
+        if before is not None and _fixed(offered) != _fixed(before):
+            raise WorldError("its name, minimum_version and maximum_version must not change while the worker runs")
+        others = [one.offered for one in self._assignors if one is not watched and one.offered is not None]
+        size = sum(len(one.metadata) for one in (offered, *others))
+        if size > METADATA_SIZE_MAX:
+            raise WorldError(f"the metadata of this worker's assignors have {size} bytes; at most {METADATA_SIZE_MAX}")
+        return offered
+
+
+class _WatchedAssignor:
+    """One assignor, and what it has offered."""
+
+    def __init__(self, assignor: ConnectAssignor, thread: PluginThread) -> None:
+        self.assignor = assignor
+        self.name = assignor.name
+        self.thread = thread
+        self.offered: OfferedAssignor | None = None
+        """The result of the last call that was valid; None before the first."""
+        self.is_due = asyncio.Event()
+        """Set when the next call is not to wait for the end of the interval."""
+        self._has_failed = False
+        """Whether the last call has failed, which was logged."""
+
+    def take(self, offered: OfferedAssignor) -> UpdateAssignor | None:
+        """Keep the result of a call. Returns the order that reports it; None if it says nothing new.
+
+        A reason is new if something differs from the call before: an assignor that returns the same reason and the same
+        metadata again asks once.
+        """
+        before = self.offered
+        assert before is not None, "the first offers were read"
+        self.offered, self._has_failed = offered, False
+        has_changed = (offered.version, offered.metadata) != (before.version, before.metadata)
+        if not has_changed and offered.reason in (0, before.reason):
+            return None
+        return UpdateAssignor(name=self.name, version=offered.version, metadata=offered.metadata, reason=offered.reason)
+
+    def log_failure(self, error: Exception) -> None:
+        """Log why the metadata stay as they are, unless the call before has failed too."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.warning("The assignor %s keeps the metadata that it has reported: %s", self.name, error)
+
+
+def _fixed(offered: OfferedAssignor) -> tuple[str, int, int]:
+    """What an assignor must not change while its worker runs."""
+    return offered.name, offered.minimum_version, offered.maximum_version
