@@ -13,23 +13,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import fleets, task_log
 from benchmarks.brokers import print_progress
-from benchmarks.fleets import ConnectWorkers, CoterieWorkers, Workers
+from benchmarks.fleets import ConnectGroupWorkers, ConnectWorkers, CoterieWorkers, Workers
 from benchmarks.task_log import now_ms
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.real_kafka import ProgramUnavailableError
 
-EVENTS = ("create", "join", "stop", "kill", "drain")
+EVENTS = ("create", "add", "remove", "join", "bounce", "roll", "stop", "kill", "drain")
+SYSTEMS = ("classic", "connect", "connect-server")
+"""Coterie's workers: in a classic group, and in connect groups whose target assignment is computed by a worker and by
+the coordinator."""
 WORKERS = 3
 TASKS_PER_CONNECTOR = 10
 QUIET_S = 1.0
 """Tasks count as balanced when none has started or stopped for this time."""
+_ADDED = "added"
+"""The connector of the events add and remove."""
 IDLE_S = 7.0
 """Pause between two events: then no worker uses the shorter intervals that follow an event any more."""
 
@@ -40,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tasks", type=int, action="append", help="number of tasks, a multiple of ten (default: 90, then 300)"
     )
     parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
+    parser.add_argument(
+        "--system", choices=SYSTEMS, action="append", help="measure only these of Coterie's (default: all)"
+    )
     parser.add_argument("--protocol", default="static", help="Coterie's connect.protocol (default: %(default)s)")
     parser.add_argument("--peer", action="append", help="Connect's (default: compatible, sessioned, eager)")
     parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect out")
@@ -80,8 +89,14 @@ def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     }
     with tempfile.TemporaryDirectory(prefix="bench-rebalance-") as name:
         folder = Path(name)
-        systems: dict[str, Callable[..., Workers]] = {"coterie": CoterieWorkers}
-        protocols = {"coterie": options.protocol}
+        ours: dict[str, tuple[str, Callable[..., Workers], str]] = {
+            "classic": ("coterie", CoterieWorkers, options.protocol),
+            "connect": ("coterie_connect", ConnectGroupWorkers, "client"),
+            "connect-server": ("coterie_connect_server", ConnectGroupWorkers, "server"),
+        }
+        measured = [ours[system] for system in options.system or SYSTEMS]
+        systems: dict[str, Callable[..., Workers]] = {name: kind for name, kind, _ in measured}
+        protocols = {name: protocol for name, _, protocol in measured}
         if not options.no_peer:
             jars, plugins = fleets.light_source(folder)
             for protocol in options.peer or ("compatible", "sessioned", "eager"):
@@ -154,14 +169,19 @@ def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[
         workers.start()
     bench.settle_group()
     note("create", bench.create())
-    takes_away = {"stop": workers.stop, "kill": workers.kill, "drain": workers.drain}
+    changes: dict[str, Callable[[], dict[str, Any]]] = {"add": bench.add, "remove": bench.remove, "join": bench.join}
+    if workers.can_restart:
+        changes |= {"bounce": bench.bounce, "roll": bench.roll}
+    takes_away = {"stop": workers.stop, "kill": workers.kill}
+    if workers.can_drain:
+        takes_away["drain"] = workers.drain
     for event in [event for event in EVENTS if event in wanted]:
-        if event in takes_away and (event != "drain" or workers.can_drain):
+        if event in takes_away:
             if len(workers.running) == WORKERS:
                 bench.join()  # Only the first join is reported: the number of workers before it is always the same.
             note(event, bench.lose(takes_away[event]))
-        elif event == "join":
-            note(event, bench.join())
+        elif event in changes:
+            note(event, changes[event]())
     return {event: one for event, one in figures.items() if event in wanted}
 
 
@@ -175,7 +195,7 @@ class Bench:
 
     def create(self) -> dict[str, Any]:
         """Create all connectors over REST, one after the other."""
-        generation = self.workers.generation()
+        generations = self.workers.generations()
         since_ms = now_ms()
         for number in range(self._tasks // TASKS_PER_CONNECTOR):
             self.workers.create(f"c{number:03d}", TASKS_PER_CONNECTOR)
@@ -183,30 +203,71 @@ class Bench:
         self.settle()
         return {
             "posted_s": round((posted_ms - since_ms) / 1000, 2),
-            "rounds": self.workers.generation() - generation,
+            "rounds": len(self.workers.generations() - generations),
             "restarted": sum(
                 count - 1 for count in Counter(run.task for run in self.workers.timeline().runs()).values()
             ),
             "to_balanced_s": round((self.workers.timeline().last_ms() - since_ms) / 1000, 2),
         }
 
+    def add(self) -> dict[str, Any]:
+        """Create one more connector."""
+        before = self._before()
+        since_ms = now_ms()
+        self._tasks += TASKS_PER_CONNECTOR
+        self.workers.create(_ADDED, TASKS_PER_CONNECTOR)
+        self.settle()
+        return self._cost(since_ms, before)
+
+    def remove(self) -> dict[str, Any]:
+        """Delete the connector that :meth:`add` created, which is created before if there is none."""
+        if not any(task.startswith(_ADDED) for task, _ in self.workers.timeline().running()):
+            self.add()
+        before = self._before()
+        since_ms = now_ms()
+        self._tasks -= TASKS_PER_CONNECTOR
+        self.workers.delete(_ADDED)
+        self.settle()
+        return self._cost(since_ms, before, deleted=_ADDED)
+
     def join(self) -> dict[str, Any]:
         """Start one more worker; the event begins when the group starts to rebalance."""
-        before, generation = self._before()
+        before = self._before()
+        state = self.workers.group_state()
         self.workers.start()
-        self.workers.until("the group rebalances", lambda: self.workers.group_state()[0] != "Stable", pause_s=0.005)
+        self.workers.until("the group rebalances", lambda: self.workers.group_state() != state, pause_s=0.005)
         since_ms = now_ms()
         self.settle()
-        return self._cost(since_ms, generation, before, gone=None)
+        return self._cost(since_ms, before)
+
+    def bounce(self) -> dict[str, Any]:
+        """Restart the newest worker in place."""
+        before = self._before()
+        since_ms = now_ms()
+        name = list(self.workers.running)[-1]
+        self.workers.restart(name)
+        self._until_restarted([name], since_ms)
+        return self._cost(since_ms, before)
+
+    def roll(self) -> dict[str, Any]:
+        """Restart all workers in place, one after the other."""
+        before = self._before()
+        since_ms = now_ms()
+        self.workers.restart_all()
+        self._until_restarted(list(self.workers.running), since_ms)
+        return self._cost(since_ms, before)
 
     def lose(self, how: Callable[[str], None]) -> dict[str, Any]:
         """Remove the newest worker by calling ``how`` with its name."""
-        before, generation = self._before()
+        before = self._before()
+        _, members = self.workers.group_state()
         since_ms = now_ms()
         gone = list(self.workers.running)[-1]
         how(gone)
+        self.workers.until("a member is gone", lambda: self.workers.group_state()[1] < members, pause_s=0.005)
+        gone_ms = now_ms()
         self.settle()
-        return self._cost(since_ms, generation, before, gone=gone)
+        return self._cost(since_ms, before, gone=gone) | {"member_gone_s": round((gone_ms - since_ms) / 1000, 2)}
 
     def settle(self) -> None:
         """Wait until every task runs once, and tasks have been evenly spread for :data:`QUIET_S`."""
@@ -225,16 +286,43 @@ class Bench:
         self.workers.until("the group is stable", lambda: self.workers.group_state() == ("Stable", count), pause_s=0.1)
         self.workers.until("the REST API serves connectors", self.workers.serves_connectors, pause_s=0.1)
 
-    def _before(self) -> tuple[Mapping[str, int], int]:
-        """The number of tasks by worker, and the group's generation, after a pause."""
-        time.sleep(self._idle_s)
-        return Counter(worker for _, worker in self.workers.timeline().running()), self.workers.generation()
+    def _until_restarted(self, names: Sequence[str], since_ms: int) -> None:
+        """Wait until the workers have started every task again, and all are balanced."""
 
-    def _cost(self, since_ms: int, generation: int, before: Mapping[str, int], *, gone: str | None) -> dict[str, Any]:
-        figures: dict[str, Any] = task_log.event_cost(self.workers.timeline(), since_ms, gone)
-        figures["optimum"] = task_log.fewest_stops(before, list(self.workers.running))
-        figures["rounds"] = self.workers.generation() - generation
+        def has_restarted() -> bool:
+            runs = [run for run in self.workers.timeline().runs() if run.worker in names]
+            earlier = {run.task for run in runs if run.begin_ms < since_ms and (run.end_ms or since_ms) >= since_ms}
+            return earlier <= {run.task for run in runs if run.begin_ms >= since_ms}
+
+        self.workers.until("the workers have restarted", has_restarted, pause_s=0.1)
+        self.settle()
+
+    def _before(self) -> "_Before":
+        """What there is before an event, after a pause."""
+        time.sleep(self._idle_s)
+        loads = Counter(worker for _, worker in self.workers.timeline().running())
+        return _Before(loads=loads, generations=self.workers.generations())
+
+    def _cost(
+        self, since_ms: int, before: "_Before", *, gone: str | None = None, deleted: str | None = None
+    ) -> dict[str, Any]:
+        timeline = self.workers.timeline()
+        if deleted is not None:
+            kept = [entry for entry in timeline.entries if not entry.task.startswith(deleted)]
+            timeline = replace(timeline, entries=kept)
+        figures: dict[str, Any] = task_log.event_cost(timeline, since_ms, gone)
+        figures["to_balanced_s"] = round((self.workers.timeline().last_ms() - since_ms) / 1000, 2)
+        figures["rounds"] = len(self.workers.generations() - before.generations)
+        if deleted is None:
+            figures["optimum"] = task_log.fewest_stops(before.loads, list(self.workers.running))
         return figures
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    loads: Mapping[str, int]
+    """The number of tasks by worker."""
+    generations: Set[int]
 
 
 if __name__ == "__main__":

@@ -19,11 +19,14 @@ from coterie.cli.processes import Child, Children
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
 from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
+from tests.ports import free_port
 
 DEADLINE_S = 300
 SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
 DESCRIBE_GROUPS, DESCRIBE_VERSION = 15, 5
+CONNECT_GROUP_DESCRIBE = 10003
+INITIAL_DELAY_MS = 300
 RETRY_S = 0.1
 
 COMMON = """\
@@ -36,7 +39,6 @@ status.storage.topic={group}-statuses
 config.storage.replication.factor=1
 offset.storage.replication.factor=1
 status.storage.replication.factor=1
-listeners=http://127.0.0.1:0
 session.timeout.ms={session_ms}
 heartbeat.interval.ms={heartbeat_ms}
 scheduled.rebalance.max.delay.ms={delay_ms}
@@ -75,8 +77,10 @@ class Workers(ABC):
     connector_class: str
     """The class of the connector with light tasks."""
     can_drain: bool
+    can_restart: bool
+    """Whether a worker can restart in place and keep its membership."""
     generation_pattern: re.Pattern[str]
-    """Pattern of the line in a worker's log that contains the group's generation."""
+    """Pattern of the line in a worker's log that contains the group's generation, or the epoch of its assignment."""
 
     # -- the workers --------------------------------------------------------------------------------------------------
 
@@ -85,7 +89,9 @@ class Workers(ABC):
         self._started += 1
         name = f"worker-{self._started}"
         properties = self._folder / f"{name}.properties"
-        properties.write_text(self._properties + self.further_properties())
+        # A port of its own, which the worker keeps when it restarts in place.
+        listener = f"listeners=http://127.0.0.1:{free_port()}\n"
+        properties.write_text(self._properties + listener + self.further_properties())
         diary = self._folder / f"{name}.diary"
         diary.touch()
         self.running[name] = self._children.start_python(f"{self.group_id}-{name}", self.command(properties, diary))
@@ -107,6 +113,24 @@ class Workers(ABC):
         answer = httpx.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S, trust_env=False)
         assert answer.is_success, f"{name} cannot be drained: {answer.status_code} {answer.text}"
         del self.running[name]
+
+    def restart(self, name: str) -> None:
+        """Let the worker restart in place, without waiting."""
+        url = self.url(name)
+        worker_id = url.removeprefix("http://").rstrip("/")
+        answer = httpx.post(f"{url}/coterie/workers/{worker_id}/restart", timeout=DEADLINE_S, trust_env=False)
+        assert answer.is_success, f"{name} cannot be restarted: {answer.status_code} {answer.text}"
+
+    def restart_all(self) -> None:
+        """Restart the workers one by one; returns when the last one runs its tasks again."""
+        command = ["-m", "coterie", "workers", "restart", "--rolling", "--url", self.url(next(iter(self.running)))]
+        child = self._children.start_python(f"{self.group_id}-restart", command)
+        assert child.wait(DEADLINE_S), child.log_tail()
+        assert child.exit_code == 0, child.log_tail()
+
+    def delete(self, name: str) -> None:
+        """Delete a connector by a request to the first worker."""
+        self._request("DELETE", f"/connectors/{name}", httpx.codes.NO_CONTENT)
 
     def end(self) -> None:
         """End all workers; those that run 30 s after SIGTERM are killed."""
@@ -131,30 +155,31 @@ class Workers(ABC):
         self.post(name, {"connector.class": self.connector_class, "tasks.max": str(tasks)})
 
     def post(self, name: str, config: Mapping[str, str]) -> None:
-        """Create a connector by a request to the first worker, repeated while the response reports a rebalance."""
+        """Create a connector by a request to the first worker."""
+        self._request("POST", "/connectors", httpx.codes.CREATED, {"name": name, "config": config})
+
+    def _request(self, method: str, path: str, success: int, body: Mapping[str, object] | None = None) -> None:
+        """Send a request to the first worker, repeated while the response reports a rebalance."""
         url = self.url(next(iter(self.running)))
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
-            answer = httpx.post(
-                f"{url}/connectors", json={"name": name, "config": config}, timeout=DEADLINE_S, trust_env=False
-            )
-            if answer.status_code == httpx.codes.CREATED:
+            answer = httpx.request(method, f"{url}{path}", json=body, timeout=DEADLINE_S, trust_env=False)
+            if answer.status_code == success:
                 return
             # Connect responds 409 during a rebalance, and 500 when it forwarded the request during a rebalance.
             if time.monotonic() > deadline_s or answer.status_code not in (409, 500, 503):
-                raise AssertionError(f"{name} cannot be created: {answer.status_code} {answer.text}")
+                raise AssertionError(f"{method} {path} failed: {answer.status_code} {answer.text}")
             time.sleep(RETRY_S)
 
     # -- state of the workers -----------------------------------------------------------------------------------------
 
-    def generation(self) -> int:
-        """The highest generation of the group that any worker has logged; 0 if none has."""
-        told = (
+    def generations(self) -> set[int]:
+        """The generations of the group that workers have logged."""
+        return {
             int(number)
             for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
             for number in self.generation_pattern.findall(log.read_text(errors="replace"))
-        )
-        return max(told, default=0)
+        }
 
     def longest_stall_ms(self) -> float:
         """The longest stall of an event loop, from the logs of workers that have ended; 0 for JVMs, which have none."""
@@ -208,6 +233,7 @@ class Workers(ABC):
 class CoterieWorkers(Workers):
     connector_class = "LightSource"
     can_drain = True
+    can_restart = True
     generation_pattern = re.compile(r"Generation (\d+)\b[^\n]* led by")
 
     def command(self, properties: Path, task_log: Path) -> list[str]:
@@ -217,11 +243,36 @@ class CoterieWorkers(Workers):
         return f"checkpoint.location={self._folder}\n"
 
 
+class ConnectGroupWorkers(CoterieWorkers):
+    """Workers of Coterie in a connect group. Their protocol is the place where the target assignment is computed:
+    ``client`` or ``server``."""
+
+    generation_pattern = re.compile(r"\(assignment epoch (\d+)\), led by")
+
+    def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
+        super().__init__(folder, children, port=port, protocol="static", delay_ms=delay_ms)
+        self._assignor_key = {"client": "group.local.assignors", "server": "group.remote.assignor"}[protocol]
+
+    def further_properties(self) -> str:
+        return f"{super().further_properties()}group.protocol=connect\n{self._assignor_key}=cooperative\n"
+
+    def group_state(self) -> tuple[str, int]:
+        with raw_client(self._port) as client:
+            answer = client.ask(
+                CONNECT_GROUP_DESCRIBE, 0, group_ids=(self.group_id,), include_authorized_operations=False
+            )
+        (group,) = answer.groups
+        if group.error_code != ErrorCode.none:
+            return "Unknown", 0
+        return group.group_state, len(group.members)
+
+
 class ConnectWorkers(Workers):
     """Unmodified Kafka Connect workers, with a heap of 512 MB each."""
 
     connector_class = "peers.LightSource"
     can_drain = False
+    can_restart = False
     generation_pattern = re.compile(r"generationId=(\d+)")
 
     def __init__(self, *arguments: Path | Children, jars: Path, plugins: Path, **options: object) -> None:
@@ -268,7 +319,11 @@ def light_source(folder: Path) -> tuple[Path, Path]:
 def broker(folder: Path, children: Children) -> Iterator[int]:
     """Run an embedded broker in the block; yields its port. At its end the broker writes the gaps between each member's
     requests to ``stats.json`` in ``folder``."""
-    listen = ["--listen", "127.0.0.1:0", "--initial-delay-ms", "300"]
+    listen = [
+        *("--listen", "127.0.0.1:0", "--initial-delay-ms", str(INITIAL_DELAY_MS)),
+        *("--config", f"group.connect.initial.rebalance.delay.ms={INITIAL_DELAY_MS}"),
+        *("--config", f"group.connect.session.timeout.ms={SESSION_MS}"),
+    ]
     child = children.start_python(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
     deadline_s = time.monotonic() + DEADLINE_S
     while not (told := re.findall(r"listens at 127\.0\.0\.1:(\d+)", child.log_path.read_text())):

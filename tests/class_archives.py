@@ -12,7 +12,7 @@ from tests import jars
 from tests.kafka.real_kafka import ProgramUnavailableError
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
@@ -20,9 +20,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="no-jars-") as without_jars:
         folders = [without_jars]
         try:
-            folders.append(str(jars.fetched(say)))
+            folders.append(str(jars.fetched(print_line)))
         except ProgramUnavailableError as reason:
-            say(str(reason))
+            print_line(str(reason))
         program = Path(sys.executable).with_name("coterie")
         writers = [subprocess.Popen([program, "jars", "archive", "--in", folder]) for folder in folders]
         return max([writer.wait() for writer in writers])

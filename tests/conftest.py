@@ -65,21 +65,21 @@ def protocol(request: pytest.FixtureRequest) -> ConnectProtocol:
 def kafka_jars(request: pytest.FixtureRequest) -> Path:
     """The folder with Kafka's jars."""
     with _or_skipped():
-        return fetch(partial(_say, request.config))
+        return fetch(partial(_print_line, request.config))
 
 
 @pytest.fixture(scope="session")
 def connect_plugins(request: pytest.FixtureRequest) -> Path:
     """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
     with _or_skipped():
-        return fetch_plugins(partial(_say, request.config))
+        return fetch_plugins(partial(_print_line, request.config))
 
 
 @pytest.fixture(scope="session")
 def spark_jars_if_any(request: pytest.FixtureRequest) -> Path | ProgramUnavailableError:
     """The folder with the jars of Spark's connectors, or why there is none: most tests of Spark need none."""
     try:
-        return jars.fetched(partial(_say, request.config))
+        return jars.fetched(partial(_print_line, request.config))
     except ProgramUnavailableError as reason:
         return reason
 
@@ -94,13 +94,13 @@ def spark_jars(spark_jars_if_any: Path | ProgramUnavailableError) -> Path:
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def print_line(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Prints the progress of a long test, with ``-v`` only."""
     config: pytest.Config = request.config
-    return partial(_say, config) if config.get_verbosity() > 0 else lambda line: None
+    return partial(_print_line, config) if config.get_verbosity() > 0 else lambda line: None
 
 
-def _say(config: pytest.Config, line: str) -> None:
+def _print_line(config: pytest.Config, line: str) -> None:
     """Print ``line`` for the user, also while output is captured."""
     capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None

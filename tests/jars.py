@@ -17,18 +17,20 @@ def lacking() -> list[Jar]:
     return [jar for package in jar_packages().values() for jar in package.jars if not has_pinned_digest(jar, folder)]
 
 
-def fetched(say: Callable[[str], None]) -> Path:
+def fetched(print_line: Callable[[str], None]) -> Path:
     """The folder with all pinned jars; the first call on a machine fetches them and prints that.
 
     :raises ProgramUnavailableError: when they cannot be fetched.
     """
     folder = default_jar_folder(os.environ)
     if jars := lacking():
-        say(f"Fetching {len(jars)} jars (once, {sum(jar.size_bytes for jar in jars) / 1e6:.0f} MB) into {folder} ...")
+        print_line(
+            f"Fetching {len(jars)} jars (once, {sum(jar.size_bytes for jar in jars) / 1e6:.0f} MB) into {folder} ..."
+        )
         started_s = time.monotonic()
         try:
             fetch_jars(jars, folder)
         except WorldError as error:
             raise ProgramUnavailableError(f"The jars of Spark's connectors cannot be had: {error}") from error
-        say(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")
+        print_line(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")
     return folder

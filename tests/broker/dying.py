@@ -52,6 +52,13 @@ class CrashingBroker:
         assert self._process is not None
         return self._process.exitcode is not None
 
+    def wait_ended(self) -> int:
+        """Wait until the broker has killed itself; returns its exit code."""
+        assert self._process is not None
+        self._process.join(DEADLINE_S)
+        assert self.has_ended, "the broker runs"
+        return self.stop()
+
     def stop(self) -> int:
         """Kill the broker if it still runs; returns its exit code."""
         if self._process is None:

@@ -61,15 +61,15 @@ def test_confluent_kafka_connects_and_reads_what_it_wrote(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
     settings = of_confluent(broker, authority, mechanism)
-    said = uuid.uuid4().bytes
+    sent_value = uuid.uuid4().bytes
     producer = Producer(settings)
-    producer.produce(TOPIC, said)
+    producer.produce(TOPIC, sent_value)
     assert producer.flush(60) == 0
-    consumer = Consumer({**settings, "group.id": f"readers-{said.hex()}", "auto.offset.reset": "earliest"})
+    consumer = Consumer({**settings, "group.id": f"readers-{sent_value.hex()}", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([TOPIC])
         found = None
-        while found != said:
+        while found != sent_value:
             message = consumer.poll(60)
             assert message is not None
             found = message.value() if message.error() is None else None
@@ -90,7 +90,7 @@ def test_kafka_python_connects_and_reads_what_it_wrote(
         password=PASSWORD,
         cafile=str(authority.certificate) if broker.settings.security.protocol.has_tls else None,
         topic=TOPIC,
-        said=uuid.uuid4().hex,
+        sent_value=uuid.uuid4().hex,
     )
 
 
@@ -106,13 +106,13 @@ async def test_aiokafka_connects_and_reads_what_it_wrote(
         "sasl_plain_password": PASSWORD,
         "ssl_context": context(broker, authority),
     }
-    said = uuid.uuid4().bytes
+    sent_value = uuid.uuid4().bytes
     async with aiokafka.AIOKafkaProducer(**settings) as producer:
-        await producer.send_and_wait(TOPIC, said)
-    group = f"readers-{said.hex()}"
+        await producer.send_and_wait(TOPIC, sent_value)
+    group = f"readers-{sent_value.hex()}"
     async with aiokafka.AIOKafkaConsumer(TOPIC, group_id=group, auto_offset_reset="earliest", **settings) as consumer:
         async for message in consumer:
-            if message.value == said:
+            if message.value == sent_value:
                 break
 
 

@@ -32,6 +32,7 @@ def view(**different: Any) -> GroupView:
         **{
             "generation": Generation(7),
             "protocol": "static",
+            "assignor": None,
             "leader": MemberId("id-of-one"),
             "config_offset": ConfigOffset(4),
             "configured": parse_jobs("AC0 AT0 AT1 BC0 BT0"),

@@ -14,9 +14,9 @@ from tests.cli.command import coterie
     ("command", "mentions"),
     [
         ([], ["up", "demo", "broker", "worker", "connectors", "group", "groups", "jars", "workers"]),
-        (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
+        (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "--group-protocol", "Ctrl-C"]),
         ([], ["--version", "Fleets of PySpark"]),
-        (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
+        (["demo"], ["--data", "--broker-port", "--rest-port", "--group-protocol", "classic|connect", "killed"]),
         (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "--connections-max", "Kafka"]),
         (["worker"], ["--config", "-c", "FILE", "SIGTERM", "drain"]),
         (["worker", "drain"], ["ID", "--url", "--uncordon", "static"]),

@@ -1,12 +1,16 @@
-"""The startup status of a fleet's workers."""
+"""The startup status of a fleet's workers, the settings of its processes, and the members of its group."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coterie.cli.fleet import Fleet, FleetSettings
+from coterie.broker.settings import BrokerSettings
+from coterie.cli.fleet import GROUP_ID, Fleet, FleetSettings
 from coterie.cli.processes import Children
+from coterie.nouns.membership import GroupProtocolName
+from tests.broker.apis.connect_groups.worker import Worker
+from tests.broker.conftest import ThreadedBroker, raw_client
 from tests.cli.waiting import wait_until
 from tests.ports import free_port
 
@@ -20,11 +24,11 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 
 def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Path, children: Children) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     fleet = Fleet(
         FleetSettings(data_folder=tmp_path, broker_port=free_port(), rest_port=free_port()),
         children,
-        print_line=said.append,
+        print_line=lines.append,
     )
     worker = children.start_python("worker-0", ["-c", "input()"])
     fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(600)"])
@@ -35,4 +39,54 @@ def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Pat
     assert not fleet.is_ready(0)
     fleet.check_children()
     assert fleet.startup_status(0) == "its process has ended"
+    fleet.close()
+
+
+def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path: Path) -> None:
+    def settings(group_protocol: GroupProtocolName) -> FleetSettings:
+        return FleetSettings(
+            data_folder=tmp_path,
+            broker_port=1,
+            rest_port=2,
+            worker_settings={"worker.key": "value"},
+            initial_rebalance_delay_ms=7,
+            group_protocol=group_protocol,
+            session_timeout_ms=8,
+            heartbeat_interval_ms=9,
+        )
+
+    classic = settings(GroupProtocolName.CLASSIC)
+    assert classic.broker_options == ["--initial-delay-ms", "7"]
+    assert classic.worker_properties == {
+        "group.protocol": "classic",
+        "session.timeout.ms": "8",
+        "heartbeat.interval.ms": "9",
+        "worker.key": "value",
+    }
+    connect = settings(GroupProtocolName.CONNECT)
+    assert connect.broker_options == [
+        "--initial-delay-ms", "7",
+        "--config", "group.connect.initial.rebalance.delay.ms=7",
+        "--config", "group.connect.session.timeout.ms=8",
+        "--config", "group.connect.heartbeat.interval.ms=9",
+    ]  # fmt: skip
+    assert connect.worker_properties == {"group.protocol": "connect", "worker.key": "value"}
+
+
+def test_a_connect_group_has_members_until_the_last_one_leaves(tmp_path: Path, children: Children) -> None:
+    broker = ThreadedBroker(BrokerSettings(data_path=tmp_path / "broker", port=free_port()))
+    broker.start()
+    settings = FleetSettings(data_folder=tmp_path, broker_port=broker.port, rest_port=free_port())
+    fleet = Fleet(settings, children, print_line=lambda line: None)
+    try:
+        assert not fleet.has_members()
+        with raw_client(broker.port) as client:
+            worker = Worker(client, "w0", GROUP_ID)
+            worker.beat()
+            assert fleet.has_members()
+            worker.beat(member_epoch=-1)
+        assert not fleet.has_members()
+    finally:
+        broker.stop()
+    assert fleet.has_members(), "a broker that does not respond may have members"
     fleet.close()

@@ -12,12 +12,13 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import LISTENER_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli import listeners
+from coterie.cli.assignors import assign_on_threads
 from coterie.cli.listeners import ListenerThread, NamedListener
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.nouns.errors import ConfigError
-from coterie.nouns.ids import GroupEpoch
-from coterie.nouns.jobs import ConnectorName, Jobs
-from coterie.nouns.target_assignments import TargetOfMember
+from coterie.nouns.ids import ConfigOffset, GroupEpoch
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember
 from tests.worker.simulated import until
 
 KEY = "rebalance.listeners"
@@ -25,6 +26,9 @@ ORDERS, STOCK = (Jobs.of([ConnectorName(name)]) for name in ("orders", "stock"))
 BOTH = ORDERS | STOCK
 ASSIGNED = JobsAssigned(
     jobs=STOCK, assignment_epoch=GroupEpoch(4), assignment=TargetOfMember(jobs=BOTH, version=2, metadata=b"hello")
+)
+EMPTY_GROUP = GroupSnapshot(
+    group_epoch=GroupEpoch(1), assignor="cooperative", members=(), config_offset=ConfigOffset(0), configured=NO_JOBS
 )
 
 
@@ -94,6 +98,18 @@ class RecordingAssignor(CooperativeAssignor):
         self.calls.append(("assignment", assignment))
 
 
+class BlockingAssignor(CooperativeAssignor):
+    """An assignor whose `on_assignment` returns when the test says so."""
+
+    def __init__(self, policy: RebalancePolicy) -> None:
+        super().__init__(policy)
+        self.begun, self.returns = threading.Event(), threading.Event()
+
+    def on_assignment(self, assignment: TargetOfMember) -> None:
+        self.begun.set()
+        assert self.returns.wait(60)
+
+
 class FailingAssignor(CooperativeAssignor):
     def on_assignment(self, assignment: TargetOfMember) -> None:
         raise ValueError("no")
@@ -156,7 +172,7 @@ async def test_all_news_reach_all_listeners_in_order_on_one_other_thread() -> No
     first, second = Recording(), Recording()
     thread = thread_of(first, second)
     for news in (ASSIGNED, JobsRevoked(jobs=ORDERS), JobsLost(jobs=STOCK)):
-        thread.tell(news)
+        thread.notify(news)
     await thread.close()
     assert first.calls == second.calls == [("assigned", STOCK, 4), ("revoked", ORDERS), ("lost", STOCK)]
     assert first.threads == second.threads
@@ -166,8 +182,8 @@ async def test_all_news_reach_all_listeners_in_order_on_one_other_thread() -> No
 async def test_an_assignor_is_called_before_the_listeners_and_only_for_new_jobs() -> None:
     calls: list[tuple[object, ...]] = []
     thread = thread_of(Recording(calls), assignors=[RecordingAssignor(calls)])
-    thread.tell(JobsRevoked(jobs=ORDERS))
-    thread.tell(ASSIGNED)
+    thread.notify(JobsRevoked(jobs=ORDERS))
+    thread.notify(ASSIGNED)
     await thread.close()
     assert calls == [("revoked", ORDERS), ("assignment", ASSIGNED.assignment), ("assigned", STOCK, 4)]
 
@@ -175,7 +191,7 @@ async def test_an_assignor_is_called_before_the_listeners_and_only_for_new_jobs(
 async def test_without_plugins_there_is_no_thread() -> None:
     before = threading.enumerate()
     thread = thread_of()
-    thread.tell(ASSIGNED)
+    thread.notify(ASSIGNED)
     assert threading.enumerate() == before
     await thread.close()
 
@@ -186,8 +202,8 @@ async def test_a_plugin_that_raises_is_logged_and_the_others_are_called(
 ) -> None:
     other = Recording()
     thread = thread_of(Raising(error), other, assignors=[FailingAssignor(RebalancePolicy())])
-    thread.tell(ASSIGNED)
-    thread.tell(JobsLost(jobs=STOCK))
+    thread.notify(ASSIGNED)
+    thread.notify(JobsLost(jobs=STOCK))
     await thread.close()
     assert other.calls == [("assigned", STOCK, 4), ("lost", STOCK)]
     assert [(record.getMessage(), record.exc_info and record.exc_info[0]) for record in caplog.records] == [
@@ -202,10 +218,10 @@ async def test_a_plugin_that_blocks_delays_later_calls_only_and_is_logged_once(
 ) -> None:
     blocking, other = Blocking(), Recording()
     thread = thread_of(blocking, other, slow_call_ms=10)
-    told_s = asyncio.get_running_loop().time()
+    notified_s = asyncio.get_running_loop().time()
     for _ in range(3):
-        thread.tell(JobsRevoked(jobs=ORDERS))
-    assert asyncio.get_running_loop().time() - told_s < 5, "tell has waited"
+        thread.notify(JobsRevoked(jobs=ORDERS))
+    assert asyncio.get_running_loop().time() - notified_s < 5, "notify has waited"
     await until(lambda: caplog.records)
     await asyncio.sleep(0.05)  # The timer fires five times more.
     (line,) = [record.getMessage() for record in caplog.records]
@@ -216,13 +232,23 @@ async def test_a_plugin_that_blocks_delays_later_calls_only_and_is_logged_once(
     assert blocking.calls == other.calls == [("revoked", ORDERS)] * 3
 
 
+async def test_an_assignor_that_blocks_in_on_assignment_still_computes() -> None:
+    assignor = BlockingAssignor(RebalancePolicy())
+    thread = thread_of(assignors=[assignor])
+    thread.notify(ASSIGNED)
+    assert await asyncio.to_thread(assignor.begun.wait, 60)
+    assert await assign_on_threads([assignor])["cooperative"](EMPTY_GROUP) == ComputedTarget(members={})
+    assignor.returns.set()
+    await thread.close()
+
+
 async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     blocking = Blocking()
     thread = thread_of(blocking)
-    thread.tell(JobsRevoked(jobs=ORDERS))
+    thread.notify(JobsRevoked(jobs=ORDERS))
     assert await asyncio.to_thread(blocking.begun.wait, 60)
     for _ in range(listeners.NEWS_MAX + 2):
-        thread.tell(JobsLost(jobs=BOTH))
+        thread.notify(JobsLost(jobs=BOTH))
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 2
     assert "JobsLost of 2 jobs: 1000 calls wait already, because on_revoked of listener listener-0 has not" in lines[0]
@@ -234,7 +260,7 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
 async def test_the_end_of_a_worker_does_not_wait_for_a_plugin_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
     blocking = Blocking()
     thread = ListenerThread([NamedListener(name="slow", listener=blocking)], [], close_timeout_ms=20)
-    thread.tell(JobsRevoked(jobs=ORDERS))
+    thread.notify(JobsRevoked(jobs=ORDERS))
     await thread.close()
     assert "on_revoked of listener slow has not returned; this worker ends" in caplog.text
     blocking.returns.set()

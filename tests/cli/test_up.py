@@ -1,6 +1,7 @@
 """`coterie up` as a real cluster: the broker is restarted, and no process remains after an interrupt at any time."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest
 from coterie.member.classic.state import NO_MEMBER
 from coterie.wire.connect import PROTOCOL_TYPE
+from tests.cli.command import coterie
 from tests.cli.waiting import processes_of, wait_until
 from tests.ports import free_port, free_ports
 
@@ -27,14 +30,16 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 class Up:
     """A running ``coterie up`` with one worker, and its output."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, group_protocol: str = "classic") -> None:
         self.data = folder / "data"
+        self.group_protocol = group_protocol
         self.broker_port, self.rest_port = free_port(), free_port()
         self._output_path = folder / "output"
         ports = ["--broker-port", str(self.broker_port), "--rest-port", str(self.rest_port)]
+        protocol = ["--group-protocol", group_protocol]
         with self._output_path.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(self.data), *ports],
+                [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(self.data), *ports, *protocol],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
@@ -60,16 +65,31 @@ class Up:
         wait_until(lambda: not processes_of(self.data), f"all processes of {self.data} have ended")
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    up = Up(tmp_path)
-    yield up
-    up.process.kill()
-    up.process.wait()
+@contextmanager
+def running_up(folder: Path, group_protocol: str) -> Iterator[Up]:
+    up = Up(folder, group_protocol)
+    try:
+        yield up
+    finally:
+        up.process.kill()
+        up.process.wait()
     up.assert_nothing_is_left()
 
 
-def test_a_killed_broker_is_restarted_and_ctrl_c_ends_all_processes(up: Up) -> None:
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with running_up(tmp_path, "classic") as up:
+        yield up
+
+
+@pytest.fixture(params=["classic", "connect"])
+def up_of_each_protocol(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
+    with running_up(tmp_path, request.param) as up:
+        yield up
+
+
+def test_a_killed_broker_is_restarted_and_ctrl_c_ends_all_processes(up_of_each_protocol: Up) -> None:
+    up = up_of_each_protocol
     up.wait_for_output("The broker is up")
     first = up.broker()
     assert first is not None
@@ -77,6 +97,10 @@ def test_a_killed_broker_is_restarted_and_ctrl_c_ends_all_processes(up: Up) -> N
     up.wait_for_output("The broker ended unexpectedly (signal 9); restarting it on the same port and data.")
     wait_until(lambda: up.broker() not in (None, first), "another broker runs")
     up.wait_for_output("All workers are up.")
+    listed = coterie("groups", "list", "--bootstrap-servers", f"127.0.0.1:{up.broker_port}", "--json")
+    assert [(one["group_id"], one["type"], one["protocol_type"]) for one in json.loads(listed.stdout)] == [
+        (GROUP_ID, up.group_protocol, "connect")
+    ]
     os.kill(up.process.pid, signal.SIGINT)
     assert up.process.wait(60) == 0
     assert re.search(r"Stopping", up.output())

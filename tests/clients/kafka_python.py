@@ -39,9 +39,9 @@ def write_and_read(
     password: str,
     cafile: str | None,
     topic: str,
-    said: str,
+    sent_value: str,
 ) -> None:
-    """Write the value ``said``, and read it as a member of a new group."""
+    """Write the value ``sent_value``, and read it as a member of a new group."""
     import kafka
 
     settings: dict[str, Any] = {
@@ -53,16 +53,16 @@ def write_and_read(
         "ssl_context": ssl.create_default_context(cafile=cafile) if cafile is not None else None,
     }
     producer = kafka.KafkaProducer(**settings)
-    producer.send(topic, said.encode()).get(DEADLINE_S)
+    producer.send(topic, sent_value.encode()).get(DEADLINE_S)
     producer.close()
     consumer = kafka.KafkaConsumer(
         topic,
-        group_id=f"readers-{said}",
+        group_id=f"readers-{sent_value}",
         auto_offset_reset="earliest",
         consumer_timeout_ms=1000 * DEADLINE_S,
         **settings,
     )
-    assert any(message.value == said.encode() for message in consumer)
+    assert any(message.value == sent_value.encode() for message in consumer)
     consumer.close()
 
 

@@ -73,8 +73,8 @@ def compute_round(
 def lead_round(herder: HerderDriver, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> ComputedAssignments:
     """A whole rebalance in the next generation that this herder leads, without its delay."""
     computed = compute_round(herder, herder.generation + 1, protocol, owned)
-    mine = computed.assignments[ME]
-    herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=protocol)
+    assignment = computed.assignments[ME]
+    herder.assign(assigned=assignment.assigned, revoked=assignment.revoked, leader=ME, protocol=protocol)
     return computed
 
 

@@ -166,11 +166,11 @@ class HerderDriver:
 
     def complete_computed_round(self, computed: ComputedAssignments, protocol: ConnectProtocol) -> None:
         """End the rebalance whose assignments this herder has ``computed``."""
-        mine = computed.assignments[ME]
+        assignment = computed.assignments[ME]
         error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
         self.assign(
-            assigned=mine.assigned,
-            revoked=mine.revoked,
+            assigned=assignment.assigned,
+            revoked=assignment.revoked,
             leader=ME,
             delay_ms=computed.delay_ms,
             error=error,

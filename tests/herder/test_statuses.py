@@ -37,8 +37,8 @@ def lead_static(
     herder: HerderDriver, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None
 ) -> ComputedAssignments:
     computed = compute_round(herder, herder.generation + 1, STATIC, owned, claims)
-    mine = computed.assignments[ME]
-    herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=STATIC)
+    assignment = computed.assignments[ME]
+    herder.assign(assigned=assignment.assigned, revoked=assignment.revoked, leader=ME, protocol=STATIC)
     return computed
 
 
@@ -97,15 +97,15 @@ def test_a_job_deferred_for_a_departed_worker_is_not_shown_as_running() -> None:
     # The delay is over: the next owner reports the status itself when the task runs.
     herder.now_ms += 300_000
     computed = lead_round(herder, STATIC, {ME: herder.herder.owned, THIRD: NO_JOBS})
-    mine = [task for task in computed.assignments[ME].assigned.tasks if task in lost]
+    assignment = [task for task in computed.assignments[ME].assigned.tasks if task in lost]
     herder.run_all_chores()
-    for task in mine:
+    for task in assignment:
         herder.feed(TaskProgressed(task=task, batch_id=0, input_rows=1))
     herder.run_all_chores()
     for job in (job for job in computed.assignments[THIRD].assigned if job in lost):
         append_status(herder, job, State.RUNNING, "third", herder.generation)
         assert stored_status(herder, job) == (State.RUNNING, None, "third")
-    assert {stored_status(herder, task) for task in mine} <= {(State.RUNNING, None, "here:8083")}
+    assert {stored_status(herder, task) for task in assignment} <= {(State.RUNNING, None, "here:8083")}
 
 
 def test_a_late_reason_does_not_overwrite_the_next_owners_status() -> None:

@@ -70,20 +70,20 @@ class ProgramUnavailableError(Exception):
     """Real Kafka cannot run here; the message is one sentence with the reason."""
 
 
-def fetch(say: Callable[[str], None]) -> Path:
-    """The folder with Kafka's jars; the first call on a machine fetches them and reports it through ``say``.
+def fetch(print_line: Callable[[str], None]) -> Path:
+    """The folder with Kafka's jars; the first call on a machine fetches them and reports it through ``print_line``.
 
     :raises ProgramUnavailableError: if there is no Java, or the jars cannot be fetched.
     """
-    return _fetched(_JARS, MODULES, say)
+    return _fetched(_JARS, MODULES, print_line)
 
 
-def fetch_plugins(say: Callable[[str], None]) -> Path:
+def fetch_plugins(print_line: Callable[[str], None]) -> Path:
     """The folder with the jars of ``PLUGINS`` only.
 
     :raises ProgramUnavailableError: as :func:`fetch`.
     """
-    return _fetched(_PLUGIN_JARS, PLUGINS, say, transitive=False)
+    return _fetched(_PLUGIN_JARS, PLUGINS, print_line, transitive=False)
 
 
 def is_fetched() -> bool:
@@ -95,7 +95,7 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
 
 
-def _fetched(name: str, modules: Modules, say: Callable[[str], None], *, transitive: bool = True) -> Path:
+def _fetched(name: str, modules: Modules, print_line: Callable[[str], None], *, transitive: bool = True) -> Path:
     java = java_path()
     folder = _cache()
     jars = folder / name
@@ -104,13 +104,15 @@ def _fetched(name: str, modules: Modules, say: Callable[[str], None], *, transit
         fcntl.flock(lock, fcntl.LOCK_EX)
         if jars.is_dir():
             return jars
-        say(f"Fetching {modules[0][1]} {VERSION} (once, with all of Kafka 55 MB and a minute or two) into {jars} ...")
+        print_line(
+            f"Fetching {modules[0][1]} {VERSION} (once, with all of Kafka 55 MB and a minute or two) into {jars} ..."
+        )
         started_s = time.monotonic()
         with tempfile.TemporaryDirectory(dir=folder) as partial:
             _resolve(java, Path(partial), modules, transitive=transitive)
             # Renamed only when complete: an interrupted fetch leaves no folder with this name.
             (Path(partial) / "jars").rename(jars)
-        say(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
+        print_line(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
     return jars
 
 

@@ -421,7 +421,9 @@ async def test_a_group_without_a_coordinator_is_a_response_with_that_error() -> 
     ],
     ids=["heartbeat", "prepare", "describe"],
 )
-async def test_a_broker_without_connect_groups_is_a_response_that_says_so(request_: Any, kind: type[Any]) -> None:
+async def test_a_broker_without_connect_groups_gives_a_response_with_unsupported_version(
+    request_: Any, kind: type[Any]
+) -> None:
     async with connected(OK) as (server, coordinator):
         server.api_keys = ()
         response = await coordinator.ask(request_)

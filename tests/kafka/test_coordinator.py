@@ -88,34 +88,40 @@ async def new_member(coordinator: KafkaCoordinator, group: GroupId) -> MemberId:
     return response.member_id
 
 
-def sync(group: GroupId, mine: JoinResponse, assignments: dict[MemberId, bytes] | None = None) -> SyncRequest:
+def sync(
+    group: GroupId, joined_response: JoinResponse, assignments: dict[MemberId, bytes] | None = None
+) -> SyncRequest:
     return SyncRequest(
         group_id=group,
-        member_id=mine.member_id,
-        generation=mine.generation,
+        member_id=joined_response.member_id,
+        generation=joined_response.generation,
         protocol_type="connect",
-        protocol=mine.protocol,
+        protocol=joined_response.protocol,
         assignments=tuple((assignments or {}).items()),
     )
 
 
-def heartbeat(group: GroupId, mine: JoinResponse) -> HeartbeatRequest:
-    return HeartbeatRequest(group_id=group, member_id=mine.member_id, generation=mine.generation)
+def heartbeat(group: GroupId, joined_response: JoinResponse) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id=group, member_id=joined_response.member_id, generation=joined_response.generation)
 
 
 async def test_one_member_joins_syncs_sends_heartbeats_and_leaves(coordinator_of: Make) -> None:
     coordinator, group = coordinator_of(), fresh_group()
     member = await new_member(coordinator, group)
-    mine = await joined(coordinator, join(group, member))
-    assert (mine.error, mine.protocol, mine.leader) == (ErrorCode.none, "compatible", member)
-    assert mine.generation == 1
-    assert mine.members == {member: b"metadata"}
-    synced = await ask(coordinator, sync(group, mine, {member: b"work"}))
+    joined_response = await joined(coordinator, join(group, member))
+    assert (joined_response.error, joined_response.protocol, joined_response.leader) == (
+        ErrorCode.none,
+        "compatible",
+        member,
+    )
+    assert joined_response.generation == 1
+    assert joined_response.members == {member: b"metadata"}
+    synced = await ask(coordinator, sync(group, joined_response, {member: b"work"}))
     assert synced == SyncResponse(error=ErrorCode.none, assignment=b"work")
-    assert await ask(coordinator, heartbeat(group, mine)) == HeartbeatResponse(error=ErrorCode.none)
+    assert await ask(coordinator, heartbeat(group, joined_response)) == HeartbeatResponse(error=ErrorCode.none)
     left = await ask(coordinator, LeaveRequest(group_id=group, member_id=member, reason="done"))
     assert left == LeaveResponse(error=ErrorCode.none)
-    assert (await ask(coordinator, heartbeat(group, mine))).error is ErrorCode.unknown_member_id
+    assert (await ask(coordinator, heartbeat(group, joined_response))).error is ErrorCode.unknown_member_id
 
 
 async def test_heartbeats_get_responses_while_a_join_is_parked(coordinator_of: Make) -> None:

@@ -71,7 +71,7 @@ class Peer:
         instance: str | None = None,
         group: str | None = None,
     ) -> list[tuple[int, ErrorCode]]:
-        mine = {"name": self.topic, "topic_id": self.topic_id, "partitions": offsets}
+        own_topic = {"name": self.topic, "topic_id": self.topic_id, "partitions": offsets}
         answer = self.client.ask(
             COMMIT,
             version,
@@ -80,7 +80,7 @@ class Peer:
             member_id=member,
             group_instance_id=instance,
             retention_time=-1,
-            topics=[mine] if topics is None else topics,
+            topics=[own_topic] if topics is None else topics,
         )
         return [(one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions]
 
@@ -101,7 +101,7 @@ class Peer:
             for one in topic.partitions
         }
 
-    def mine(self, *partitions: int) -> list[dict[str, Any]]:
+    def own_partitions(self, *partitions: int) -> list[dict[str, Any]]:
         return [{"name": self.topic, "topic_id": self.topic_id, "partition_indexes": partitions}]
 
     def delete(self, *partitions: tuple[str, int]) -> tuple[ErrorCode, list[ErrorCode]]:
@@ -173,7 +173,7 @@ def test_offsets_committed_in_any_version_are_fetched_in_any_version(peer: Peer,
     ]
     for fetch_version in range(1, 11):
         topic = peer.topic_id if fetch_version >= 10 else peer.topic
-        error, offsets = peer.fetch(fetch_version, topics=peer.mine(0, 1))
+        error, offsets = peer.fetch(fetch_version, topics=peer.own_partitions(0, 1))
         assert error is NONE
         assert offsets == {(topic, 0): (7, "m", NONE), (topic, 1): (2**62, "", NONE)}
 
@@ -188,7 +188,7 @@ def test_all_offsets_of_a_group_can_be_fetched_without_naming_topics(peer: Peer,
 @pytest.mark.parametrize("version", range(1, 10))
 def test_fetching_an_offset_that_was_never_committed_is_no_error(peer: Peer, version: int) -> None:
     nowhere = {"name": "nowhere", "partition_indexes": [4]}
-    assert peer.fetch(version, topics=[*peer.mine(1), nowhere]) == (
+    assert peer.fetch(version, topics=[*peer.own_partitions(1), nowhere]) == (
         NONE,
         {(peer.topic, 1): (-1, "", NONE), ("nowhere", 4): (-1, "", NONE)},
     )
@@ -198,7 +198,10 @@ def test_offsets_of_several_groups_are_fetched_in_one_request(peer: Peer) -> Non
     other = f"group-{uuid4().hex}"
     peer.commit(peer.offset(0, 1))
     peer.commit(peer.offset(0, 2), group=other)
-    groups = [{"group_id": name, "member_id": None, "topics": peer.mine(0)} for name in (other, peer.group, "stranger")]
+    groups = [
+        {"group_id": name, "member_id": None, "topics": peer.own_partitions(0)}
+        for name in (other, peer.group, "stranger")
+    ]
     answer = peer.client.ask(FETCH, 9, groups=groups, require_stable=False)
     assert [(one.group_id, one.topics[0].partitions[0].committed_offset) for one in answer.groups] == [
         (other, 2),

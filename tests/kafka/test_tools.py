@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools for topics, configs and the cluster, against the embedded broker."""
+"""Kafka's own command-line tools for topics, configs, groups and the cluster, against the embedded broker."""
 
 import json
 import uuid
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.broker.apis.connect_groups.worker import Worker
+from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.tools import Tools
 
@@ -77,3 +79,23 @@ def test_kafkas_tools_describe_a_group_and_the_broker(at: BrokerTools) -> None:
     found = at("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1")
     assert "group.min.session.timeout.ms=1000 sensitive=false" in found
     assert "Cluster ID: " in at("kafka-cluster", "cluster-id")
+
+
+def test_kafkas_tools_list_a_connect_group_and_change_its_configs(
+    at: BrokerTools, embedded_broker: EmbeddedBroker
+) -> None:
+    group, session = f"connect-{uuid.uuid4().hex[:8]}", "connect.session.timeout.ms"
+    of_the_group = ("--entity-type", "groups", "--entity-name", group)
+    with raw_client(embedded_broker.port) as client:
+        worker = Worker(client, "w0", group)
+        worker.beat()
+        # These tools do not know the type.
+        listed = [line.split() for line in at("kafka-groups", "--list").splitlines()]
+        assert [group, "Unknown", "connect"] in listed
+        assert group not in at("kafka-consumer-groups", "--list", "--state", "--type"), "its members are not consumers"
+        at("kafka-configs", "--alter", *of_the_group, "--add-config", f"{session}=29000")
+        assert worker.beat().session_timeout_ms == 29_000
+        found = at("kafka-configs", "--describe", *of_the_group)
+        assert f"GROUP_CONFIG:{session}=29000, STATIC_BROKER_CONFIG:group.{session}=30000" in found
+        at("kafka-configs", "--alter", *of_the_group, "--delete-config", session)
+        assert worker.beat().session_timeout_ms == 30_000

@@ -136,8 +136,8 @@ async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(to
     keys = [one.key for one in await read_to_end(log)]
     assert len(keys) == 200
     for writer in range(50):
-        mine = [f"{writer}-{number}".encode() for number in range(4)]
-        assert [key for key in keys if key in mine] == mine
+        own_keys = [f"{writer}-{number}".encode() for number in range(4)]
+        assert [key for key in keys if key in own_keys] == own_keys
 
 
 async def test_followers_read_independently_of_each_other(topics: Topics) -> None:

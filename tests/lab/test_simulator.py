@@ -205,8 +205,8 @@ def renamed(classes: Iterable[type]) -> Iterator[None]:
 
 def test_reworded_log_lines_and_renamed_classes_do_not_change_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     before = simulate_fleet(1, faults_ms=60_000)
-    say = World.add_to_trace
-    monkeypatch.setattr(World, "add_to_trace", lambda world, text: say(world, f"reworded: {text}"))
+    add_to_trace = World.add_to_trace
+    monkeypatch.setattr(World, "add_to_trace", lambda world, text: add_to_trace(world, f"reworded: {text}"))
     with renamed(RECORDED_NAME_BY_CLASS):
         after = simulate_fleet(1, faults_ms=60_000)
     assert "reworded: " in after.trace_text

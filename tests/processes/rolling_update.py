@@ -62,7 +62,7 @@ class RollingUpdate:
     feed: Feed
     checkpoints: Path
     out: Path
-    tell: Callable[[str], None]
+    print_line: Callable[[str], None]
     """Called with the title of each step as it begins."""
     workers: dict[str, WorkerHandle] = field(default_factory=dict)
     start_counts: Counter[str] = field(default_factory=Counter)
@@ -106,11 +106,11 @@ class RollingUpdate:
             self._step(9)
             owners = await self._change(remove="w1")
             assert owners == before
-            self.tell("  all nine are done; comparing all rows")
+            self.print_line("  all nine are done; comparing all rows")
             await self._check_rows()
 
     def _step(self, number: int) -> None:
-        self.tell(f"  step {number} of {len(STEPS)}: {STEPS[number - 1]}")
+        self.print_line(f"  step {number} of {len(STEPS)}: {STEPS[number - 1]}")
 
     async def _begin(self, protocol: str) -> None:
         for name in ("w0", "w1"):

@@ -111,7 +111,7 @@ def begin_computation(cluster: Cluster, *, timeout_ms: int) -> Computing:
 
 
 def test_another_worker_computes_when_the_computing_one_is_killed(cluster: Cluster) -> None:
-    """Its connection was closed: nobody waits for the end of its session, or of its computation."""
+    """Its connection was closed: the others do not wait for the end of its session, or of its computation."""
     computing = begin_computation(cluster, timeout_ms=60_000)
     cluster.kill_light_worker(computing.leader)
     killed_ms = now_ms()

@@ -29,11 +29,13 @@ class Handle:
 
 @pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
 async def test_a_rolling_update_of_processes_to_static_workers_restarts_only_jobs_that_move(
-    cluster: Cluster, feed: Feed, protocol: str, tell: Callable[[str], None]
+    cluster: Cluster, feed: Feed, protocol: str, print_line: Callable[[str], None]
 ) -> None:
     async def start(name: str, properties: Mapping[str, str]) -> Handle:
         return Handle(cluster.start_worker(name, properties=properties))
 
     cluster.start_broker()
-    update = RollingUpdate(start=start, feed=feed, checkpoints=cluster.checkpoints, out=cluster.out, tell=tell)
+    update = RollingUpdate(
+        start=start, feed=feed, checkpoints=cluster.checkpoints, out=cluster.out, print_line=print_line
+    )
     await update.run(protocol)

@@ -1,14 +1,28 @@
-"""REST's fixture: every test that uses it runs with each ``connect.protocol``."""
+"""REST's fixtures: every test that uses one of them runs with several protocols of the group."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.served import ServedCluster
+from tests.rest.served import ServedCluster, ServedConnectCluster
+
+
+@pytest.fixture(params=[*(one.setting for one in ConnectProtocol), GroupProtocolName.CONNECT.value])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedCluster]:
+    """Workers of a classic group with each ``connect.protocol``, and of a connect group."""
+    if request.param == GroupProtocolName.CONNECT:
+        async with ServedConnectCluster(tmp_path) as connect_cluster:
+            yield connect_cluster
+    else:
+        async with ServedCluster(protocol=ConnectProtocol.from_setting(request.param)) as cluster:
+            yield cluster
 
 
 @pytest.fixture
-async def cluster(protocol: ConnectProtocol) -> AsyncIterator[ServedCluster]:
+async def classic_cluster(protocol: ConnectProtocol) -> AsyncIterator[ServedCluster]:
+    """Workers of a classic group with each ``connect.protocol``, for tests that take the part of the coordinator."""
     async with ServedCluster(protocol=protocol) as cluster:
         yield cluster

@@ -1,6 +1,7 @@
 """Simulated workers whose REST API is served on real ports."""
 
 from collections.abc import Mapping
+from typing import Self
 
 import httpx
 
@@ -10,6 +11,7 @@ from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_http_client
 from coterie.rest.server import open_listener, serve_while
 from coterie.worker.worker import Worker
+from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 JSON = {"Content-Type": "application/json"}
@@ -18,7 +20,8 @@ JSON = {"Content-Type": "application/json"}
 class ServedCluster(Cluster):
     """Workers reach each other, and tests reach them, over HTTP."""
 
-    async def __aenter__(self) -> "ServedCluster":
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
         self.client = open_http_client()
         return self
 
@@ -39,6 +42,10 @@ class ServedCluster(Cluster):
 
     def leader_client(self) -> LeaderClient:
         return HttpLeaderClient(self.client)
+
+
+class ServedConnectCluster(ServedCluster, ConnectCluster):
+    """Workers of a connect group."""
 
 
 class ServedWorker:

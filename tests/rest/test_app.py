@@ -68,14 +68,14 @@ async def test_only_a_duplicate_or_an_impossible_order_is_a_409(cluster: ServedC
     assert answer.json() == {"error_code": 409, "message": "Connector a already exists"}
 
 
-async def test_a_write_during_a_rebalance_waits_for_its_end(cluster: ServedCluster) -> None:
-    worker = await cluster.serve()
-    cluster.group.members.clear()  # Without members, the rebalance that begins now does not end.
-    worker.running.membership.begin_endless_rebalance()
+async def test_a_write_during_a_rebalance_waits_for_its_end(classic_cluster: ServedCluster) -> None:
+    worker = await classic_cluster.serve()
+    classic_cluster.group.members.clear()  # Without members, the rebalance that begins now does not end.
+    worker.running.simulated_membership.begin_endless_rebalance()
     write = asyncio.create_task(worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG}))
     assert (await worker.get("/connectors")).json() == [], "a read waited for the rebalance"
     assert not write.done()
-    worker.running.membership.enter()
+    worker.running.simulated_membership.enter()
     assert (await write).status_code == 201
 
 
@@ -213,10 +213,10 @@ async def test_a_body_above_the_size_limit_is_413(cluster: ServedCluster) -> Non
 
 
 @pytest.mark.parametrize("leader_url", ["http://127.0.0.1:1/", "http://h:abc/"])
-async def test_an_unreachable_leader_is_a_500_with_a_message(cluster: ServedCluster, leader_url: str) -> None:
-    workers = [await cluster.serve() for _ in range(2)]
-    follower = next(worker for worker in workers if worker.running is not cluster.leader)
-    follower.running.membership.set_stale_leader_url(leader_url)
+async def test_an_unreachable_leader_is_a_500_with_a_message(classic_cluster: ServedCluster, leader_url: str) -> None:
+    workers = [await classic_cluster.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not classic_cluster.leader)
+    follower.running.simulated_membership.set_stale_leader_url(leader_url)
 
     async def has_stale_leader() -> bool:
         view = (await follower.get("/coterie/worker")).json()

@@ -42,10 +42,10 @@ async def test_every_worker_shows_the_leaders_view_of_the_group(cluster: ServedC
     assert one["policy"]["scheduled.rebalance.max.delay.ms"] == 0
 
 
-async def test_a_follower_names_a_leader_that_cannot_be_reached(cluster: ServedCluster) -> None:
-    workers = [await cluster.serve() for _ in range(2)]
-    follower = next(worker for worker in workers if worker.running is not cluster.leader)
-    follower.running.membership.set_stale_leader_url("http://127.0.0.1:1/")
+async def test_a_follower_names_a_leader_that_cannot_be_reached(classic_cluster: ServedCluster) -> None:
+    workers = [await classic_cluster.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not classic_cluster.leader)
+    follower.running.simulated_membership.set_stale_leader_url("http://127.0.0.1:1/")
 
     async def has_stale_leader() -> bool:
         view = (await follower.get("/coterie/worker")).json()
@@ -94,15 +94,15 @@ async def test_an_order_reaches_its_worker_through_any_worker(cluster: ServedClu
             assert answer.json()["life"] == target.running.worker.boot_id
 
 
-async def test_a_drain_is_shown_as_soon_as_it_is_ordered(cluster: ServedCluster, protocol: ConnectProtocol) -> None:
+async def test_a_drain_is_shown_as_soon_as_it_is_ordered(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     worker_id = workers[0].running.worker.settings.worker_id
     other = workers[1]
     assert (await other.ask("DELETE", f"/coterie/workers/{worker_id}/drain")).status_code == 202
     ordered = await other.ask("POST", f"/coterie/workers/{worker_id}/drain")
-    if protocol < ConnectProtocol.STATIC:
+    if cluster.protocol < ConnectProtocol.STATIC:
         assert ordered.status_code == 409
-        assert f"The group uses protocol {protocol.setting}" in ordered.json()["message"]
+        assert f"The group uses protocol {cluster.protocol.setting}" in ordered.json()["message"]
         return
     assert ordered.status_code == 202
     shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}

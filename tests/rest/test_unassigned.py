@@ -1,13 +1,28 @@
 """Jobs that no worker has, as Connect's REST API shows them."""
 
-from tests.rest.served import ServedCluster
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.membership import GroupProtocolName
+from tests.rest.served import ServedCluster, ServedConnectCluster
 from tests.worker.simulated import until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
+DELAY_MS = 600_000
 
 
-async def test_jobs_of_a_departed_worker_are_shown_as_unassigned_with_the_reason() -> None:
-    async with ServedCluster(rebalance_delay_max_ms=600_000) as cluster:
+def cluster_of(group_protocol: GroupProtocolName, folder: Path) -> ServedCluster:
+    if group_protocol is GroupProtocolName.CONNECT:
+        return ServedConnectCluster(folder, rebalance_delay_max_ms=DELAY_MS)
+    return ServedCluster(rebalance_delay_max_ms=DELAY_MS)
+
+
+@pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
+async def test_jobs_of_a_departed_worker_are_shown_as_unassigned_with_the_reason(
+    group_protocol: GroupProtocolName, tmp_path: Path
+) -> None:
+    async with cluster_of(group_protocol, tmp_path) as cluster:
         workers = [await cluster.serve() for _ in range(2)]
         assert (await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})).status_code == 201
         leader = next(worker for worker in workers if worker.running is cluster.leader)

@@ -44,7 +44,7 @@ class TaskProcess:
         for line in self.process.stdout:
             self._lines.put(line.strip())
 
-    def tell(self, command: str) -> None:
+    def send_command(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
 
@@ -62,7 +62,7 @@ class TaskProcess:
         return line
 
     def ask(self, command: str, *answers: str) -> str:
-        self.tell(command)
+        self.send_command(command)
         return self.wait_for_answer(*answers)
 
     def remaining_lines(self) -> list[str]:

@@ -41,7 +41,7 @@ OWN = {
     "The S3 sink": {"format", "path"},
 }
 """Keys that Connect does not have."""
-FATES = ("taken", "replaced", "refused", "ignored")
+TREATMENTS = ("taken", "replaced", "refused", "ignored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Line:
 
     section: str
     key: str
-    fate: str
+    treatment: str
     words: str
 
 
@@ -60,9 +60,10 @@ def lines() -> Iterator[Line]:
         if line.startswith("## "):
             section = line.removeprefix("## ")
         elif section and line.startswith("| `"):
-            keys, fate, words = (cell.strip() for cell in line.strip("|").split("|"))
+            keys, treatment, words = (cell.strip() for cell in line.strip("|").split("|"))
             yield from (
-                Line(section=section, key=key, fate=fate, words=words) for key in re.findall(r"`([^`]+)`", keys)
+                Line(section=section, key=key, treatment=treatment, words=words)
+                for key in re.findall(r"`([^`]+)`", keys)
             )
 
 
@@ -115,8 +116,8 @@ def refusal(line: Line) -> str | None:
 def test_the_page_has_each_key_once_with_one_of_four_outcomes() -> None:
     assert {line.section for line in LINES} == set(CONFIGS)
     assert len({(line.section, line.key) for line in LINES}) == len(LINES) > 130
-    assert {line.fate for line in LINES} == set(FATES)
-    assert [line for line in LINES if line.fate != "taken" and not line.words] == []
+    assert {line.treatment for line in LINES} == set(TREATMENTS)
+    assert [line for line in LINES if line.treatment != "taken" and not line.words] == []
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.section}: {line.key}")
@@ -124,7 +125,7 @@ def test_each_key_is_treated_as_the_page_states(line: Line) -> None:
     is_known = line.key in all_known() if line.section == "Every connector" else line.key in known_keys(line.section)
     is_common = line.key in known_keys("Every connector")
     is_free = line.key.startswith(free_prefixes(line.section) or "\0")
-    match line.fate:
+    match line.treatment:
         case "taken":
             assert is_known or is_common or is_free
             assert refusal(line) is None
@@ -138,7 +139,7 @@ def test_each_key_is_treated_as_the_page_states(line: Line) -> None:
 
 @pytest.mark.parametrize("section", CONFIGS)
 def test_every_key_in_common_with_connect_is_on_the_page(section: str) -> None:
-    there = {line.key for line in LINES if line.fate == "taken"}
+    there = {line.key for line in LINES if line.treatment == "taken"}
     assert OWN[section] <= known_keys(section) | known_keys("Every connector")
     assert known_keys(section) - OWN[section] - OWN["Sink connectors"] <= there
 
@@ -156,7 +157,7 @@ def test_every_key_in_common_with_connect_is_on_the_page(section: str) -> None:
     ],
 )
 def test_every_refused_key_of_connect_is_on_the_page(section: str, keys: set[str]) -> None:
-    refused = {line.key for line in LINES if line.section == section and line.fate == "refused"}
+    refused = {line.key for line in LINES if line.section == section and line.treatment == "refused"}
     assert keys <= refused
 
 

@@ -79,7 +79,7 @@ def test_of_two_processes_that_take_one_checkpoint_over_one_wins_each_time(
 ) -> None:
     write_input(tmp_path, 0, FIRST_FILES)
     files = FIRST_FILES
-    both_processes[0].tell(both_processes[0].start)
+    both_processes[0].send_command(both_processes[0].start)
     both_processes[0].wait_for_line("holds")
     in_flight = fights = 0
     for _ in range(rounds):
@@ -89,7 +89,7 @@ def test_of_two_processes_that_take_one_checkpoint_over_one_wins_each_time(
         wait_until(lambda: _plans_a_batch(both_processes[0], tmp_path), "the holder has planned a batch")
         # Both processes are waiting and get their commands at the same time.
         for holder in both_processes:
-            holder.tell(holder.start)
+            holder.send_command(holder.start)
         caught = False
         for holder in both_processes:
             answer = holder.wait_for_answer("holds", "lost").split()
@@ -118,12 +118,12 @@ def test_a_stopped_holder_that_resumes_fails_at_its_next_batch(
 ) -> None:
     old, new = both_processes
     write_input(tmp_path, 0, FIRST_FILES)
-    old.tell(old.start)
+    old.send_command(old.start)
     old.wait_for_line("holds 1 ")
     held = directories(old, tmp_path)[0]
     wait_until(lambda: len(rows_of(tmp_path / "out")) > 0, "the first batch is there")
     with old.stopped(jvm_too=jvm_too):
-        new.tell(new.start)
+        new.send_command(new.start)
         new.wait_for_line("holds 2 ")
         before = len(rows_of(tmp_path / "out"))
         wait_until(lambda: len(rows_of(tmp_path / "out")) > before, "the new owner makes progress")

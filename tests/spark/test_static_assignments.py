@@ -37,7 +37,7 @@ async def update(
     embedded_broker: EmbeddedBroker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> AsyncIterator[RollingUpdate]:
     session = rig.spark_runtime._driver
     assert session is not None
@@ -67,7 +67,9 @@ async def update(
 
         feed.start()
         try:
-            yield RollingUpdate(start=start, feed=feed, checkpoints=checkpoints, out=tmp_path / "out", tell=tell)
+            yield RollingUpdate(
+                start=start, feed=feed, checkpoints=checkpoints, out=tmp_path / "out", print_line=print_line
+            )
         finally:
             feed.stop()
             await fleet.stop()

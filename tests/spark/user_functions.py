@@ -46,10 +46,10 @@ def renames(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"number": batch["row"]})
 
 
-def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def python_of_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A variable of the environment of the Python process that runs this function."""
     for batch in batches:
-        yield pa.record_batch({"told": [os.environ.get("COTERIE_TEST_PYTHON")] * batch.num_rows})
+        yield pa.record_batch({"python": [os.environ.get("COTERIE_TEST_PYTHON")] * batch.num_rows})
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------

@@ -32,4 +32,6 @@ CONNECT_PLACE = ConnectPlaceHandover(
         GroupEpoch(2): Jobs(frozenset({ODD}), frozenset()),
         GroupEpoch(6): Jobs(frozenset(), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
     },
+    version=3,
+    metadata=b"\x00\xff",
 )

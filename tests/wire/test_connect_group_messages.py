@@ -156,23 +156,25 @@ def struct_of_class(field: Field[Any]) -> Any:
 def differences(definition: Mapping[str, Any], schema: Any) -> Iterator[str]:
     """Where the class ``schema`` and the definition differ."""
     is_request = definition["type"] == "request"
-    told = (definition["name"], definition["apiKey"], definition["validVersions"], definition["flexibleVersions"])
-    if told != (schema.__name__, schema.__api_key__, "0", "0+"):
-        yield f"the message is {told}"
+    header = (definition["name"], definition["apiKey"], definition["validVersions"], definition["flexibleVersions"])
+    if header != (schema.__name__, schema.__api_key__, "0", "0+"):
+        yield f"the message is {header}"
     if (schema.__version__, schema.__flexible__, header_version(schema)) != (0, True, 2 if is_request else 1):
         yield "the version or its header differs"
     yield from struct_differences(definition, definition["fields"], schema)
 
 
-def struct_differences(definition: Mapping[str, Any], told: list[dict[str, Any]], schema: Any) -> Iterator[str]:
-    """Where the class of a struct and the fields ``told`` differ."""
+def struct_differences(
+    definition: Mapping[str, Any], field_definitions: list[dict[str, Any]], schema: Any
+) -> Iterator[str]:
+    """Where the class of a struct differs from the definitions of its fields."""
     ours = fields(schema)
-    if [snake_case(field["name"]) for field in told] != [field.name for field in ours]:
+    if [snake_case(field["name"]) for field in field_definitions] != [field.name for field in ours]:
         yield f"{schema.__name__} has the fields {[field.name for field in ours]}"
         return
     if schema.__flexible__ is not True:
         yield f"{schema.__name__} is not flexible"
-    for field, our_field in zip(told, ours, strict=True):
+    for field, our_field in zip(field_definitions, ours, strict=True):
         expected, actual = field_of_definition(definition, field), field_of_class(our_field)
         if expected != actual:
             yield f"{schema.__name__}: {expected}, but the class has {actual}"
@@ -321,8 +323,8 @@ def test_a_recorded_message_is_encoded_to_its_bytes_and_decoded(vector: Mapping[
 def values(definition: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """The values of any message, in the form of JSON."""
 
-    def struct(told: list[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
-        return st.fixed_dictionaries({field["name"]: value(field) for field in told})
+    def struct(field_definitions: list[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({field["name"]: value(field) for field in field_definitions})
 
     def value(field: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         type_ = type_of(definition, field)
@@ -358,9 +360,9 @@ VALUES = {name: values(definition) for name, definition in DEFINITIONS.items()}
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_message_is_encoded_as_by_the_second_encoder_and_decoded(name: str, data: st.DataObject) -> None:
     definition = DEFINITIONS[name]
-    told = data.draw(VALUES[name])
-    entity = build_entity(schema_of(definition), entity_values(definition, told))
-    message = Encoder(definition).message(told)
+    values = data.draw(VALUES[name])
+    entity = build_entity(schema_of(definition), entity_values(definition, values))
+    message = Encoder(definition).message(values)
     assert encoded(definition, entity) == message
     assert decoded(definition, message) == entity
 
@@ -430,9 +432,9 @@ def test_a_struct_of_127_bytes_in_a_tagged_field_has_a_length_that_counts_its_ma
     """Kafka itself wrote this length wrongly (KAFKA-18199)."""
     definition = DEFINITIONS["ConnectGroupHeartbeatRequest"]
     for size in range(120, 130):
-        told = filled(definition) | {"Claims": {"Wildcard": False, "Connectors": ["c" * size], "Tasks": []}}
-        message = Encoder(definition).message(told)
-        assert encoded(definition, build_entity(schema_of(definition), entity_values(definition, told))) == message
+        values = filled(definition) | {"Claims": {"Wildcard": False, "Connectors": ["c" * size], "Tasks": []}}
+        message = Encoder(definition).message(values)
+        assert encoded(definition, build_entity(schema_of(definition), entity_values(definition, values))) == message
         assert decoded(definition, message).claims.value.connectors == ("c" * size,)
 
 
@@ -474,11 +476,11 @@ def test_a_message_that_is_cut_off_is_refused_at_every_byte(name: str) -> None:
 
 def hostile_messages(definition: Mapping[str, Any], count: int) -> Iterator[bytes]:
     """Messages with a value in every field, in each of which another array announces ``count`` elements."""
-    told = filled(definition)
+    values = filled(definition)
     encoder = Encoder(definition)
-    encoder.message(told)
+    encoder.message(values)
     for number in range(encoder.arrays):
-        yield Encoder(definition, hostile_array=number, hostile_count=count).message(told)
+        yield Encoder(definition, hostile_array=number, hostile_count=count).message(values)
 
 
 @EVERY_MESSAGE
@@ -544,9 +546,9 @@ def with_unknown_fields(definition: Mapping[str, Any]) -> bytes:
     """A message with a value in every field, and an unknown tagged field in every struct."""
 
     class Newer(Encoder):
-        def _struct(self, told: list[dict[str, Any]], values: Mapping[str, Any]) -> bytes:
+        def _struct(self, field_definitions: list[dict[str, Any]], values: Mapping[str, Any]) -> bytes:
             newer = {"name": "Newer", "type": "string", "tag": 99, "taggedVersions": "0+"}
-            return super()._struct([*told, newer], {**values, "Newer": "unknown"})
+            return super()._struct([*field_definitions, newer], {**values, "Newer": "unknown"})
 
     return Newer(definition).message(filled(definition))
 

@@ -1,14 +1,29 @@
-"""The worker's fixtures: every test that uses one of them runs with each ``connect.protocol``."""
+"""The worker's fixtures: every test that uses one of them runs with several protocols of the group."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
+from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster
 
 
+@pytest.fixture(params=[*(one.setting for one in ConnectProtocol), GroupProtocolName.CONNECT.value])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Workers of a classic group with each ``connect.protocol``, and of a connect group."""
+    if request.param == GroupProtocolName.CONNECT:
+        async with ConnectCluster(tmp_path) as connect_cluster:
+            yield connect_cluster
+    else:
+        async with Cluster(protocol=ConnectProtocol.from_setting(request.param)) as cluster:
+            yield cluster
+
+
 @pytest.fixture
-async def cluster(protocol: ConnectProtocol) -> AsyncIterator[Cluster]:
+async def classic_cluster(protocol: ConnectProtocol) -> AsyncIterator[Cluster]:
+    """Workers of a classic group with each ``connect.protocol``, for tests that take the part of the coordinator."""
     async with Cluster(protocol=protocol) as cluster:
         yield cluster

@@ -3,21 +3,29 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from coterie.assignors.connect.cooperative import CooperativeAssignor
+from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
+from coterie.cli.assignors import assign_on_threads, offered_assignor
 from coterie.herder.messages import Exit
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
-from coterie.herder.seams import TaskRuntime
+from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.state import HerderSettings
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
 from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.kafka.topics import Topics
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS, Member, MemberSettings
-from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
+from coterie.member.connect import state as connect
+from coterie.member.connect.machine import step as connect_step
+from coterie.nouns.ids import GroupId, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
+from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
@@ -111,11 +119,17 @@ class Fleet:
     """Workers of one group on one broker; ``stack`` closes what the fleet leaves open."""
 
     def __init__(
-        self, bootstrap: str, stack: AsyncExitStack, *, protocol: ConnectProtocol = ConnectProtocol.STATIC
+        self,
+        bootstrap: str,
+        stack: AsyncExitStack,
+        *,
+        protocol: ConnectProtocol = ConnectProtocol.STATIC,
+        group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC,
     ) -> None:
         self.bootstrap = bootstrap
         self.protocol = protocol
         """The newest protocol that its workers offer; they also offer all older ones."""
+        self.group_protocol = group_protocol
         self.floor = RuntimeRegistry()
         self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
@@ -123,6 +137,11 @@ class Fleet:
         self.group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
         self._stack = stack
         self._by_url: dict[WorkerUrl, Worker] = {}
+
+    async def set_session_timeout(self) -> None:
+        """Let the broker use the session timeout of the fleet in its connect group."""
+        admin = GroupAdmin([self.bootstrap], client_id="tests", timeout_ms=60_000)
+        await admin.alter_configs(self.group_id, {"connect.session.timeout.ms": str(SESSION_MS)})
 
     async def start(
         self,
@@ -161,12 +180,6 @@ class Fleet:
         kind: type[Worker] = Worker,
     ) -> tuple[Worker, asyncio.Task[Exit]]:
         number = len(self._runs) if number is None else number
-        coordinator = KafkaCoordinator(
-            [self.bootstrap if port is None else f"127.0.0.1:{port}"],
-            client_id=f"worker-{number}",
-            request_timeout_ms=SESSION_MS // 3,
-            parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_TIMEOUT_MARGIN_MS,
-        )
         url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
         # Topics bypass the link: these tests cut only the connection to the coordinator.
         topics = Topics([self.bootstrap], client_id=f"worker-{number}")
@@ -181,6 +194,13 @@ class Fleet:
             protocols=(self.protocol if protocol is None else protocol).versions_to_offer,
             claims=claims,
         )
+        policy = RebalancePolicy(max_delay_ms=self.delay_ms)
+        config_log = await topics.open_log(
+            f"{self.group_id}-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+        )
+        servers = [self.bootstrap if port is None else f"127.0.0.1:{port}"]
+        is_connect = self.group_protocol is GroupProtocolName.CONNECT
+        assignors = [CooperativeAssignor(policy)] if is_connect else []
         worker = kind(
             settings=HerderSettings(
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
@@ -188,17 +208,19 @@ class Fleet:
                 version="1",
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                policy=RebalancePolicy(max_delay_ms=self.delay_ms),
+                policy=policy,
+                group_protocol=self.group_protocol,
             ),
-            config_log=await topics.open_log(
-                f"{self.group_id}-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
-            ),
+            config_log=config_log,
             status_log=await topics.open_log(
                 f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),
-            membership=GroupMembership(step, Member(member), coordinator),
+            membership=_connect_membership(member, assignors, servers, await config_log.topic_id())
+            if is_connect
+            else _classic_membership(member, servers),
             runtime=runtime,
             leader_client=LocalLeaderClient(self._by_url),
+            assignors=assign_on_threads(assignors),
         )
         self._by_url[url] = worker
         run = asyncio.create_task(worker.run())
@@ -235,3 +257,30 @@ class Fleet:
             return isinstance(answer, ConnectorStatus) and [s.state for _, s in answer.tasks] == ["RUNNING"] * tasks
 
         await until(is_so, within_s=60)
+
+
+def _classic_membership(member: MemberSettings, servers: Sequence[str]) -> Membership:
+    coordinator = KafkaCoordinator(
+        servers,
+        client_id=member.url,
+        request_timeout_ms=SESSION_MS // 3,
+        parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_TIMEOUT_MARGIN_MS,
+    )
+    return GroupMembership(step, Member(member), coordinator)
+
+
+def _connect_membership(
+    member: MemberSettings, assignors: Sequence[ConnectAssignor], servers: Sequence[str], config_topic_id: bytes
+) -> Membership:
+    settings = connect.MemberSettings(
+        group_id=member.group_id,
+        member_id=MemberId(str(uuid.uuid4())),
+        instance_id=member.instance_id,
+        url=member.url,
+        claims=member.claims,
+        assignors=tuple(map(offered_assignor, assignors)),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        config_topic_id=config_topic_id,
+    )
+    coordinator = KafkaConnectCoordinator(servers, client_id=member.url, request_timeout_ms=SESSION_MS // 3)
+    return GroupMembership(connect_step, connect.Member(settings, None), coordinator)

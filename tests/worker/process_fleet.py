@@ -16,6 +16,7 @@ import httpx
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
+from coterie.nouns.ids import GroupId
 from coterie.nouns.membership import Handover
 from coterie.rest.server import open_listener
 from coterie.worker.worker import Worker
@@ -55,6 +56,7 @@ class ProcessFleet:
     """The workers of one group on one broker; as a context manager it ends them all."""
 
     def __init__(self, bootstrap: str, *, group: str, properties: Mapping[str, str]) -> None:
+        self.group_id = GroupId(group)
         self.workers: list[WorkerProcess] = []
         self.client = httpx.AsyncClient(timeout=60)
         self._properties = {

@@ -1,8 +1,8 @@
 """What workers need, without Spark and a broker: logs in memory, tasks that only report that they run, a group.
 
-The group is the smallest one that fulfils `Membership`: rebalances with all members' metadata in the newest protocol
-that all of them offer; the first member leads; each member gets an assignment. Other tests cover coordinators and
-their failures.
+The group is classic (`tests.worker.connect_cluster` has a connect group), and the smallest one that fulfils
+`Membership`: rebalances with all members' metadata in the newest protocol that all of them offer; the first member
+leads; each member gets an assignment. Other tests cover coordinators and their failures.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.engine.lease import Lease
@@ -27,6 +28,7 @@ from coterie.herder.requests import (
 )
 from coterie.herder.seams import (
     LeaderClient,
+    Membership,
     SignatureRefusedError,
     TaskDied,
     TaskEvent,
@@ -44,6 +46,7 @@ from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     AssignmentsRequested,
     ComputedAssignments,
+    GroupProtocolName,
     LeaseRenewed,
     LeaveAndRejoin,
     MembershipEvent,
@@ -55,6 +58,7 @@ from coterie.nouns.membership import (
     SetWorkerState,
     StopAllBeforeJoin,
 )
+from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from coterie.worker.worker import Worker
@@ -486,18 +490,34 @@ class LocalLeaderClient:
             raise refused(answer.message)
 
 
+class ClusterMembership(Membership, Protocol):
+    """A worker's membership of the group of its cluster."""
+
+    id: MemberId
+    left: bool
+    """Whether the worker has ordered it to leave."""
+
+
 @dataclass
 class Running:
     """One worker and its shells."""
 
     worker: Worker
     runtime: SimulatedRuntime
-    membership: SimulatedMembership
+    membership: ClusterMembership
     run: asyncio.Task[Exit]
+
+    @property
+    def simulated_membership(self) -> SimulatedMembership:
+        """The membership of a worker in a :class:`SimulatedGroup`."""
+        assert isinstance(self.membership, SimulatedMembership)
+        return self.membership
 
 
 class Cluster:
     """Workers that share two logs and a group. Make workers with :meth:`start`; end it as a context manager."""
+
+    group_protocol = GroupProtocolName.CLASSIC
 
     def __init__(self, *, protocol: ConnectProtocol = ConnectProtocol.STATIC, rebalance_delay_max_ms: int = 0) -> None:
         self.protocol = protocol
@@ -512,7 +532,7 @@ class Cluster:
         self._by_url: dict[WorkerUrl, Worker] = {}
         self._delay_max_ms = rebalance_delay_max_ms
 
-    async def __aenter__(self) -> "Cluster":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -538,12 +558,14 @@ class Cluster:
         url = WorkerUrl(f"http://{host}/")
         runtime = runtime or SimulatedRuntime()
         self.floor.add(runtime)
-        membership = self.group.join(url, self.protocol if protocol is None else protocol)
+        policy = RebalancePolicy(max_delay_ms=self._delay_max_ms)
+        membership = self.join(url, policy, self.protocol if protocol is None else protocol)
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
             version="0.1.0",
-            policy=RebalancePolicy(max_delay_ms=self._delay_max_ms),
+            group_protocol=self.group_protocol,
+            policy=policy,
             rebalance_window_ms=WINDOW_MS,
             session_keys=self.session_keys,
         )
@@ -554,6 +576,7 @@ class Cluster:
             membership=membership,
             runtime=runtime,
             leader_client=self.leader_client(),
+            assignors=self.assignors(policy),
         )
         self._by_url[url] = worker
         running = Running(worker=worker, runtime=runtime, membership=membership, run=asyncio.create_task(run(worker)))
@@ -561,6 +584,18 @@ class Cluster:
         if wait:
             await self.settle()
         return running
+
+    def join(self, url: WorkerUrl, policy: RebalancePolicy, protocol: ConnectProtocol) -> ClusterMembership:
+        """The membership of a new worker."""
+        return self.group.join(url, protocol)
+
+    def assignors(self, policy: RebalancePolicy) -> Mapping[str, Assign]:
+        """The assignors that a new worker offers to its group."""
+        return {}
+
+    async def lose(self, running: Running) -> None:
+        """Let the coordinator remove the worker from the group."""
+        running.simulated_membership.lose("no answer for too long")
 
     def leader_client(self) -> LeaderClient:
         return LocalLeaderClient(self._by_url)
@@ -572,11 +607,11 @@ class Cluster:
     async def _is_settled(self) -> bool:
         living = [running for running in self.workers if not running.run.done()]
         views = [await running.worker.ask(DescribeWorker()) for running in living]
+        generation = self.settled_generation
         return all(
             isinstance(view, WorkerView)
             and view.settled
-            and view.generation == self.group.generation
-            and not self.group.gathers
+            and view.generation == generation
             and view.config_offset >= max(len(self.config_log.lines), -1) - (not self.config_log.lines)
             for view in views
         )
@@ -590,8 +625,23 @@ class Cluster:
 
     @property
     def leader(self) -> Running:
-        leader = next(iter(self.group.members.values()))
-        return next(running for running in self.workers if running.membership is leader)
+        leader_id = self.leader_id
+        return next(running for running in self.workers if running.membership.id == leader_id)
+
+    @property
+    def leader_id(self) -> MemberId:
+        """The member id of the group's leader."""
+        return next(iter(self.group.members))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker has ever joined the group."""
+        return self.group.rounds > 0
+
+    @property
+    def settled_generation(self) -> int | None:
+        """The generation or group epoch of the group; None while it is not settled."""
+        return None if self.group.gathers else self.group.generation
 
     @property
     def stops_all(self) -> bool:

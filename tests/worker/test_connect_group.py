@@ -108,7 +108,7 @@ async def test_a_disconnected_worker_stops_within_its_lease_and_another_worker_c
             await until(lambda: len(bert.running) == 2, within_s=60)
 
 
-async def test_a_worker_says_in_one_line_that_the_broker_serves_no_connect_groups(
+async def test_a_worker_logs_one_line_if_the_broker_serves_no_connect_groups(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     protocols = frozenset({GroupProtocol.CLASSIC})

@@ -1,13 +1,16 @@
 """Drains and restarts over a real broker and real REST: what moves, what does not, and how a worker ends."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from coterie.cli.plan import preview
 from coterie.cli.workers import commands
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.nouns.errors import WorldError
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
@@ -86,28 +89,46 @@ async def test_a_drain_moves_all_jobs_without_a_delay_and_the_worker_exits_with_
     assert (shown["deferred"], shown["unassigned"]) == ([], [])
 
 
-async def test_a_drained_static_worker_leaves_the_group_before_its_session_ends(
-    embedded_broker: EmbeddedBroker,
+@CONNECT_TOO
+async def test_a_drain_moves_the_jobs_that_the_plan_shows(
+    fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its session has the maximum length: without a LeaveGroup its membership would remain for minutes."""
-    group = f"lives-{uuid.uuid4().hex[:8]}"
-    async with ProcessFleet(embedded_broker.bootstrap_servers, group=group, properties={}) as fleet:
-        session = {"session.timeout.ms": "300000", "rebalance.timeout.ms": "300000"}
-        (static,) = await fleet.start("anna", properties={**session, "group.instance.id": "place-of-anna"})
-        (other,) = await fleet.start("bert")
-        await fleet.create("orders", 2)
-        answer = await order(fleet, other, "POST", "place-of-anna", "drain")
-        assert answer.status_code == 202
-        assert static.run is not None
-        async with asyncio.timeout(60):
-            assert await static.run == 0
+    processes = await fleet.start("anna", "bert", "cleo")
+    await fleet.create("orders", TASKS)
+    leader = await leader_of(fleet)
+    drained = next(process for process in processes if process is not leader)
+    options = preview.PlanOptions(drain=[drained.name])
+    await asyncio.to_thread(preview.show_plan, options, url=leader.url, file=None, as_json=True)
+    planned = json.loads(capsys.readouterr().out)["after"]
+    await asyncio.to_thread(commands.drain_worker, leader.url, drained.name)
+    await until(fleet.is_stable, within_s=60)
+    for process in fleet.running_workers:
+        assert sorted(process.running) == planned[process.name]["tasks"]
 
-        async def only_one_is_left() -> bool:
-            shown = await fleet.group()
-            return shown is not None and [member["name"] for member in shown["members"]] == ["bert"]
 
-        await until(only_one_is_left, within_s=60)
-        assert len(other.running) == 2
+@CONNECT_TOO
+async def test_a_drained_static_worker_leaves_the_group_before_its_session_ends(
+    fleet: ProcessFleet, embedded_broker: EmbeddedBroker
+) -> None:
+    """Its session has a length of minutes: without a request to leave, its membership would remain."""
+    admin = GroupAdmin([embedded_broker.bootstrap_servers], client_id="tests", timeout_ms=60_000)
+    await admin.alter_configs(fleet.group_id, {"connect.session.timeout.ms": "300000"})
+    session = {"session.timeout.ms": "300000", "rebalance.timeout.ms": "300000"}
+    (static,) = await fleet.start("anna", properties={**session, "group.instance.id": "place-of-anna"})
+    (other,) = await fleet.start("bert")
+    await fleet.create("orders", 2)
+    answer = await order(fleet, other, "POST", "place-of-anna", "drain")
+    assert answer.status_code == 202
+    assert static.run is not None
+    async with asyncio.timeout(60):
+        assert await static.run == 0
+
+    async def only_one_is_left() -> bool:
+        shown = await fleet.group()
+        return shown is not None and [member["name"] for member in shown["members"]] == ["bert"]
+
+    await until(only_one_is_left, within_s=60)
+    await until(lambda: len(other.running) == 2, within_s=60)
 
 
 @CONNECT_TOO

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.herder.messages import Event
+from coterie.nouns.membership import GroupProtocolName
 from coterie.worker.worker import Worker
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.fleet import ORDERS, SESSION_MS, Fleet
@@ -26,10 +27,12 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     broker.kill()
 
 
-@pytest.fixture
-async def fleet(broker: EmbeddedBroker) -> AsyncIterator[Fleet]:
+@pytest.fixture(params=list(GroupProtocolName))
+async def fleet(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
+    """Workers with each group protocol."""
     async with AsyncExitStack() as stack:
-        fleet = Fleet(broker.bootstrap_servers, stack)
+        fleet = Fleet(broker.bootstrap_servers, stack, group_protocol=request.param)
+        await fleet.set_session_timeout()
         yield fleet
         await fleet.stop()
 

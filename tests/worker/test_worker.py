@@ -161,25 +161,27 @@ async def test_a_worker_that_loses_its_membership_stops_all_tasks_and_rejoins_wi
     one = await cluster.start()
     await cluster.create("orders", tasks=2)
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
-    one.membership.lose("no answer for too long")
+    await cluster.lose(one)
     await until(lambda: len(one.runtime.stops) == 2)
     await until(lambda: len(one.runtime.running) == 2)
     assert cluster.starts() == {"orders-0": 2, "orders-1": 2}
 
 
-async def test_a_task_whose_checkpoint_was_taken_restarts_only_after_a_later_heartbeat(cluster: Cluster) -> None:
-    one = await cluster.start()
-    await cluster.create("orders")
+async def test_a_task_whose_checkpoint_was_taken_restarts_only_after_a_later_heartbeat(
+    classic_cluster: Cluster,
+) -> None:
+    one = await classic_cluster.start()
+    await classic_cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
     task = ConnectorTaskId(ORDERS, 0)
-    one.membership.answer_heartbeat(now_ms())
+    one.simulated_membership.answer_heartbeat(now_ms())
     before_ms = now_ms()
     one.runtime.fail_query(task, "taken", holds_checkpoint=False)
     await until_phase(one, "taken")
-    one.membership.answer_heartbeat(before_ms - 1)
+    one.simulated_membership.answer_heartbeat(before_ms - 1)
     await one.worker.ask(DescribeWorker())
     assert one.runtime.starts == [task], "a heartbeat sent before the take-over does not count"
-    one.membership.answer_heartbeat(now_ms() + 1)
+    one.simulated_membership.answer_heartbeat(now_ms() + 1)
     await until(lambda: one.runtime.starts == [task, task])
 
 
@@ -191,12 +193,12 @@ async def until_phase(running: Running, phase: str) -> None:
     await until(is_so)
 
 
-async def test_a_failed_query_is_restarted_on_the_same_worker(cluster: Cluster) -> None:
-    one = await cluster.start()
-    await cluster.create("orders")
+async def test_a_failed_query_is_restarted_on_the_same_worker(classic_cluster: Cluster) -> None:
+    one = await classic_cluster.start()
+    await classic_cluster.create("orders")
     await until_states(one, "RUNNING", ["RUNNING"])
     task = ConnectorTaskId(ORDERS, 0)
-    one.membership.answer_heartbeat(now_ms())
+    one.simulated_membership.answer_heartbeat(now_ms())
     one.runtime.fail_query(task, "boom")
     await until(lambda: one.runtime.restarts == [task] and task in one.runtime.running)
     assert one.runtime.starts == [task], "the task was started instead of restarted"
@@ -328,7 +330,7 @@ async def test_a_runtime_that_cannot_open_ends_the_worker_before_it_joins(cluste
     one = await cluster.start(runtime=runtime, wait=False)
     ended = await one.run
     assert (ended.code, ended.reason) == (1, "No Java was found; install one")
-    assert cluster.group.rounds == 0
+    assert not cluster.has_begun
 
 
 async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) -> None:
@@ -339,7 +341,7 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.STARTING
-    assert cluster.group.rounds == 0
+    assert not cluster.has_begun
     runtime.opens.set()
     await cluster.settle()
     assert one.worker.phase is WorkerPhase.RUNNING

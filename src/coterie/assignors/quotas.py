@@ -74,7 +74,7 @@ class Quotas:
         These include the workers of :meth:`with_optional_task_extra`.
         """
         tradable = {allowed for allowed in set(self.allowed_extras) if len({task for _, task in allowed}) > 1}
-        return {worker for worker, lawful in enumerate(self.allowed_extras) if lawful in tradable}
+        return {worker for worker, extras in enumerate(self.allowed_extras) if extras in tradable}
 
 
 def compute_quotas(

@@ -464,13 +464,13 @@ class Connection:
     ) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
         request has no response."""
-        told = await values
-        if told is None:
+        values_to_send = await values
+        if values_to_send is None:
             return None
         return (
-            await self._broker.codec_thread.run(_encode, header, api, told)
-            if has_many_elements(told)
-            else _encode(header, api, told)
+            await self._broker.codec_thread.run(_encode, header, api, values_to_send)
+            if has_many_elements(values_to_send)
+            else _encode(header, api, values_to_send)
         )
 
 

@@ -18,6 +18,7 @@ from coterie.cli.signals import interrupt_on_termination_signals
 from coterie.cli.stderr import log_to_stderr, print_errors
 from coterie.config.defaults import MAVEN_CENTRAL
 from coterie.nouns.errors import ConfigError, CoterieError
+from coterie.nouns.membership import GroupProtocolName
 
 app = typer.Typer(
     name="coterie",
@@ -50,6 +51,10 @@ app.add_typer(jars_app, name="jars")
 app.command()(plan)
 
 DataFolder = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
+GroupProtocolOption = Annotated[
+    GroupProtocolName,
+    typer.Option("--group-protocol", help="group.protocol of the workers: Kafka's protocol, or the one with epochs."),
+]
 ConnectorNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 JarsFolder = Annotated[
     Path | None,
@@ -109,6 +114,7 @@ def up(
     rest_port: Annotated[
         int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker i serves on this + i.")
     ] = 8083,
+    group_protocol: GroupProtocolOption = GroupProtocolName.CLASSIC,
 ) -> None:
     """Start a cluster on this machine, an embedded broker and some workers, until Ctrl-C.
 
@@ -118,7 +124,11 @@ def up(
     interrupt_on_termination_signals()
     from coterie.cli import up as up_
 
-    sys.exit(up_.run_cluster(workers=workers, data=data, broker_port=broker_port, rest_port=rest_port))
+    sys.exit(
+        up_.run_cluster(
+            workers=workers, data=data, broker_port=broker_port, rest_port=rest_port, group_protocol=group_protocol
+        )
+    )
 
 
 @app.command()
@@ -134,6 +144,7 @@ def demo(
         int | None,
         typer.Option("--rest-port", min=1, max=65535, help="First REST port. Default: 8083, or the next free ports."),
     ] = None,
+    group_protocol: GroupProtocolOption = GroupProtocolName.CLASSIC,
 ) -> None:
     """Run a demo: three workers process real data, one is killed in the middle of a batch, and no row is lost.
 
@@ -143,7 +154,11 @@ def demo(
     interrupt_on_termination_signals()
     from coterie.cli.demo import script
 
-    sys.exit(script.run_demo_in_folder(data=data, broker_port=broker_port, rest_port=rest_port))
+    sys.exit(
+        script.run_demo_in_folder(
+            data=data, broker_port=broker_port, rest_port=rest_port, group_protocol=group_protocol
+        )
+    )
 
 
 # -- one process ------------------------------------------------------------------------------------------------------
@@ -185,7 +200,9 @@ def worker(
     from coterie.cli.workers import compose
 
     def check_settings_again() -> None:
-        compose.check_listener(settings_file.read_settings(config)[0], running=settings)
+        restarted, _ = settings_file.read_settings(config)
+        compose.check_listener(restarted, running=settings)
+        compose.check_plugins(restarted)
 
     sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
 

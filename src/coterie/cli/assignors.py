@@ -12,7 +12,7 @@ from typing import Any
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error
+from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error, registered_entry
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -41,6 +41,16 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
     ]
 
 
+def check_assignors(names: Sequence[str], *, key: str) -> None:
+    """Check that the assignors with these ``names`` are installed. Nothing is imported.
+
+    :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
+    """
+    found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
+    for name in names:
+        registered_entry(found, name, kind=_KIND, key=key)
+
+
 def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
     """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
     out, with a warning: the broker is started for other groups, too."""
@@ -54,7 +64,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker tells the coordinator of its assignor.
+    """What a worker sends to the coordinator about its assignor.
 
     :raises ConfigError: when the assignor's versions are not valid, or its metadata cannot be had.
     """

@@ -12,10 +12,10 @@ import httpx
 
 from coterie.cli.processes import Child, Children
 from coterie.config import defaults
-from coterie.kafka.connection import Address
-from coterie.kafka.members import count_members
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
+from coterie.nouns.membership import GroupProtocolName
 
 HOST = "127.0.0.1"
 GROUP_ID = GroupId("coterie")
@@ -30,6 +30,8 @@ _WORKER_GRACE_S = 12.0
 """How long the workers may take from SIGTERM to their end; then they are killed."""
 _BROKER_GRACE_S = 5.0
 """How long the broker may take from SIGTERM to its end; then it is killed."""
+_DESCRIBE_TIMEOUT_MS = 5_000
+"""How long the broker may take to describe the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,41 @@ class FleetSettings:
     """The workers' settings in addition to those that every fleet has. The default shortens Connect's delay of five
     minutes, which is for workers that are restarted automatically: a fleet does not restart workers."""
     initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
-    """How long the group waits for more workers before its first round."""
+    """How long the group waits for more workers before its first round, or its first target assignment."""
+    group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
+    """The protocol between the workers and the broker."""
+    session_timeout_ms: int | None = None
+    """How long a worker stays in the group without a heartbeat. None: the default. A setting of the workers in a
+    classic group, and of the broker in a connect group; so is the next one."""
+    heartbeat_interval_ms: int | None = None
+    """The time between two heartbeats of a worker. None: the default."""
 
     def rest_url(self, number: int) -> str:
         """The REST URL of worker ``number``, counted from 0."""
         return f"http://{HOST}:{self.rest_port + number}"
+
+    @property
+    def broker_options(self) -> list[str]:
+        """The options of the broker's command for the delays and timeouts of groups."""
+        options = ["--initial-delay-ms", str(self.initial_rebalance_delay_ms)]
+        if self.group_protocol is GroupProtocolName.CONNECT:
+            configs = {"initial.rebalance.delay.ms": str(self.initial_rebalance_delay_ms), **self._member_timings}
+            for name, value in configs.items():
+                options += ["--config", f"group.connect.{name}={value}"]
+        return options
+
+    @property
+    def worker_properties(self) -> Mapping[str, str]:
+        """The workers' settings for the protocol of the group, and ``worker_settings``."""
+        is_classic = self.group_protocol is GroupProtocolName.CLASSIC
+        timings = self._member_timings if is_classic else {}
+        return {"group.protocol": self.group_protocol.value, **timings, **self.worker_settings}
+
+    @property
+    def _member_timings(self) -> dict[str, str]:
+        """The timeouts of members that are set, by the names that workers have for them."""
+        timings = {"session.timeout.ms": self.session_timeout_ms, "heartbeat.interval.ms": self.heartbeat_interval_ms}
+        return {name: str(value) for name, value in timings.items() if value is not None}
 
 
 class Fleet:
@@ -196,13 +228,14 @@ class Fleet:
 
         A killed worker is a member until its session ends.
         """
+        admin = GroupAdmin(
+            [f"{HOST}:{self.settings.broker_port}"], client_id="coterie-up", timeout_ms=_DESCRIBE_TIMEOUT_MS
+        )
         try:
-            return (
-                asyncio.run(count_members(Address(HOST, self.settings.broker_port), GROUP_ID, client_id="coterie-up"))
-                > 0
-            )
+            group = asyncio.run(admin.describe(GROUP_ID))
         except WorldError:
             return True
+        return group is not None and bool(group.members)
 
     def remove_killed_worker(self, number: int) -> None:
         """Remove worker ``number``, which was killed on purpose, from ``workers``, without a report."""
@@ -235,19 +268,20 @@ class Fleet:
         )
         advice = ""
         if self.workers:
+            # In a connect group the coordinator defers the jobs, in a classic group the leader.
+            is_classic = self.settings.group_protocol is GroupProtocolName.CLASSIC
+            exception = " (not if it led the group)" if is_classic else ""
             advice = (
-                f" Its jobs wait {self._rebalance_delay_s:g} s for its return (not if it led the group), then "
-                "other workers run"
-                f" them. To restart it: coterie worker -c {self._settings_file(child.name)}"
+                f" Its jobs wait {self._rebalance_delay_s:g} s for its return{exception}, then other workers run them. "
+                f"To restart it: coterie worker -c {self._settings_file(child.name)}"
             )
         self._print_line(f"{child.name} ended unexpectedly ({_exit_cause(exit_code)}).{advice}\n{log_text}")
 
     def _start_broker_process(self) -> Child:
         """Start the broker's process; does not wait until the broker is ready."""
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data_folder / "broker")
-        delay_ms = str(self.settings.initial_rebalance_delay_ms)
         return self._start_process(
-            "broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms
+            "broker", "broker", "--listen", listen, "--data", data, *self.settings.broker_options
         )
 
     def _start_process(self, name: str, *arguments: str) -> Child:
@@ -289,7 +323,7 @@ class Fleet:
             "status.storage.replication.factor": "1",
             "log.jvm.file": str(self.settings.data_folder / "logs" / f"{name}.jvm.log"),
             "checkpoint.location": str(self.settings.data_folder / "checkpoints"),
-            **self.settings.worker_settings,
+            **self.settings.worker_properties,
         }
 
 

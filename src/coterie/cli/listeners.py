@@ -20,7 +20,7 @@ from coterie.assignors.connect.interface import (
     ConnectAssignor,
     WorkerRebalanceListener,
 )
-from coterie.cli.plugin_loading import load_plugin
+from coterie.cli.plugin_loading import load_plugin, registered_entry
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
 from coterie.nouns.target_assignments import TargetOfMember
 
@@ -30,6 +30,7 @@ SLOW_CALL_MS = 5_000
 """After this time a call that has not returned is logged."""
 CLOSE_TIMEOUT_MS = 2_000
 """How long the end of a worker waits for the calls that are not done."""
+_KIND = "listener"
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +51,19 @@ def load_listeners(names: Sequence[str], *, key: str) -> list[NamedListener]:
     """
     found = entry_points(group=LISTENER_ENTRY_POINTS)
     return [
-        NamedListener(name=name, listener=load_plugin(found, name, kind="listener", key=key, create=_created))
+        NamedListener(name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_created))
         for name in names
     ]
+
+
+def check_listeners(names: Sequence[str], *, key: str) -> None:
+    """Check that the listeners with these ``names`` are installed. Nothing is imported.
+
+    :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
+    """
+    found = entry_points(group=LISTENER_ENTRY_POINTS)
+    for name in names:
+        registered_entry(found, name, kind=_KIND, key=key)
 
 
 def _created(listener_class: Any) -> WorkerRebalanceListener:
@@ -111,7 +122,7 @@ class ListenerThread:
         self._timer: asyncio.TimerHandle | None = None
         """Looks for a slow call; None if all calls were done when it last fired."""
 
-    def tell(self, news: RebalanceNews) -> None:
+    def notify(self, news: RebalanceNews) -> None:
         """Let the thread call the plug-ins. If too many news wait already, ``news`` is dropped, with an error in the
         log."""
         if not self._listeners and not self._assignor_by_name:
@@ -189,7 +200,7 @@ class ListenerThread:
         """The calls for ``news``, in their order."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
-                function = partial(_tell_assignor, assignor, news.assignment)
+                function = partial(_notify_assignor, assignor, news.assignment)
                 yield _Call(plugin=f"assignor {name}", method="on_assignment", function=function)
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
@@ -204,7 +215,7 @@ class ListenerThread:
                     yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
 
 
-def _tell_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+def _notify_assignor(assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
     """Separate, so that an assignor without the method is an error of the call."""
     assignor.on_assignment(assignment)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from importlib.metadata import EntryPoints
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any, TypeVar
 
 from coterie.nouns.errors import ConfigError
@@ -16,21 +16,9 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
     """The plug-in that is registered under ``name``: the result of ``create`` with its class. ``kind`` says what it is,
     and ``key`` is the config key that contains the name.
 
-    :raises ConfigError: when ``found`` has no entry point with this name, or several, or when the class cannot be
-        imported or ``create`` fails.
+    :raises ConfigError: as :func:`registered_entry`; or when the class cannot be imported or ``create`` fails.
     """
-    entries = [entry for entry in found if entry.name == name]
-    match entries:
-        case []:
-            known = ", ".join(sorted(found.names)) or "none"
-            raise ConfigError(
-                {key: [f"Invalid value {name} for configuration {key}: no {kind} has this name; installed: {known}"]}
-            )
-        case [entry]:
-            pass
-        case _:
-            where = ", ".join(sorted(entry.value for entry in entries))
-            raise make_unusable_plugin_error(kind, name, f"several packages register it: {where}")
+    entry = registered_entry(found, name, kind=kind, key=key)
     try:
         plugin = create(entry.load())
     except Exception as error:
@@ -39,6 +27,24 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
         ) from error
     logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
     return plugin
+
+
+def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:
+    """The entry point with this name. Nothing is imported.
+
+    :raises ConfigError: when ``found`` has no entry point with this name, or several.
+    """
+    match [entry for entry in found if entry.name == name]:
+        case []:
+            known = ", ".join(sorted(found.names)) or "none"
+            raise ConfigError(
+                {key: [f"Invalid value {name} for configuration {key}: no {kind} has this name; installed: {known}"]}
+            )
+        case [entry]:
+            return entry
+        case entries:
+            where = ", ".join(sorted(entry.value for entry in entries))
+            raise make_unusable_plugin_error(kind, name, f"several packages register it: {where}")
 
 
 def make_unusable_plugin_error(kind: str, name: str, why: str) -> ConfigError:

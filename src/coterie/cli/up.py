@@ -8,15 +8,20 @@ import typer
 from coterie.cli.fleet import Fleet, FleetSettings
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
+from coterie.nouns.membership import GroupProtocolName
 
 
-def run_cluster(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
+def run_cluster(
+    *, workers: int, data: Path, broker_port: int, rest_port: int, group_protocol: GroupProtocolName
+) -> int:
     """Run a broker and ``workers`` workers until Ctrl-C; then end them and return the exit code 0.
 
     :raises WorldError: when a port or the data folder cannot be used, the broker does not start, or all workers have
         ended and the group has no other member.
     """
-    settings = FleetSettings(data_folder=data.absolute(), broker_port=broker_port, rest_port=rest_port)
+    settings = FleetSettings(
+        data_folder=data.absolute(), broker_port=broker_port, rest_port=rest_port, group_protocol=group_protocol
+    )
     try:
         with Children(settings.data_folder / "logs") as children:
             fleet = Fleet(settings, children, print_line=typer.echo)

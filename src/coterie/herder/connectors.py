@@ -162,10 +162,10 @@ def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Conn
 
 def _is_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
     """Whether the split has the connector's current config and does not have to be repeated."""
-    return state.config_line_offset == connector.config_line_offset and not _may_split_anew(herder, name, state)
+    return state.config_line_offset == connector.config_line_offset and not _may_split_again(herder, name, state)
 
 
-def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
+def _may_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
     """Whether the connector must be split again: its tasks kept their source parts because a task was FAILED, and no
     task is FAILED any more."""
     return state.keeps_source_parts and not _has_failed(herder, name)
@@ -173,8 +173,8 @@ def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitComplete) -
 
 def _has_failed(herder: Herder, name: ConnectorName) -> bool:
     """Whether a task of the connector is FAILED, on any worker."""
-    said = (herder.statuses.get(task) for task in herder.config.tasks(name))
-    return any(status is not None and status.state is State.FAILED for status in said)
+    statuses = (herder.statuses.get(task) for task in herder.config.tasks(name))
+    return any(status is not None and status.state is State.FAILED for status in statuses)
 
 
 def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector) -> None:
@@ -251,7 +251,7 @@ def on_statuses(turn: Turn) -> None:
     when no task of the connector is FAILED any more."""
     splits = turn.herder.work.connector_runs.items()
     if any(
-        isinstance(one.state, SplitComplete) and _may_split_anew(turn.herder, name, one.state) for name, one in splits
+        isinstance(one.state, SplitComplete) and _may_split_again(turn.herder, name, one.state) for name, one in splits
     ):
         reconcile(turn)
 

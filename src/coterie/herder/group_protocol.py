@@ -37,29 +37,28 @@ class GroupProtocol(Protocol):
         ...
 
     def compute(self, turn: Turn) -> None:
-        """Compute the assignment of the group, if this worker has to compute one and has all data for it."""
+        """Compute the assignment that this worker has to compute, if there is one and all its input is available."""
         ...
 
-    def tell_listeners(self, turn: Turn) -> None:
+    def notify_listeners(self, turn: Turn) -> None:
         """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
         ...
 
     def report_releases(self, turn: Turn) -> None:
-        """Report to the group that revoked jobs are released, unless the worker state that the member sends with its
-        requests already shows this."""
+        """Report to the group that revoked jobs are released, if the worker state that the member reports is not
+        enough."""
         ...
 
     def report_configured_jobs(self, turn: Turn) -> None:
-        """Report the set of configured jobs to the group, if the set has changed."""
+        """Report to the group that the set of configured jobs has changed, if it has."""
         ...
 
     def report_change(self, turn: Turn, reason: str) -> None:
-        """Report to the group, now or by :func:`report_pending_changes`, that this worker's own state has changed, for
-        example that it drains. ``reason`` names the change for the log."""
+        """A state that this worker reports has changed, for example that it drains; ``reason`` names the change."""
         ...
 
     def report_pending_changes(self, turn: Turn) -> None:
-        """Report the changes that :func:`report_change` has stored, if any."""
+        """Report the changes of :func:`report_change` to the group."""
         ...
 
     def must_stay_until_released(self, herder: Herder) -> bool:
@@ -68,22 +67,21 @@ class GroupProtocol(Protocol):
         ...
 
     def protocol_name(self, herder: Herder) -> str | None:
-        """The protocol of the group for operators; None while this worker does not know it."""
+        """The protocol of the group, as text for operators; None before this worker has received it."""
         ...
 
     def are_requests_signed(self, herder: Herder) -> bool:
-        """Whether workers sign their requests to the leader (KIP-507). False while this worker does not know the
+        """Whether workers sign their requests to the leader (KIP-507). False before this worker has received the
         protocol."""
         ...
 
     def drain_wait_reason(self, herder: Herder) -> str | None:
-        """The reason why this worker's drain is not yet known to the group, as text for an operator; None when it is
-        known."""
+        """The reason why the group has not received this worker's drain yet, as text for an operator; None when the
+        group has received it."""
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:
-        """The time at which the scheduled rebalance delay in this worker's last assignment ends; None if the assignment
-        contained no delay."""
+        """The end of the scheduled rebalance delay that this worker received; None when it received none."""
         ...
 
     def request_group_view(self, turn: Turn) -> bool:
@@ -92,7 +90,7 @@ class GroupProtocol(Protocol):
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:
-        """The group as this worker knows it; a refusal when it does not."""
+        """The view of the group from the data that this worker has; a refusal if it has none."""
         ...
 
     def hand_over(self, turn: Turn) -> None:

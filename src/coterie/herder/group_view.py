@@ -98,6 +98,7 @@ def view(
     return GroupView(
         generation=last_round.generation,
         protocol=last_round.protocol,
+        assignor=None,
         leader=last_round.leader,
         config_offset=max(info.config_offset for info in last_round.members),
         configured=configured,

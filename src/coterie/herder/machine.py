@@ -188,7 +188,7 @@ def _reconcile(turn: Turn) -> None:
     protocol.compute(turn)
     connectors.reconcile(turn)
     _advance_requests(turn)
-    protocol.tell_listeners(turn)
+    protocol.notify_listeners(turn)
     place.advance(turn)
     protocol.report_releases(turn)
     signing.advance(turn)
@@ -229,7 +229,7 @@ def _on_frequent_event(
             tasks.on_lease_renewed(turn, event)
             if held_back:
                 connectors.reconcile(turn)
-                protocol_of(turn.herder).tell_listeners(turn)
+                protocol_of(turn.herder).notify_listeners(turn)
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)

@@ -343,7 +343,7 @@ class WriteLogMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellListeners:
+class NotifyListeners:
     """Let the listeners of this worker's rebalances be called. Not a chore: nothing waits for the listeners."""
 
     news: RebalanceNews
@@ -503,5 +503,5 @@ Chore: TypeAlias = (
 )
 """The effects that take time. The shell performs them concurrently, and posts the result as an event."""
 Effect: TypeAlias = (
-    Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | TellListeners | MembershipOrder | Exit | Chore
+    Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | NotifyListeners | MembershipOrder | Exit | Chore
 )

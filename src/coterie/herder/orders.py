@@ -41,8 +41,9 @@ def on_described(turn: Turn) -> None:
 
 
 def _answer(turn: Turn, event: RequestArrived) -> None:
-    """Answer with the state of the group, or execute the order if it names this worker. Otherwise refuse it, with the
-    URL of the worker that may execute it; or because this worker does not know the group."""
+    """Answer with the state of the group, or execute the order if it names this worker. Otherwise refuse the request:
+    the refusal contains the URL of the worker that may execute it, or states that this worker has no view of the
+    group."""
     match event.request:
         case DescribeWorkerGroup():
             answer: Answer = protocol_of(turn.herder).group_view(turn)

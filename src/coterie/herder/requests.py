@@ -303,7 +303,7 @@ class DeferredJobs:
     left_ms: int
     """The time until the jobs are assigned to other workers, from the time of the view; 0 when it has passed."""
     worker: str | None
-    """The name of the worker that ran the jobs; None when this leader does not know it."""
+    """The name of the worker that ran the jobs; None when this leader has no name for it."""
     instance_id: InstanceId | None
     """The instance id of that worker, if it is known."""
 
@@ -315,7 +315,9 @@ class GroupView:
     generation: Generation
     """The generation of the last round that this leader has computed."""
     protocol: str
-    """The group's protocol, as a value of ``connect.protocol``."""
+    """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``."""
+    assignor: str | None
+    """The name of the assignor that a connect group uses; None for a classic group."""
     leader: MemberId
     config_offset: ConfigOffset
     """The highest config offset that a member has reported."""

@@ -92,13 +92,13 @@ class JobsLost:
 
 
 RebalanceNews: TypeAlias = JobsAssigned | JobsRevoked | JobsLost
-"""What the listeners of a worker's rebalances are told."""
+"""An event for the listeners of a worker's rebalances."""
 
 
 class RebalanceListeners(Protocol):
-    """The plug-ins that are told of this worker's rebalances in a connect group: its listeners and its assignors."""
+    """The plug-ins that receive this worker's rebalance events in a connect group: its listeners and its assignors."""
 
-    def tell(self, news: RebalanceNews) -> None:
+    def notify(self, news: RebalanceNews) -> None:
         """Let the plug-ins be called, on another thread, after they were called for all earlier news. Never waits, and
         raises no exception."""
         ...

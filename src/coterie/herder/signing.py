@@ -99,7 +99,7 @@ def advance(turn: Turn) -> None:
             rotation.state = NoKeyUnderWay()
         case _:
             pass
-    if isinstance(rotation.state, NoKeyUnderWay) and _wants_a_key(turn):
+    if isinstance(rotation.state, NoKeyUnderWay) and _needs_new_key(turn):
         rotation.state = KeyOrdered()
         turn.emit(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
     match rotation.state:
@@ -119,7 +119,7 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
     herder, rotation = turn.herder, turn.herder.rotation
     rotation.state = NoKeyUnderWay()
     rotation.wall_clock_offset_ms = event.wall_ms - turn.now_ms
-    if not _wants_a_key(turn):
+    if not _needs_new_key(turn):
         return  # Another worker is the leader now or wrote a key, or the clock was set back: the key is not old yet.
     made = SessionKey(
         key=event.key,
@@ -171,7 +171,7 @@ def _rotates_key(herder: Herder) -> bool:
     )
 
 
-def _wants_a_key(turn: Turn) -> bool:
+def _needs_new_key(turn: Turn) -> bool:
     """Whether a new key is needed now: there is none, it has another algorithm or size than the settings, or it has
     expired."""
     herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_keys

@@ -58,8 +58,8 @@ def delete_orphaned_statuses(turn: Turn) -> None:
     """Delete the statuses of jobs that are not configured any more. The leader calls this when a round has ended
     without an error. A job that this worker still runs is left out: its status is deleted when the job is released."""
     herder = turn.herder
-    said = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
-    for job in said - herder.config.jobs():
+    jobs_with_status = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
+    for job in jobs_with_status - herder.config.jobs():
         # A worker that still runs the job deletes the status itself when it has released the job.
         if job not in herder.work.last_reported:
             herder.work.queued_statuses[job] = None
@@ -67,7 +67,7 @@ def delete_orphaned_statuses(turn: Turn) -> None:
 
 def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
-    worker that has left. The leader calls this when it knows the jobs without a worker.
+    worker that has left. The leader calls this when it has the list of the jobs without a worker.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.
@@ -82,8 +82,8 @@ def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
             trace=reason,
         )
         known = on_its_way.get(job, herder.statuses.get(job))
-        is_said = known is not None and (known.state, known.trace) == (status.state, reason)
-        if not is_said and is_configured(turn, job) and herder.statuses.may_overwrite(job, status):
+        has_this_status = known is not None and (known.state, known.trace) == (status.state, reason)
+        if not has_this_status and is_configured(turn, job) and herder.statuses.may_overwrite(job, status):
             herder.work.queued_statuses[job] = status
 
 

@@ -113,8 +113,7 @@ def _claims_values(claims: Claims) -> Values:
 
 
 def error_of(code: int) -> ConnectErrorCode:
-    """The error with the number ``code``, the error code of a response; UNKNOWN_SERVER_ERROR if Coterie does not know
-    the number."""
+    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for an unknown one."""
     try:
         return ConnectErrorCode(code)
     except ValueError:
@@ -122,8 +121,7 @@ def error_of(code: int) -> ConnectErrorCode:
 
 
 def message_of(code: int, message: str | None) -> str | None:
-    """The error message of a response: ``message`` or, if Coterie does not know the error code ``code``, a text that
-    contains the code."""
+    """The message of a response, which names an unknown error code."""
     if code == error_of(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"

@@ -236,6 +236,10 @@ class ConnectPlaceHandover:
     """All jobs that are assigned to this worker."""
     job_epochs: Mapping[GroupEpoch, Jobs]
     """``jobs``, by the assignment epoch in which each was assigned to this worker."""
+    version: int = 0
+    """The version of ``metadata``."""
+    metadata: bytes = b""
+    """The assignor's message to this worker."""
 
 
 Handover: TypeAlias = PlaceHandover | ConnectPlaceHandover
@@ -308,7 +312,7 @@ class AssignmentDetails:
     version: int = 0
     """The version of ``metadata``."""
     metadata: bytes = b""
-    """What the assignor tells this worker."""
+    """The assignor's message to this worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

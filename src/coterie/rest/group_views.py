@@ -18,6 +18,7 @@ def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | No
     leader = next((member for member in view.members if member.member_id == view.leader), None)
     return {
         "protocol": view.protocol,
+        "assignor": view.assignor,
         "generation": view.generation,
         "leader": None if leader is None else _identity_json(leader),
         "config_offset": view.config_offset,

@@ -160,12 +160,12 @@ def _identity_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[s
 
 
 def _connection_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
-    """The set or default values of the end's :attr:`Source.connection_keys`, by name without the prefix."""
+    """The set or default values of the source's or sink's :attr:`Source.connection_keys`, by key without the prefix."""
     return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.connection_keys)
 
 
 def _set_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str]:
-    """The values that the config sets for an end, by name without the prefix."""
+    """The values that the config sets for the connector's source or sink, by key without the prefix."""
     config = connector_end.config.config
     keys = {
         defined_key.name: connector_end.config.full_key(defined_key.name)

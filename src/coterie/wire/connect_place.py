@@ -81,6 +81,8 @@ def _connect_fields(place: ConnectPlaceHandover) -> Mapping[str, object]:
         "config_offset": place.config_offset,
         **_job_fields(place.jobs),
         "job_epochs": [{"epoch": epoch, **_job_fields(jobs)} for epoch, jobs in sorted(place.job_epochs.items())],
+        "version": place.version,
+        "metadata": place.metadata.hex(),
     }
 
 
@@ -97,6 +99,8 @@ def _connect_place(fields: Any) -> ConnectPlaceHandover:
         config_offset=ConfigOffset(int(fields["config_offset"])),
         jobs=_jobs(fields),
         job_epochs={GroupEpoch(int(one["epoch"])): _jobs(one) for one in fields["job_epochs"]},
+        version=int(fields["version"]),
+        metadata=bytes.fromhex(fields["metadata"]),
     )
 
 

@@ -1,6 +1,6 @@
 """Tagged fields (KIP-482): the optional fields at the end of a struct, each with its tag and its size.
 
-A field whose value is its default is not written. A reader skips the fields whose tags it does not know, so a struct
+A field whose value is its default is not written. A reader skips the fields with unknown tags, so a struct
 can get more fields without a new version.
 """
 

@@ -27,6 +27,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     Exit,
+    NotifyListeners,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -34,7 +35,6 @@ from coterie.herder.messages import (
     ShutdownOrdered,
     StatusLinesRead,
     StopConnector,
-    TellListeners,
     TimerFired,
     WriteLogMessage,
 )
@@ -399,9 +399,9 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
-            case TellListeners(news=news):
+            case NotifyListeners(news=news):
                 if self._listeners is not None:
-                    self._listeners.tell(news)
+                    self._listeners.notify(news)
             case (
                 SetWorkerState()
                 | Rejoin()

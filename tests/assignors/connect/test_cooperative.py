@@ -9,8 +9,8 @@ import pytest
 
 from coterie.assignors.connect.cooperative import PORTION_INTERVAL_MIN_MS, CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata, ConnectAssignor
-from coterie.assignors.connect.placement import as_before
-from coterie.assignors.connect.waiting import LOOK_AGAIN_MS
+from coterie.assignors.connect.placement import keep_present_targets
+from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS
 from coterie.assignors.members import RebalancePolicy
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId, WorkerUrl
@@ -261,7 +261,7 @@ def test_while_a_member_is_away_nothing_moves_for_balance_and_another_computatio
     target = fleet.compute()
     assert target.members[W2].jobs == before["W2"]
     assert target.members[MemberId("W4")].jobs == NO_JOBS
-    assert target.next_in_ms == LOOK_AGAIN_MS
+    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
     fleet.rejoin("W2")
     fleet.settle()
     assert sorted(map(len, fleet.owned().values())) == [2, 2, 2, 3]
@@ -280,7 +280,7 @@ def test_a_job_that_only_an_away_member_claims_waits_for_it_and_a_running_one_go
     assert [(one.jobs, one.reason) for one in target.unplaceable] == [
         (parse_jobs("CT0"), "each worker that may run it has left for a short time (S1)")
     ]
-    assert target.next_in_ms == LOOK_AGAIN_MS
+    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
     fleet.rejoin("S1")
     assert fleet.settle() == {"W1": parse_jobs("AT0 AT1"), "S1": parse_jobs("BT0 CT0")}
 
@@ -293,7 +293,7 @@ def test_a_draining_worker_keeps_its_jobs_while_the_only_others_are_away() -> No
     fleet.change("W1", draining=True)
     target = fleet.compute()
     assert {str(name): one.jobs for name, one in target.members.items()} == before
-    assert target.next_in_ms == LOOK_AGAIN_MS
+    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
     fleet.rejoin("W2")
     fleet.settle()
     assert fleet.owned()["W1"] == NO_JOBS
@@ -371,7 +371,7 @@ def test_a_job_that_has_to_stop_anyway_is_not_the_new_owners_yet() -> None:
 def test_as_many_jobs_of_each_kind_are_given_but_those_on_their_way_go_on() -> None:
     given = {W1: parse_jobs("AC0 AT0 AT1 BT0"), W2: parse_jobs("BC0 AT2 AT3"), W3: parse_jobs("BT1")}
     standing = {W1: parse_jobs("BC0 AT2 CT0"), W2: parse_jobs("AT0 BT0"), W3: NO_JOBS}
-    after = as_before(given, standing)
+    after = keep_present_targets(given, standing)
     assert parse_jobs("BC0 AT2") <= after[W1]
     assert parse_jobs("AT0") <= after[W2]
     assert not parse_jobs("BT0") <= after[W2], "it gets no task of B"
@@ -504,7 +504,7 @@ def test_when_all_workers_drain_running_jobs_stay_and_new_ones_are_unplaceable()
     ]
 
 
-def test_a_job_that_a_draining_worker_was_told_to_stop_returns_if_all_others_drain_too() -> None:
+def test_a_job_revoked_from_a_draining_worker_returns_if_all_others_drain_too() -> None:
     fleet = Fleet(parse_jobs("AT0 AT1 AT2"))
     fleet.join("W1")
     fleet.join("W2")

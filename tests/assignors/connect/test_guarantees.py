@@ -36,10 +36,10 @@ def wildcard_members(members: Sequence[SnapshotMember]) -> list[SnapshotMember]:
 
 def loads(members: Sequence[SnapshotMember], jobs: Mapping[MemberId, Jobs], static: Jobs) -> list[Load]:
     """The loads of the wildcard members, without static jobs."""
-    mine = [jobs[one.member_id] - static for one in wildcard_members(members)]
+    owned_jobs = [jobs[one.member_id] - static for one in wildcard_members(members)]
     return [
         Load(connector_count=len(one.connectors), task_counts=Counter(task.connector for task in one.tasks))
-        for one in mine
+        for one in owned_jobs
     ]
 
 
@@ -57,13 +57,13 @@ def fewest_moves(snapshot: GroupSnapshot, owned: Mapping[MemberId, Jobs]) -> int
     static, wildcard = static_jobs(snapshot), wildcard_members(snapshot.members)
     forced = 0
     for one in snapshot.members:
-        mine = owned[one.member_id]
+        owned_jobs = owned[one.member_id]
         if one.draining:
-            forced += len(mine if wildcard else mine & static)
+            forced += len(owned_jobs if wildcard else owned_jobs & static)
         elif one.claims is not None:
-            forced += len(mine - one.claims)
+            forced += len(owned_jobs - one.claims)
         else:
-            forced += len(mine & static)
+            forced += len(owned_jobs & static)
     if not wildcard:
         return forced
     others = snapshot.configured - static - union(owned[one.member_id] - static for one in wildcard)
@@ -134,12 +134,14 @@ def test_the_totals_are_those_of_the_classic_assignor_and_the_moves_are_the_opti
     classic, stopped = settled_classic(snapshot)
     owned = {one.member_id: one.current for one in snapshot.members}
     assert moves(target, owned) == fewest_moves(snapshot, owned) == stopped
-    mine = {name: one.jobs for name, one in target.members.items()}
+    owned_jobs = {name: one.jobs for name, one in target.members.items()}
     wildcard = [one.member_id for one in wildcard_members(snapshot.members)]
     for counted in (len, lambda jobs: len(jobs.connectors), lambda jobs: len(jobs.tasks)):
-        assert sorted(counted(mine[name]) for name in wildcard) == sorted(counted(classic[name]) for name in wildcard)
-    others = mine.keys() - set(wildcard)
-    assert sorted(len(mine[name]) for name in others) == sorted(len(classic[name]) for name in others)
+        assert sorted(counted(owned_jobs[name]) for name in wildcard) == sorted(
+            counted(classic[name]) for name in wildcard
+        )
+    others = owned_jobs.keys() - set(wildcard)
+    assert sorted(len(owned_jobs[name]) for name in others) == sorted(len(classic[name]) for name in others)
     assert union(one.jobs for one in target.unplaceable) == snapshot.configured - union(classic.values())
 
 

@@ -53,9 +53,9 @@ async def test_an_assignor_of_the_broker_computes_the_target(log: BrokerLog) -> 
     async with connect_groups(log, {"even": even}) as groups:
         await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
         await until(lambda found: found.assignment_epoch == found.group_epoch, groups)
-        told = await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
-        assert told.assignment is not None
-        assert told.assignment.jobs == JOBS
+        response = await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        assert response.assignment is not None
+        assert response.assignment.jobs == JOBS
 
 
 async def fails(snapshot: GroupSnapshot) -> ComputedTarget:

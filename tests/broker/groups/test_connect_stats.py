@@ -82,9 +82,9 @@ def test_computations_refusals_and_revocations_are_counted() -> None:
     counted.beat("w0")
     counted.beat("w1")
     counted.compute(W0)
-    told = counted.beat("w0", owned=JOBS)
+    response = counted.beat("w0", owned=JOBS)
     counted.now_ms += 30
-    counted.beat("w0", owned=told.assignment.jobs)
+    counted.beat("w0", owned=response.assignment.jobs)
     counted.handle(heartbeat("w9", 7))
     counted.handle(heartbeat("w0", 9))
     assert counted.stats() == {

@@ -199,25 +199,25 @@ class Model:
 
     def __init__(self) -> None:
         self.records: list[list[tuple[bytes, int | None]]] = [[] for _ in range(PARTITIONS)]
-        self.fate: dict[int, bool | None] = {}
+        self.committed: dict[int, bool | None] = {}
         """Whether each transaction was committed, or None while it is open."""
         self.open: dict[str, int] = {}
         self.identity: dict[str, ProducerIdAndEpoch] = {}
         self.former: dict[str, ProducerIdAndEpoch] = {}
         self.sequences: dict[tuple[ProducerIdAndEpoch, int], int] = {}
 
-    def end(self, name: str, fate: bool) -> None:
+    def end(self, name: str, committed: bool) -> None:
         if name in self.open:
-            self.fate[self.open.pop(name)] = fate
+            self.committed[self.open.pop(name)] = committed
 
     def visible(self, number: int) -> list[bytes]:
         """The records of committed transactions before the first open transaction."""
         seen: list[bytes] = []
         for value, transaction in self.records[number]:
-            fate = True if transaction is None else self.fate[transaction]
-            if fate is None:
+            committed = True if transaction is None else self.committed[transaction]
+            if committed is None:
                 break
-            if fate:
+            if committed:
                 seen.append(value)
         return seen
 
@@ -258,29 +258,29 @@ async def run_action(
             model.former[name] = model.identity[name]
         expected = model.identity.get(name) if what else None
         model.identity[name] = await broker.init(name, expected)
-        model.end(name, fate=False)
+        model.end(name, committed=False)
         return
     producer = model.identity[name]
     if act == "send":
         sequence = model.sequences.get((producer, what), 0)
         await broker.send([value], producer, sequence, number=what, transactional_id=name, transaction_support=LAZY)
         model.sequences[producer, what] = sequence + 1
-        transaction = model.open.setdefault(name, len(model.fate))
-        model.fate.setdefault(transaction, None)
+        transaction = model.open.setdefault(name, len(model.committed))
+        model.committed.setdefault(transaction, None)
         model.records[what].append((value, transaction))
     elif act in ("commit", "abort"):
         commit = act == "commit"
         reply = await broker.end(name, producer, commit=commit, bumps=bool(what))
         if name in model.open:
             assert reply.error is ErrorCode.none
-            model.end(name, fate=commit)
+            model.end(name, committed=commit)
         if what and reply.error is ErrorCode.none:
             model.former[name], model.identity[name] = producer, reply.producer
     elif act == "time out":
         clock.now_ms += TIMEOUT_MS
         await broker.transactions.abort_overdue()
         for late in tuple(model.open):
-            model.end(late, fate=False)
+            model.end(late, committed=False)
             model.former[late] = model.identity[late]
             model.identity[late] = await broker.init(late)
     elif name in model.former:

@@ -1,6 +1,7 @@
 """`coterie demo`: its startup, and its end by Ctrl-C."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -87,12 +88,13 @@ def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[
             demo._wait_until_started({0, 1})
 
 
-def test_ctrl_c_ends_the_demo_and_all_its_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_protocol", ["classic", "connect"])
+def test_ctrl_c_ends_the_demo_and_all_its_processes(tmp_path: Path, group_protocol: str) -> None:
     data, output = tmp_path / "data", tmp_path / "output"
     ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(script.WORKER_COUNT)[0])]
     with output.open("wb") as file:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports],
+            [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports, "--group-protocol", group_protocol],
             stdout=file,
             stderr=subprocess.STDOUT,
             process_group=0,
@@ -101,7 +103,7 @@ def test_ctrl_c_ends_the_demo_and_all_its_processes(tmp_path: Path) -> None:
         wait_until(
             lambda: bool(output.read_text()) or demo.poll() is not None, "the demo prints something", within_s=120
         )
-        assert "Starting the broker" in output.read_text()
+        assert re.search(rf"Starting the broker .* of a {group_protocol} group", output.read_text())
         demo.send_signal(signal.SIGINT)
         wait_until(lambda: "Interrupted" in output.read_text(), "the demo prints that it was interrupted")
         assert demo.wait(90) == 130

@@ -92,7 +92,7 @@ def test_groups_are_listed_with_their_types_and_states(operator: Operator, anna:
     assert line.split() == ["workers", "connect", "Stable", "workers"]
 
 
-def test_a_broker_without_groups_is_said_to_have_none(operator: Operator) -> None:
+def test_a_broker_without_groups_has_a_message_instead_of_a_table(operator: Operator) -> None:
     assert operator.list() == "There are no groups.\n"
 
 
@@ -105,7 +105,7 @@ def test_a_settled_group_is_described_by_epochs_and_numbers_of_jobs(operator: Op
     assert line.split() == ["anna", "anna:8083", "STABLE", "1", "6", "6", "0", "-1"]
 
 
-def test_each_wait_is_told_with_its_reason(operator: Operator, anna: Worker, broker: ThreadedBroker) -> None:
+def test_each_wait_is_described_with_its_reason(operator: Operator, anna: Worker, broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         bert = joined(client)
         assert anna.beat().error_code == COMPUTE_ASSIGNMENT
@@ -194,7 +194,7 @@ def test_the_configs_of_a_group_are_a_table(
     assert ["connect.heartbeat.interval.ms", "3000", "the", "broker"] in lines
 
 
-def test_a_config_of_a_group_that_does_not_exist_is_kept_and_said_so(
+def test_a_config_of_a_group_that_does_not_exist_is_kept_with_a_warning(
     operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands.group_config(operator.admin, "later", set_=[f"{SESSION}=7000"], delete=(), as_json=True)
@@ -250,6 +250,8 @@ def test_the_client_logs_in_with_the_settings_of_a_file(
             commands.describe_group(admin, "theirs", as_json=False)
         with pytest.raises(WorldError, match=r"GROUP_AUTHORIZATION_FAILED: .*; the broker's access rules"):
             commands.group_config(admin, "mine", set_=(), delete=(), as_json=False)
+        with pytest.raises(WorldError, match=r"cannot change the configs of group mine: GROUP_AUTHORIZATION_FAILED"):
+            commands.group_config(admin, "mine", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
         with pytest.raises(WorldError, match=f"connection to the broker at {broker.bootstrap} broke"):
             commands.list_groups(commands.open_admin(broker.bootstrap, None), as_json=True)
 

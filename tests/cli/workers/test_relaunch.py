@@ -20,15 +20,14 @@ import pytest
 from coterie.cli import parent
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
-from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.member.classic.state import MemberSettings
-from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.errors import ConfigError, WireError, WorldError
+from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import GroupProtocolName
 from coterie.rest.server import open_listener
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.processes.cluster import until
@@ -51,12 +50,14 @@ def open_file(data: bytes) -> int:
     return read
 
 
+def worker_settings(properties: Mapping[str, str]) -> WorkerSettings:
+    needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
+    return WorkerSettings.from_properties({**needed, "group.id": "g", "checkpoint.location": "/c", **properties})
+
+
 def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_are_not() -> None:
     def listening(host: str, port: int) -> WorkerSettings:
-        needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
-        return WorkerSettings.from_properties(
-            {**needed, "group.id": "g", "checkpoint.location": "/c", "listeners": f"http://{host}:{port}"}
-        )
+        return worker_settings({"listeners": f"http://{host}:{port}"})
 
     with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
@@ -65,6 +66,14 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
             compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
+
+
+@pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
+def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
+    compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
+    compose.check_plugins(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
+    with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
+        compose.check_plugins(worker_settings({"group.protocol": "connect", key: "absent"}))
 
 
 def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:
@@ -195,23 +204,17 @@ class Process:
         return member
 
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
-        """Whether the group still contains ``member``, whose session lasts longer than any test."""
-        coordinator = KafkaCoordinator(
-            [bootstrap], client_id="test", request_timeout_ms=60_000, parked_timeout_ms=60_000
-        )
-        generation = Generation(member["generation"])
-        request = HeartbeatRequest(
-            group_id=self.group_id, member_id=MemberId(member["member_id"]), generation=generation
-        )
-        answer = await coordinator.ask(request)
-        await coordinator.close()
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer.error in (ErrorCode.none, ErrorCode.unknown_member_id)
-        return answer.error == ErrorCode.none
+        """Whether the group still contains ``member``, whose session lasts longer than the test."""
+        group = await GroupAdmin([bootstrap], client_id="test", timeout_ms=60_000).describe(self.group_id)
+        assert group is not None
+        return member["member_id"] in [one.member_id for one in group.members]
 
 
-@pytest.fixture
-def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+@pytest.fixture(params=list(GroupProtocolName))
+def start(
+    embedded_broker: EmbeddedBroker, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Process]]:
+    """Starts a worker with each group protocol."""
     with ExitStack() as stack:
 
         def started(mode: str) -> Process:
@@ -224,6 +227,7 @@ def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[
             file.write_text(
                 f"bootstrap.servers={embedded_broker.bootstrap_servers}\ngroup.id={group}\n{topics}\n"
                 f"listeners=http://127.0.0.1:{port}\ncheckpoint.location={tmp_path}\nsession.timeout.ms=300000\n"
+                f"group.protocol={request.param}\n"
             )
             watched, held = os.pipe()
             stack.callback(os.close, watched)

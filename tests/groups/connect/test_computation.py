@@ -7,7 +7,8 @@ import pytest
 from coterie.groups.connect.state import Chosen, Prepared
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import InstallAssignmentResponse
-from coterie.nouns.ids import MemberEpoch, MemberId
+from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId
+from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget
 from tests.groups.connect.builders import SETTINGS, Conversation, assignor, install
 from tests.groups.connect.simple_assignor import compute
@@ -164,3 +165,20 @@ def test_a_new_group_waits_for_more_members_and_computations_keep_their_interval
     conversation.now_ms += 200
     conversation.coordinator.fire_due(conversation.now_ms)
     assert chosen(conversation) == "w0"
+
+
+def test_the_target_of_a_static_member_counts_for_the_member_id_with_which_it_has_returned_meanwhile() -> None:
+    """Its return requests no new target, so nothing else would give it jobs."""
+    conversation = joined("w0")
+    conversation.beat("w1", instance_id=InstanceId("one"))
+    conversation.compute("w0")
+    conversation.beat("w1", -2, owned=NO_JOBS)
+    conversation.beat("w2")
+    snapshot = conversation.prepare("w0", 0)
+    conversation.beat("w1-again", instance_id=InstanceId("one"))
+    target = compute(snapshot)
+    conversation.ask(install("w0", 0, snapshot, target))
+    group = conversation.coordinator.group
+    assert target.members[MemberId("w1")].jobs != NO_JOBS
+    assert group.targets[MemberId("w1-again")].target == target.members[MemberId("w1")]
+    assert group.group_epoch == group.assignment_epoch

@@ -75,7 +75,7 @@ def test_a_heartbeat_of_a_stranger_is_refused() -> None:
     assert Conversation().beat("w0", 5).error is ConnectErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_wrong_epoch_is_fenced_and_removes_nobody() -> None:
+def test_a_wrong_epoch_is_fenced_and_removes_no_member() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1")
     records = list(conversation.coordinator.log)
@@ -211,7 +211,7 @@ def test_a_worker_with_another_config_topic_is_refused() -> None:
     assert "config.storage.topic" in (refused.message or "")
 
 
-def test_the_jobs_of_a_member_that_leaves_for_good_move_at_once() -> None:
+def test_the_jobs_of_a_member_that_leaves_permanently_move_at_once() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1")
     assert conversation.beat("w1", -1).member_epoch == -1
@@ -290,17 +290,17 @@ def test_a_held_heartbeat_is_answered_when_a_job_becomes_free() -> None:
 def test_jobs_that_stop_one_after_the_other_take_one_heartbeat_each() -> None:
     conversation = Conversation()
     conversation.settle("A")
-    mine = conversation.coordinator.group.currents[MemberId("A")].assigned
+    jobs_of_a = conversation.coordinator.group.currents[MemberId("A")].assigned
     conversation.beat("B")
-    conversation.compute("A", ComputedTarget(members={MemberId("B"): TargetOfMember(jobs=mine)}))
+    conversation.compute("A", ComputedTarget(members={MemberId("B"): TargetOfMember(jobs=jobs_of_a)}))
     hold: Mapping[str, Any] = {"max_wait_ms": 1_000, "configured": None}
-    told = conversation.ask(short_heartbeat("A", 1, **hold))
-    assert isinstance(told, HeartbeatResponse)
-    assert told.assignment is not None
-    assert told.assignment.jobs == NO_JOBS
+    response = conversation.ask(short_heartbeat("A", 1, **hold))
+    assert isinstance(response, HeartbeatResponse)
+    assert response.assignment is not None
+    assert response.assignment.jobs == NO_JOBS
     assert conversation.ask(short_heartbeat("A", 1, **hold)) is None
-    left = mine
-    *all_but_last, _ = mine
+    left = jobs_of_a
+    *all_but_last, _ = jobs_of_a
     for job in all_but_last:
         left -= Jobs.of([job])
         assert conversation.ask(heartbeat("A", 1, owned=left, **hold)) is None, "more jobs have to stop"
@@ -311,8 +311,8 @@ def test_jobs_that_stop_one_after_the_other_take_one_heartbeat_each() -> None:
 def test_a_heartbeat_with_all_fields_is_held_only_if_no_response_can_be_lost() -> None:
     conversation = Conversation()
     conversation.settle("A")
-    mine = conversation.coordinator.group.currents[MemberId("A")].assigned
-    hold: Mapping[str, Any] = {"max_wait_ms": 1_000, "owned": mine}
+    jobs_of_a = conversation.coordinator.group.currents[MemberId("A")].assigned
+    hold: Mapping[str, Any] = {"max_wait_ms": 1_000, "owned": jobs_of_a}
     assert conversation.beat("A", 1, **hold).assignment is not None, "the member may not have received its assignment"
     assert conversation.ask(short_heartbeat("A", 1, max_wait_ms=1_000)) is None, "the member has received all responses"
     assert conversation.ask(heartbeat("A", 1, **hold)) is None
@@ -384,9 +384,9 @@ def test_a_shorter_session_timeout_counts_from_the_next_request_on() -> None:
     conversation = Conversation()
     conversation.settle("w0")
     conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "6000"}))
-    told = conversation.ask(short_heartbeat("w0", 1))
-    assert isinstance(told, HeartbeatResponse)
-    assert told.session_timeout_ms == 6_000
+    response = conversation.ask(short_heartbeat("w0", 1))
+    assert isinstance(response, HeartbeatResponse)
+    assert response.session_timeout_ms == 6_000
     session = conversation.coordinator.group.sessions[MemberId("w0")]
     assert session.ends_at_ms == conversation.now_ms + 10_000
     conversation.beat("w0", 1, owned=JOBS)
@@ -408,17 +408,17 @@ def test_a_group_without_members_expires_but_its_configs_stay() -> None:
     coordinator = conversation.coordinator
     configs = {"connect.heartbeat.interval.ms": "100"}
     conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs=configs))
-    conversation.settle("A")
-    conversation.beat("A", -2, owned=NO_JOBS, configured=None)
+    conversation.settle("w0")
+    conversation.beat("w0", -2, owned=NO_JOBS, configured=None)
     coordinator.fire_due(conversation.now_ms + 4_999)
     coordinator.load(conversation.now_ms)
-    conversation.beat("B")
+    conversation.beat("w1")
     coordinator.fire_due(conversation.now_ms + 5_000)
     assert not coordinator.group.is_nonexistent, "it has a member"
-    conversation.beat("B", -1, owned=NO_JOBS, configured=None)
+    conversation.beat("w1", -1, owned=NO_JOBS, configured=None)
     coordinator.fire_due(conversation.now_ms + 4_999)
     assert coordinator.group.metadata is not None
-    assert coordinator.group.departed, "jobs wait for A"
+    assert coordinator.group.departed, "jobs wait for w0"
     coordinator.fire_due(conversation.now_ms + 5_000)
     assert coordinator.group.metadata is None
     assert not coordinator.group.departed
@@ -431,7 +431,7 @@ def test_a_group_without_members_expires_but_its_configs_stay() -> None:
     )
 
 
-def test_a_description_says_who_waits_for_whom() -> None:
+def test_a_description_lists_the_jobs_that_a_member_waits_for_by_their_holder() -> None:
     conversation = Conversation()
     conversation.settle("w0")
     conversation.beat("w1")
@@ -493,3 +493,22 @@ def test_every_prefix_of_the_log_settles() -> None:
             assert last.assignment is not None
             running |= last.assignment.jobs
         assert running == JOBS, f"after {length} records"
+
+
+def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same_response() -> None:
+    """KAFKA-19449: a member's own revocation must not count as a job that another member still has."""
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.beat("w1")
+    conversation.compute("w0")
+    revoking = conversation.beat("w0", 1, owned=JOBS)
+    assert revoking.assignment is not None
+    kept = revoking.assignment.jobs
+    assert kept <= JOBS
+    assert kept != JOBS
+    conversation.beat("w1", -1, owned=NO_JOBS)
+    conversation.compute("w0")
+    again = conversation.beat("w0", 1, owned=kept)
+    assert again.assignment is not None
+    assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
+    assert again.assignment.job_epochs == {1: kept, 3: JOBS - kept}

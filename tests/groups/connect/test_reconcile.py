@@ -89,6 +89,20 @@ def test_a_revocation_is_not_taken_back_by_a_newer_target() -> None:
     assert (after.assigned, after.pending) == (Jobs(), job)
 
 
+def test_a_job_that_is_given_back_is_assigned_again_at_once_with_a_new_job_epoch() -> None:
+    """A newer target wants the revoked job on the same member again."""
+    job = Jobs.of([ALL[0]])
+    after = reconcile(
+        current_with(Jobs(), job),
+        target=job,
+        assignment_epoch=GroupEpoch(3),
+        request_epoch=MemberEpoch(1),
+        owned=Jobs(),
+        is_free=lambda _: True,
+    )
+    assert (after.assigned, after.pending, after.job_epochs) == (job, Jobs(), {GroupEpoch(3): job})
+
+
 def test_an_accepted_previous_epoch_stays_the_previous_one() -> None:
     current = current_with(Jobs(), Jobs())
     after = reconcile(

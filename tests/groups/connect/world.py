@@ -212,7 +212,7 @@ class World:
         return self.rng.choice([1, 2, 5, 300, 3_000]) if self.is_faulty else 1
 
     def receive(self, event: Event) -> None:
-        self.say(f"> {describe(event)}")
+        self.add_to_trace(f"> {describe(event)}")
         crash_after = None
         if self.is_faulty and self.rng.random() < 0.02:
             crash_after = self.rng.randrange(0, 8)
@@ -221,7 +221,7 @@ class World:
 
     def crash(self) -> None:
         """The coordinator crashes: all requests that wait for a response are lost, and the log is read again."""
-        self.say("the coordinator crashes")
+        self.add_to_trace("the coordinator crashes")
         self._waiting.clear()
         self.coordinator.load(self.now_ms, compacted(self.coordinator.log) if self.rng.random() < 0.5 else None)
 
@@ -309,7 +309,7 @@ class World:
             )
         if number != worker.number:
             return
-        self.say(f"  {worker.member_id} <- {describe(response)}")
+        self.add_to_trace(f"  {worker.member_id} <- {describe(response)}")
         worker.has_answer = True
         worker.sends_all = False
         if response.error in RETRY_MS:
@@ -428,7 +428,7 @@ class World:
         for worker in self.workers.values():
             assert worker.running == group.currents[worker.member_id].assigned
 
-    def say(self, text: str) -> None:
+    def add_to_trace(self, text: str) -> None:
         self.story.append(f"{self.now_ms}: {text}")
 
 

@@ -1,6 +1,6 @@
 """Drives one herder of a connect group by hand, and describes small groups."""
 
-from coterie.herder.messages import TellListeners
+from coterie.herder.messages import NotifyListeners
 from coterie.herder.seams import RebalanceNews
 from coterie.nouns.group_description import GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
@@ -24,6 +24,8 @@ HANDOVER = ConnectPlaceHandover(
     config_offset=ConfigOffset(3),
     jobs=BOTH_TASKS,
     job_epochs={GroupEpoch(4): BOTH_TASKS},
+    version=1,
+    metadata=b"hello",
 )
 """The membership that the next process of a leader with both tasks continues."""
 
@@ -68,7 +70,7 @@ class ConnectHerderDriver(HerderDriver):
 
     def news(self) -> list[RebalanceNews]:
         """Remove and return what the listeners of rebalances were told."""
-        return [effect.news for effect in self.pop_effects(TellListeners)]
+        return [effect.news for effect in self.pop_effects(NotifyListeners)]
 
 
 def configured_driver() -> ConnectHerderDriver:

@@ -40,7 +40,7 @@ def test_unplaceable_jobs_are_unassigned_with_their_reason() -> None:
     assert view(group, configured=ALL_JOBS, policy=RebalancePolicy()).unassigned == ((job, "no worker claims it"),)
 
 
-def test_a_draining_member_that_keeps_jobs_says_why() -> None:
+def test_the_view_contains_the_reason_why_a_draining_member_keeps_jobs() -> None:
     drains = described_member(ME, assigned=BOTH_TASKS, draining=True)
     claims_nothing = described_member(OTHER, claims=NO_JOBS)
     by_name = {

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from coterie.herder.config_records import target_state_line
 from coterie.herder.messages import (
+    Event,
+    NotifyListeners,
     RuntimeOpened,
     ShutdownOrdered,
     StartTask,
@@ -13,7 +15,6 @@ from coterie.herder.messages import (
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
-    TellListeners,
 )
 from coterie.herder.requests import RestartWorker
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
@@ -36,6 +37,11 @@ from tests.herder.herder_driver import WALL_MS, lease_renewed
 from tests.herder.targets.connect_driver import HANDOVER, ConnectHerderDriver, configured_driver
 
 SECOND = BOTH_TASKS - FIRST
+HANDED_ON = JobsAssigned(
+    jobs=BOTH_TASKS,
+    assignment_epoch=HANDOVER.assignment_epoch,
+    assignment=TargetOfMember(jobs=BOTH_TASKS, version=HANDOVER.version, metadata=HANDOVER.metadata),
+)
 
 
 def working_driver(jobs: Jobs = BOTH_TASKS) -> ConnectHerderDriver:
@@ -111,17 +117,37 @@ def test_a_relaunch_announces_nothing_and_the_next_process_announces_all_jobs_of
     assert following.news() == [], "no heartbeat was answered"
     following.feed(lease_renewed(sent_at_ms=following.now_ms))
     following.run_all_chores()
-    assert following.news() == [assigned(BOTH_TASKS, epoch=HANDOVER.assignment_epoch)]
+    assert following.news() == [HANDED_ON]
 
 
-def test_a_connector_of_a_relaunched_worker_is_announced_with_the_first_answered_heartbeat() -> None:
-    driver = ConnectHerderDriver(HANDOVER)
-    driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+def test_an_assignment_waits_for_the_lines_of_the_config_topic_from_which_it_was_computed() -> None:
+    driver = ConnectHerderDriver()
     driver.open_runtime()
-    driver.write(target_state_line(ORDERS, TargetState.PAUSED))
+    driver.write(CONNECTOR_LINE, read=False)
+    driver.receive(ALL_JOBS)
+    assert driver.news() == [], "the configs are not read"
+
+
+@pytest.mark.parametrize("is_opened_first", [True, False])
+def test_paused_jobs_of_a_relaunched_worker_wait_for_its_runtime_and_an_answered_heartbeat(
+    is_opened_first: bool,
+) -> None:
+    driver = ConnectHerderDriver(HANDOVER)
+    driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES, target_state_line(ORDERS, TargetState.PAUSED))
+    events: list[Event] = [RuntimeOpened(wall_ms=WALL_MS), lease_renewed(sent_at_ms=driver.now_ms)]
+    first, second = events if is_opened_first else reversed(events)
+    driver.feed(first)
     assert driver.news() == []
-    driver.feed(lease_renewed(sent_at_ms=driver.now_ms))
-    assert driver.news() == [assigned(BOTH_TASKS, epoch=HANDOVER.assignment_epoch)]
+    driver.feed(second)
+    assert driver.news() == [HANDED_ON]
+
+
+def test_a_relaunch_while_tasks_start_announces_nothing() -> None:
+    driver = configured_driver()
+    driver.receive(BOTH_TASKS)
+    driver.send_request(RestartWorker(worker="here:8083"))
+    driver.run_all_chores()
+    assert driver.news() == []
 
 
 # -- revoked and lost -------------------------------------------------------------------------------------------------
@@ -138,6 +164,16 @@ def test_revoked_jobs_are_announced_once_after_the_last_stop_and_delay_no_acknow
     driver.feed(TaskStopped(task=TASKS[1]))
     assert driver.news() == [JobsRevoked(jobs=ALL_JOBS)]
     assert not driver.pop_effects(SetWorkerState)[0].owned
+
+
+def test_a_slow_stop_delays_no_announcement_of_other_jobs() -> None:
+    driver = working_driver(FIRST)
+    driver.receive(SECOND, revoked=FIRST)
+    (stop,) = driver.pop_effects(StopTask)
+    driver.run_all_chores()
+    assert driver.news() == [assigned(SECOND, epoch=2)]
+    driver.run_chore(stop)
+    assert driver.news() == [JobsRevoked(jobs=FIRST)]
 
 
 def test_a_job_that_is_revoked_before_it_was_announced_is_not_announced() -> None:
@@ -168,8 +204,8 @@ def test_after_a_loss_all_jobs_are_announced_before_the_worker_joins_again(
     for stop in driver.pop_effects(StopTask):
         assert driver.news() == []
         driver.run_chore(stop)
-    kinds = [effect for effect in driver.effects if isinstance(effect, TellListeners | SetWorkerState)]
-    assert kinds[-2] == TellListeners(news=news)
+    kinds = [effect for effect in driver.effects if isinstance(effect, NotifyListeners | SetWorkerState)]
+    assert kinds[-2] == NotifyListeners(news=news)
     assert isinstance(kinds[-1], SetWorkerState), "the join"
     assert not kinds[-1].owned
     driver.effects.clear()
@@ -185,19 +221,19 @@ def test_a_worker_that_shuts_down_announces_its_jobs_as_revoked_before_it_leaves
     driver.effects.clear()
     driver.feed(ShutdownOrdered(reason="SIGTERM"))
     driver.run_all_chores()
-    told, left = (
+    notified, left = (
         [number for number, effect in enumerate(driver.effects) if isinstance(effect, kind)]
-        for kind in (TellListeners, Leave)
+        for kind in (NotifyListeners, Leave)
     )
     assert driver.news() == [JobsRevoked(jobs=BOTH_TASKS)]
-    assert told < left
+    assert notified < left
 
 
 def test_a_classic_group_announces_nothing() -> None:
     driver = working()
     driver.assign(revoked=BOTH_TASKS)
     driver.run_all_chores()
-    assert not driver.pop_effects(TellListeners)
+    assert not driver.pop_effects(NotifyListeners)
 
 
 # -- any order of events ----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_the_next_process_starts_the_same_jobs_and_leads_as_before() -> None:
     assert not driver.pop_effects(SetConfiguredJobs)
 
 
-def test_a_drained_worker_leaves_for_good_when_it_owns_nothing() -> None:
+def test_a_drained_worker_leaves_permanently_when_it_owns_no_job() -> None:
     driver = configured_driver()
     driver.receive(BOTH_TASKS)
     driver.run_all_chores()

@@ -11,6 +11,6 @@ def test_a_relaunched_worker_keeps_its_assignment_and_reports_nothing_yet() -> N
     assert targets.jobs_report == NotReporting()
 
 
-def test_a_new_worker_knows_nothing() -> None:
+def test_a_new_worker_has_no_assignment_details_and_no_description() -> None:
     targets = Targets(None)
     assert (targets.details, targets.description) == (None, None)

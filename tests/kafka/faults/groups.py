@@ -208,7 +208,7 @@ STATIC = (
     Row("LeaveGroup", 2, "of no group", E.unknown_member_id, {"group_id": "no such group", "member_id": "unknown"}),
 )
 
-TOLD = (
+REPORTED = (
     _describe(6, "of an unknown group", E.group_id_not_found, lambda scene: described(scene.name())),
     _describe(5, "of an unknown group", E.none, lambda scene: described(scene.name())),
     _describe(
@@ -228,4 +228,4 @@ TOLD = (
     _delete("of nothing", E.none, {"groups_names": ()}),
 )
 
-ROWS = FIND + JOINS + SYNCS + HEARTBEATS + LEAVES + STATIC + TOLD
+ROWS = FIND + JOINS + SYNCS + HEARTBEATS + LEAVES + STATIC + REPORTED

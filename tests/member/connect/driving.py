@@ -53,6 +53,8 @@ HANDOVER = ConnectPlaceHandover(
     config_offset=ConfigOffset(4),
     jobs=SOME,
     job_epochs={GroupEpoch(5): SOME},
+    version=1,
+    metadata=b"hello",
 )
 """The membership of the previous process."""
 

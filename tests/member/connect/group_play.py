@@ -116,7 +116,7 @@ class Process:
         self.is_ending = False
         self.losses = 0
         self.states = 0
-        self._told: SetWorkerState | None = None
+        self._reported_state: SetWorkerState | None = None
 
     @property
     def member_id(self) -> MemberId:
@@ -142,11 +142,11 @@ class Process:
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
                 case WriteLogMessage(text=text):
-                    self.play.say(f"{self.member_id} logs: {text}")
+                    self.play.add_to_trace(f"{self.member_id} logs: {text}")
                 case LeaveCompleted():
                     self.is_alive = False
                 case event_for_herder:
-                    self.play.say(f"{self.member_id} <- {event_for_herder}")
+                    self.play.add_to_trace(f"{self.member_id} <- {event_for_herder}")
                     self.play.at(self.play.herder_delay_ms(), self._handler(event_for_herder))
 
     def _handler(self, event: MembershipEvent) -> Callable[[], None]:
@@ -173,7 +173,7 @@ class Process:
             case MembershipLost():
                 self.losses += 1
                 self.assigned = NO_JOBS
-                self._told = None
+                self._reported_state = None
                 self.start_and_stop()
             case TargetRequested(token=token, snapshot=snapshot):
                 target = (
@@ -218,8 +218,8 @@ class Process:
         if self.is_ending:
             return
         state = SetWorkerState(config_offset=self.play.config_offset, owned=self.assigned | self.running)
-        if state != self._told:
-            self._told = state
+        if state != self._reported_state:
+            self._reported_state = state
             self.play.at(self.play.herder_delay_ms(), lambda: self.feed(state))
 
     def configure(self) -> None:
@@ -290,7 +290,7 @@ class GroupPlay:
     def alive(self) -> list[Process]:
         return [process for process in self.processes if process.is_alive]
 
-    def say(self, text: str) -> None:
+    def add_to_trace(self, text: str) -> None:
         self.story.append(f"{self.now_ms}: {text}")
 
     def herder_delay_ms(self) -> int:
@@ -332,7 +332,7 @@ class GroupPlay:
         return process
 
     def kill(self, process: Process, *, with_fin: bool) -> None:
-        self.say(f"{process.member_id} is killed")
+        self.add_to_trace(f"{process.member_id} is killed")
         process.is_alive = False
         process.running = NO_JOBS
         if with_fin:
@@ -411,7 +411,7 @@ class GroupPlay:
         if event is None:
             self._ready[reply_to] = ChangeResponse()
         else:
-            self.say(f"{process.member_id} -> {send.request}")
+            self.add_to_trace(f"{process.member_id} -> {send.request}")
             self.receive(event)
 
     def receive(self, event: Event) -> None:
@@ -422,7 +422,7 @@ class GroupPlay:
 
     def crash(self) -> None:
         """The coordinator ends, and all connections with it; it reads its log again."""
-        self.say("the coordinator crashes")
+        self.add_to_trace("the coordinator crashes")
         self._receivers.clear()
         self._ready.clear()
         self.coordinator.replies.clear()

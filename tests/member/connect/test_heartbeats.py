@@ -180,7 +180,7 @@ def test_the_response_to_an_older_heartbeat_renews_the_lease(worker: MemberDrive
     ]
 
 
-def test_a_new_leader_is_told_with_the_same_jobs(worker: MemberDriver) -> None:
+def test_a_new_leader_is_reported_although_the_jobs_are_the_same(worker: MemberDriver) -> None:
     worker.join()
     worker.answer(accepted(1, leader=ME))
     (assigned,) = worker.take_events(Assigned)

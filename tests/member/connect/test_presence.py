@@ -238,7 +238,7 @@ def test_a_member_does_not_wait_for_long_until_it_has_left(worker: MemberDriver)
     assert worker.events == []
 
 
-def test_a_worker_whose_jobs_have_not_stopped_does_not_tell_the_group_that_they_have(worker: MemberDriver) -> None:
+def test_a_worker_whose_jobs_have_not_stopped_sends_no_leave_request(worker: MemberDriver) -> None:
     worker.join()
     worker.sent.clear()
     worker.feed(Leave(reason="stop"))
@@ -356,7 +356,7 @@ def test_a_handover_survives_a_chain_of_processes() -> None:
 # -- the description of the group -------------------------------------------------------------------------------------
 
 
-def test_the_groups_description_is_asked_for_and_told(worker: MemberDriver) -> None:
+def test_the_groups_description_is_requested_and_reported(worker: MemberDriver) -> None:
     worker.feed(RequestDescription())
     worker.feed(RequestDescription())
     assert worker.count(DescribeRequest) == 1

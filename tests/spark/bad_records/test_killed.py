@@ -44,7 +44,7 @@ def test_each_record_is_in_one_table_once_although_workers_are_killed(
         for number in range(KILLS + 1):
             holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
             holder.wait_for_line("ready")
-            holder.tell(start)
+            holder.send_command(start)
             in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == KILLS:
                 break

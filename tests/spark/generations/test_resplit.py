@@ -89,15 +89,15 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 
     # The first generation is new; its tasks begin at the positions of the plan.
     assert newest_generation_number(connector) is None
-    born = one.create_first_generation(plan(1, [PARTS[:2], PARTS[2:3]], start=7))
+    first_generation = one.create_first_generation(plan(1, [PARTS[:2], PARTS[2:3]], start=7))
     gen_1 = connector / "gen-1"
     assert names(connector) == ["gen-1/"]
     assert names(gen_1) == ["0/", "1/", "manifest.json"]
-    assert born.positions == dict.fromkeys(PARTS[:3], 7)
+    assert first_generation.positions == dict.fromkeys(PARTS[:3], 7)
 
     # Tasks start in the first generation, and read.
-    assert tasks_still_running(gen_1, born) == frozenset(), "no task runs, so none has to stop"
-    tasks = [take_over_in_open_generation(gen_1, born.generation, task) for task in range(2)]
+    assert tasks_still_running(gen_1, first_generation) == frozenset(), "no task runs, so none has to stop"
+    tasks = [take_over_in_open_generation(gen_1, first_generation.generation, task) for task in range(2)]
     assert (tasks[0].path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights": {"0": 7, "1": 7}}'
     read_to(tasks[0], '{"flights":{"0":10,"1":20}}')
 
@@ -107,12 +107,12 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert close_generation(connector, plan(2, [PARTS], "c")) == second
     assert names(gen_1) == ["0/", "1/", "closed", "manifest.json"]
     with pytest.raises(GenerationClosedError):
-        take_over_in_open_generation(gen_1, born.generation, 0)
+        take_over_in_open_generation(gen_1, first_generation.generation, 0)
 
     # b. Each runtime records that it has stopped its task.
-    assert tasks_still_running(gen_1, born) == {0, 1}
+    assert tasks_still_running(gen_1, first_generation) == {0, 1}
     record_task_stopped(gen_1, 0)
-    assert tasks_still_running(gen_1, born) == {1}
+    assert tasks_still_running(gen_1, first_generation) == {1}
 
     # c. The finisher takes the checkpoints of all tasks, stopped or not.
     assert last_liveness_ns(gen_1) is None
@@ -154,9 +154,9 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert names(connector) == ["gen-1/", "gen-2/", "gen-3/"]
     remove_old_generations(connector, retire)
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
-    assert retired == [(born, {task: one.lineage_id for task, one in enumerate(tasks)})] * 2
+    assert retired == [(first_generation, {task: one.lineage_id for task, one in enumerate(tasks)})] * 2
     with pytest.raises(GenerationClosedError):
-        take_over_in_open_generation(gen_1, born.generation, 0)
+        take_over_in_open_generation(gen_1, first_generation.generation, 0)
     with pytest.raises(NotADirectoryError):
         (tasks[0].path / "offsets").mkdir(parents=True)
 
@@ -187,8 +187,8 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
             signs.add(last_liveness_ns(tmp_path / "gen-1"))
         (held.path / "offsets" / "0").unlink()
 
-    born = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
-    held = take_over_in_open_generation(tmp_path / "gen-1", born.generation, 0)
+    first_generation = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
+    held = take_over_in_open_generation(tmp_path / "gen-1", first_generation.generation, 0)
     (held.path / "offsets").mkdir()
     (held.path / "offsets" / "0").touch()
     close_generation(tmp_path, plan(2, [PARTS]))
@@ -221,14 +221,14 @@ def test_a_task_starts_only_in_the_generation_that_its_config_names(tmp_path: Pa
 def test_a_start_that_takes_a_checkpoint_over_before_it_is_moved_loses_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    born = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
+    first_generation = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
     gen_1 = tmp_path / "gen-1"
     rename = os.rename
     starts: list[HeldCheckpoint] = []
 
     def rename_after_a_start(old: str, new: str) -> None:
         if not starts:
-            starts.append(take_over_in_open_generation(gen_1, born.generation, 0))
+            starts.append(take_over_in_open_generation(gen_1, first_generation.generation, 0))
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", rename_after_a_start)

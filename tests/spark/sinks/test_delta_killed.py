@@ -68,7 +68,7 @@ def test_each_row_is_in_the_table_once_although_workers_are_killed_and_stopped(t
         def started(number: int) -> TaskProcess:
             holder = TaskProcess(tmp_path, f"worker-{number}", stack)
             holder.jvm = int(holder.wait_for_line("ready").split()[1])
-            holder.tell(start)
+            holder.send_command(start)
             holder.wait_for_line("holds")
             return holder
 

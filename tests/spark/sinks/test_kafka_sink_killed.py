@@ -42,7 +42,7 @@ def point(servers: str, checkpoint: Path) -> str:
 
 
 def test_each_record_is_written_once_although_workers_are_killed_and_stopped(
-    spark_jars: Path, rig: object, embedded_broker: EmbeddedBroker, tmp_path: Path, tell: Callable[[str], None]
+    spark_jars: Path, rig: object, embedded_broker: EmbeddedBroker, tmp_path: Path, print_line: Callable[[str], None]
 ) -> None:
     servers = embedded_broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
@@ -73,7 +73,7 @@ def test_each_record_is_written_once_although_workers_are_killed_and_stopped(
         for number in range(ROUNDS + 1):
             holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
             holder.jvm = int(holder.wait_for_line("ready").split()[1])
-            holder.tell(start)
+            holder.send_command(start)
             holder.wait_for_line("holds")
             (folder,) = directories(holder, tmp_path)
             if stopped is not None:
@@ -95,7 +95,7 @@ def test_each_record_is_written_once_although_workers_are_killed_and_stopped(
                 holder.kill()
             assert len(values(servers, "copies")) < BATCHES * ROWS, "the backlog was read before the end"
             met[point(servers, folder)] += 1
-            tell(f"round {number}: {dict(met)}")
+            print_line(f"round {number}: {dict(met)}")
         wait_until(lambda: len(values(servers, "copies")) >= BATCHES * ROWS, "all rows are there")
         holder.ask("stop", "stopped")
     assert numbers(servers, "copies") == list(range(BATCHES * ROWS))

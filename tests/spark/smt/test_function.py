@@ -48,9 +48,10 @@ async def test_a_function_runs_in_the_python_that_the_worker_names(rig: Rig, tmp
     ).items():
         session.conf.set(name, value)
     rows = through(
-        records(session, (1, "a", None)), config_of(type="Function", function=f"{MODULE}:told", schema="told STRING")
+        records(session, (1, "a", None)),
+        config_of(type="Function", function=f"{MODULE}:python_of_worker", schema="python STRING"),
     )
-    assert values(rows) == [{"told": "named"}]
+    assert values(rows) == [{"python": "named"}]
 
 
 FAILURES = {

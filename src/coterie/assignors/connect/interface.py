@@ -29,16 +29,16 @@ LISTENER_ENTRY_POINTS = "coterie.rebalance_listeners"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignorMetadata:
-    """What this worker's assignor tells the assignor that computes the target, which may be on another worker."""
+    """What this worker's assignor sends to the assignor that computes the target, which may be on another worker."""
 
     reason: int = 0
-    """Why the metadata changed: 0 they have not, 1 a delay is over, 2 they have, 3 the operator asks for it. Any other
-    value than 0 requests a new target assignment, once."""
+    """Why a new target assignment is requested: 0 none is requested, 1 a delay has ended, 2 the metadata changed, 3 the
+    operator requests it. Each value other than 0 requests one new target assignment."""
     version: int
     """The version of ``metadata``: from the assignor's minimum to its maximum version."""
     metadata: bytes = b""
-    """A change of the metadata requests a new target assignment. So they must not contain what the target changes,
-    such as the worker's jobs: the group would never settle."""
+    """A change of these bytes requests a new target assignment. So they must not depend on the target, for example on
+    the worker's jobs: each target would then request the next one."""
 
 
 class ConnectAssignor(Protocol):
@@ -98,16 +98,16 @@ class ConnectAssignor(Protocol):
 
 
 class WorkerRebalanceListener(Protocol):
-    """Is told of a worker's rebalances (K848C, "Rebalance Process" and "Response Handling"). The key
+    """Receives the rebalance events of one worker (K848C, "Rebalance Process" and "Response Handling"). The key
     ``rebalance.listeners`` of a worker's settings has the names of its listeners.
 
     - **Order.** All listeners of a worker are called on one thread, which is not the event loop's, in the order of the
-      events. Each job is by turns in a call of `on_assigned`, and in one of `on_revoked` or `on_lost`. A job that was
-      revoked before the worker had started the jobs of its assignment is in no call.
+      events. The calls for one job alternate: `on_assigned`, then `on_revoked` or `on_lost`. A job that was revoked
+      before the worker had started the jobs of its assignment is in no call.
     - **Nothing waits for a listener.** The worker acknowledges a revocation, and joins again after a loss, whether or
       not `on_revoked` has returned. A slow listener delays the later calls of all listeners. At most 1,000 calls wait;
       further ones are dropped, with an error in the log.
-    - **Failure.** An exception is logged and changes nothing: the jobs are stopped or started already.
+    - **Failure.** An exception is logged and has no other effect: the jobs have already been stopped or started.
     - **End.** A worker that shuts down stops its jobs, and `on_revoked` is called for them. It waits at most 2 s for
       the calls. A worker that is killed calls nothing, nor does a worker that restarts in place: its jobs stay with it,
       and the next process calls `on_assigned` for all of them.
@@ -115,7 +115,7 @@ class WorkerRebalanceListener(Protocol):
 
     def on_revoked(self, jobs: Jobs) -> None:
         """The worker has stopped ``jobs``. Either the coordinator revoked them, or these were all jobs of a worker
-        whose membership has ended: the coordinator has fenced the worker or does not know it, or the worker leaves."""
+        whose membership has ended: the coordinator has fenced or removed the worker, or the worker leaves."""
         ...
 
     def on_assigned(self, jobs: Jobs, assignment_epoch: GroupEpoch) -> None:
@@ -125,6 +125,7 @@ class WorkerRebalanceListener(Protocol):
         ...
 
     def on_lost(self, jobs: Jobs) -> None:
-        """The worker has stopped ``jobs``, all it had, because it could not reach the coordinator for too long. Other
-        workers may run them by now. K848C has no such method: there, the worker learns of a loss from a response."""
+        """The worker has stopped ``jobs``, which were all its jobs, because it could not reach the coordinator for too
+        long. Other workers may run these jobs already. K848C has no such method: its workers receive a loss in a
+        response."""
         ...

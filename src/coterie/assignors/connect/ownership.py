@@ -2,11 +2,11 @@
 
 Each configured job is in one of these situations:
 
-- *owned*: it runs on a member; or it belongs to a member that has stopped it and will start it again. The latter are
-  the jobs in the target of a member that has left for a short time or has joined again, and the jobs that waited for a
-  member that has returned. To give an owned job to another member is a move.
-- *in motion*: a member has been told to stop it, or a target has given it to a member that has not received it. It has
-  stopped or will stop in any case, so every member may get it without a further stop.
+- *owned*: it runs on a member; or a member has stopped it and will start it again. The second case are the jobs in the
+  target of a static member that has left for a short time or of a member that has joined again, and the jobs that were
+  deferred for a member that has returned. Giving an owned job to another member is a move.
+- *in motion*: it was revoked from a member, or it is in the target of a member that has not received it. It has stopped
+  or will stop in any case, so any member may get it without a further stop.
 - *waiting* for a departed member (`waiting`).
 - *new*, or released since: no member has it.
 """
@@ -23,23 +23,23 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The owners of the configured jobs, each job once."""
+    """The owners of the configured jobs. Each job has at most one owner."""
 
     owned: Mapping[MemberId, Jobs]
-    """The jobs of every member, possibly none."""
+    """The owned jobs of every member; a member without jobs has an empty value."""
     unowned: Jobs
-    """The configured jobs of no member: in motion, waiting, or new."""
+    """The configured jobs without an owner: in motion, waiting, or new."""
     standing: Mapping[MemberId, Jobs]
-    """The configured jobs in the present target of every member, each job once."""
+    """The configured jobs in the present target of every member; each job is with one member only."""
     pending: Mapping[MemberId, Jobs]
-    """The configured jobs that every member has been told to stop and has not given back."""
+    """The configured jobs of every member that were revoked from it and that it has not given back."""
     away: frozenset[MemberId]
-    """The static members that have left for a short time: they receive no job, and keep those they own."""
+    """The static members that have left for a short time: they receive no job, and keep the jobs that they own."""
 
     @property
     def ordered_moves(self) -> Jobs:
-        """The jobs that run on a member and that the present target gives to another one. Where the choice is free,
-        these jobs move, so that the target stays as it is."""
+        """The jobs that run on a member and that the present target gives to another member. If the assignor may choose
+        which jobs move, it chooses these, so that the target does not change."""
         return union(self.standing.values()) & union(
             jobs - self.standing[member] for member, jobs in self.owned.items()
         )
@@ -48,8 +48,8 @@ class Ownership:
 def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bool]) -> Ownership:
     """The owners of the configured jobs in ``snapshot``.
 
-    ``is_eligible`` says whether a member may run a job: of two members that run the same job, one that may run it
-    keeps it. Two members can run a job only after a failure of the coordinator.
+    ``is_eligible`` returns whether a member may run a job. If two members run the same job, a member that may run it
+    keeps the job. Two members can run the same job only after a failure of the coordinator.
     """
     configured = snapshot.configured
     members = sorted(snapshot.members, key=lambda member: member.member_id)
@@ -69,7 +69,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
     targeted = union([started, *standing.values()])
     given_back = NO_JOBS
     for one in snapshot.members:
-        again = (_jobs_that_waited_for(one, snapshot) & configured) - targeted - given_back
+        again = (_jobs_deferred_for(one, snapshot) & configured) - targeted - given_back
         if again:
             owned[one.member_id] |= again
             given_back |= again
@@ -84,7 +84,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
 
 
 def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
-    """The members of ``snapshot`` in the form that the rules for claims and drains (`claims`) take."""
+    """The members in the form that the rules for claims and drains take."""
     return {
         one.member_id: MemberSpec(
             owned=one.current, claims=one.claims, draining=one.draining, instance_id=one.instance_id
@@ -94,7 +94,7 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
 
 
 def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
-    """``jobs_by_member`` with each job at only one member: at the first one that has it."""
+    """The same jobs, but each job only with the first of the members that have it."""
     seen = union(jobs_by_member.values())
     if sum(map(len, jobs_by_member.values())) == len(seen):
         return jobs_by_member
@@ -105,16 +105,15 @@ def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[M
     return found
 
 
-def _jobs_that_waited_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
-    """The jobs that wait for ``member``, which has left and returned: those that the coordinator names in
-    ``member.former``, and those of departed members that ``member`` continues under another member id
-    (:func:`_has_returned_as`)."""
-    return union([member.former, *(one.jobs for one in snapshot.departed if _has_returned_as(one, member))])
+def _jobs_deferred_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
+    """The jobs that are deferred for ``member``, or for a departed member that is the same worker. The coordinator
+    itself matches no member by URL or instance id while jobs of the departed member may still run."""
+    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
 
 
-def _has_returned_as(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
-    """Whether ``departed`` has returned as ``member``, under another member id: it has the same instance id, or, if
-    ``departed`` has none, the same URL."""
+def _is_same_worker(departed: SnapshotDeparted, member: SnapshotMember) -> bool:
+    """Whether ``member`` and the departed member are the same worker: they have the same instance id or, if the
+    departed member has none, the same URL."""
     if departed.instance_id is not None:
         return departed.instance_id == member.instance_id
     return bool(departed.url) and departed.url == member.url

@@ -1,8 +1,9 @@
-"""Where each job is to be: the rules of the classic cooperative assignor, all its rounds at once.
+"""Where each job is to run: the rules of the classic cooperative assignor, with all its rounds in one computation.
 
-The classic leader revokes in one round and assigns in the next. A target needs no rounds, so what the first round would
-revoke is placed at once. Each rule has its module in `coterie.assignors`: `claims` (which member may run which job),
-`target` and `job_selection` (how many jobs each member gains and releases, and which), `moves` (the limit).
+The classic leader revokes in one round and assigns in the next. A target assignment needs no rounds, so the jobs that
+the first round would revoke are placed at once. The rules are in modules of `coterie.assignors`: `claims` (which member
+may run which job), `target` and `job_selection` (how many jobs each member gains and releases, and which), `moves` (the
+limit of moves).
 """
 
 from collections import Counter, defaultdict
@@ -21,32 +22,30 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The jobs of each member, and the jobs that no member can have now."""
+    """The jobs of each member, and the jobs without a member."""
 
     jobs: Mapping[MemberId, Jobs]
-    """The jobs of every member, possibly none."""
+    """The jobs of every member; a member without jobs has an empty value."""
     unplaceable: Jobs
-    """The jobs that no present member may run, and that do not wait for a departed member."""
+    """The jobs that no present member may run and that are not deferred for a departed member."""
     postponed: int
-    """The number of moves that the limit of moves per round has postponed: these jobs stay where they are."""
+    """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
     waits_for_away: bool
-    """Whether the placement would be another one if a member that is away were present."""
+    """Whether the placement would differ if the members that are away were present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takers:
-    """Which members may receive which jobs, as two eligibilities: one for all members of the group, one without the
-    members that are away (left with the intent to return)."""
+class EligibleMembers:
+    """Which members may receive which jobs, with and without the static members that are away."""
 
     in_group: Eligibility
     present: Eligibility
     away_claims: Jobs
-    """The jobs that are claimed, and only by members that are away: they stay where they are, or wait."""
+    """The jobs that only members that are away claim: they stay where they are, or wait."""
 
     @classmethod
-    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "Takers":
-        """The takers with the eligibility ``in_group`` of all members, computed for the members that are not in
-        ``away``, too."""
+    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
+        """``in_group``, and the same rules without the members that are ``away``."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
@@ -59,43 +58,43 @@ class Takers:
         return cls(in_group=in_group, present=present, away_claims=in_group.static_jobs - union(claims.values()))
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
-        """The ``owned`` jobs that each member must give to other members because of claims and drains. A job that only
-        members that are away could take stays with its owner."""
-        strays = self.in_group.ineligible_jobs(owned)
+        """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
+        are away could receive is not released."""
+        ineligible = self.in_group.ineligible_jobs(owned)
         if self.present is self.in_group:
-            return strays
+            return ineligible
         found = {
             member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
             - self.away_claims
-            for member, jobs in strays.items()
+            for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
 
     def unplaceable(self, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that no member may receive now, not counting members that drain."""
+        """The ``jobs`` that no member may receive now; draining members do not count as receivers."""
         return self.present.unassignable(jobs) | (jobs & self.away_claims)
 
 
-def place(
+def compute_placement(
     ownership: Ownership,
     members: Mapping[MemberId, MemberSpec],
-    takers: Takers,
+    eligible_members: EligibleMembers,
     *,
     deferred: Jobs,
     order: Sequence[MemberId],
     policy: RebalancePolicy,
 ) -> Placement:
-    """The placement of all jobs but the ``deferred`` ones.
+    """The placement of all jobs except the ``deferred`` ones.
 
-    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` are the
-    present wildcard workers, in the order that breaks ties.
+    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` contains the
+    present wildcard workers; among equals, an earlier one is preferred.
     """
-    draining = takers.in_group.draining_workers
-    strays = takers.ineligible_jobs(ownership.owned)
-    drains = {member: jobs for member, jobs in strays.items() if member in draining}
-    stays = {member: jobs - strays.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
-    static = takers.in_group.static_jobs
-    to_place = (ownership.unowned | union(strays.values())) - static
+    draining = eligible_members.in_group.draining_workers
+    ineligible = eligible_members.ineligible_jobs(ownership.owned)
+    drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
+    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
+    static = eligible_members.in_group.static_jobs
+    to_place = (ownership.unowned | union(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
     moved = ownership.ordered_moves
@@ -119,16 +118,18 @@ def place(
             moved_before=moved,
             order=order,
         )
-    given = as_before(given, ownership.standing)
-    unowned, moving = ownership.unowned - deferred, union(strays.values()) - stay_there
-    unplaceable = takers.unplaceable(unowned | moving)
+    given = keep_present_targets(given, ownership.standing)
+    unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
+    unplaceable = eligible_members.unplaceable(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
     for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
-        # In two steps, as the classic rounds: first the jobs that no member has, then those that members release.
-        parts.append(takers.present.assign_static_jobs(claimed, load))
+        # In two steps, like the classic rounds: first the jobs without an owner, then the jobs that members release.
+        parts.append(eligible_members.present.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = takers.present.assign_back_to_draining(unplaceable & _jobs_being_drained(ownership, draining), members, load)
+    back = eligible_members.present.assign_back_to_draining(
+        unplaceable & _jobs_of_draining_members(ownership, draining), members, load
+    )
     parts += [postponed, back]
     placed = {
         member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
@@ -138,20 +139,20 @@ def place(
         jobs=placed,
         unplaceable=unplaceable - union(back.values()),
         postponed=len(stay_there) + count_jobs(to_balance) - count_jobs(balance_now),
-        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, takers),
+        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, eligible_members),
     )
 
 
-def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
-    """Exchange jobs between the members of ``given`` such that each member gets as many as possible of the jobs that it
-    has in ``standing``. Each member keeps its number of connectors, and its number of tasks of each connector."""
+def keep_present_targets(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+    """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
+    a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
     every = union(given.values())
-    wishes = {member: jobs for member in given if (jobs := standing[member] & every)}
-    if not wishes:
+    former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
+    if not former_jobs:
         return given
     room = {member: Counter(map(_exchange_kind, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
-    for member, jobs in sorted(wishes.items()):
+    for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
             if room[member][_exchange_kind(job)]:
                 room[member][_exchange_kind(job)] -= 1
@@ -166,18 +167,18 @@ def as_before(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs])
 
 
 def _exchange_kind(job: Job) -> ConnectorName | None:
-    """The name of the connector of a task; None for a connector. Two jobs with the same result may be exchanged: the
-    loads of their members stay the same."""
+    """What two jobs must have in common to be exchanged: the connector of a task; None for connectors, which are all of
+    one kind."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
 
 
 def _limit_moves(
     drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
 ) -> tuple[Revocations, Revocations]:
-    """The jobs in ``drains`` and in ``balance`` that may move now, under the limit ``rebalance.max.moves.per.round``.
+    """The revocations of ``drains`` and of ``balance`` that ``rebalance.max.moves.per.round`` allows now.
 
-    A move that the present target has ordered continues. Such moves count against the limit, and so do the jobs that a
-    member must give back and still runs: at most as many jobs as the limit are stopping or starting at the same time.
+    Moves that the present target has ordered continue. They count against the limit, and so do the revoked jobs that
+    members have not given back: at most as many jobs as the limit are in motion at once.
     """
     if policy.moves_per_round_max is None:
         return drains, balance
@@ -194,17 +195,18 @@ def _limit_moves(
     return drains_now, balance_now
 
 
-def _jobs_being_drained(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
-    """The jobs that draining members must stop by the present target, or still have in the present target."""
+def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+    """The jobs without an owner that a draining member had: jobs that were revoked from it, and the jobs of its present
+    target."""
     return union(
         [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
     )
 
 
-def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, takers: Takers) -> bool:
-    """Whether the members that are away could run a job that is unplaceable or has to move, or would get or release a
-    job for balance."""
-    in_group = takers.in_group
+def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers) -> bool:
+    """Whether a member that is away could run a job that is unplaceable or must move, or would gain or release a job
+    for balance."""
+    in_group = eligible_members.in_group
     if in_group.assignable(unplaceable) or in_group.ineligible_jobs(placed):
         return True
     _, surplus = select_jobs(

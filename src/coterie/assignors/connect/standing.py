@@ -1,8 +1,8 @@
-"""Whether the target that stands may stay.
+"""Whether the present target assignment is as good as the computed one, and stays.
 
-Several targets can be equally good. A computation in the middle of a reconciliation starts from another ownership than
-the previous one, and could choose another of them. No further job would stop, but jobs that are on their way would be
-sent elsewhere. So a target that is as good as the computed one is not replaced.
+Several targets can be equally good. A computation during a reconciliation starts from another ownership than the
+previous one, and can arrive at another of these targets. It would stop no further job, but jobs in motion would go to
+other members. So the present target is replaced only by a better one.
 """
 
 from collections import Counter
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from coterie.assignors.assignor_state import union
 from coterie.assignors.connect.ownership import Ownership
-from coterie.assignors.connect.placement import Placement, Takers
+from coterie.assignors.connect.placement import EligibleMembers, Placement
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
 
-def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bool:
-    """Whether the present target (``ownership.standing``) is as good as ``placement``, so that it can stay: it places
-    the same jobs, each on a member that may run it, with the same loads, and with at most as many moves and at least as
-    good a spread."""
+def is_present_target_as_good(ownership: Ownership, placement: Placement, eligible_members: EligibleMembers) -> bool:
+    """Whether the present target places the same jobs as ``placement``, each on a member that may run it, with as few
+    moves, the same loads and as even a spread."""
     standing, placed = ownership.standing, placement.jobs
     if standing == placed:
         return True
@@ -27,10 +26,10 @@ def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bo
         return False
     for member, jobs in standing.items():
         others = jobs - placed[member]
-        if others and (member in ownership.away or takers.in_group.eligible_jobs(member, others) != others):
+        if others and (member in ownership.away or eligible_members.in_group.eligible_jobs(member, others) != others):
             return False
-    wildcard, static = takers.present.wildcard_workers, sorted(takers.present.claims_by_worker)
-    was, would_be = (_Quality.of(jobs, ownership.owned, wildcard, static) for jobs in (standing, placed))
+    wildcard, static = eligible_members.present.wildcard_workers, sorted(eligible_members.present.claims_by_worker)
+    was, would_be = (_PlacementQuality.of(jobs, ownership.owned, wildcard, static) for jobs in (standing, placed))
     return (
         was.loads == would_be.loads
         and was.moves <= would_be.moves
@@ -40,17 +39,18 @@ def is_as_good(ownership: Ownership, placement: Placement, takers: Takers) -> bo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Quality:
-    """The properties by which two placements of the same jobs are compared."""
+class _PlacementQuality:
+    """The values by which two placements of the same jobs are compared."""
 
     moves: int
-    """The jobs that their owners must release."""
+    """The number of jobs that their owners must release."""
     loads: Sequence[Sequence[int]]
-    """The sorted numbers of connectors, of tasks and of both, of the wildcard workers."""
+    """The numbers of connectors, of tasks and of both on the wildcard workers: three sorted sequences."""
     static_squares: int
-    """The sum of squares of the static workers' numbers of jobs: the least, if these are even."""
+    """The sum of the squares of the numbers of jobs on the static workers; it is lowest when these numbers are even."""
     cell_squares: int
-    """The sum of squares of the numbers of one connector's tasks on one wildcard worker: the spread."""
+    """The sum of the squares of the numbers of each connector's tasks on each wildcard worker; it is lowest when each
+    connector's tasks are spread evenly."""
 
     @classmethod
     def of(
@@ -59,11 +59,11 @@ class _Quality:
         owned: Mapping[MemberId, Jobs],
         wildcard: Sequence[MemberId],
         static: Sequence[MemberId],
-    ) -> "_Quality":
+    ) -> "_PlacementQuality":
         jobs = [placed[member] for member in wildcard]
         cells = (Counter(task.connector for task in one.tasks) for one in jobs)
         return cls(
-            moves=sum(len(mine - placed[member]) for member, mine in owned.items()),
+            moves=sum(len(jobs - placed[member]) for member, jobs in owned.items()),
             loads=(
                 sorted(len(one.connectors) for one in jobs),
                 sorted(len(one.tasks) for one in jobs),

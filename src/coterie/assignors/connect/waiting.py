@@ -1,4 +1,5 @@
-"""The jobs that wait: for departed members (the scheduled rebalance delay), and for members that are away."""
+"""The jobs that are deferred for departed members (the scheduled rebalance delay), or wait for members that are
+away."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,17 +9,17 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import DeferredJobs, GroupSnapshot
 
-LOOK_AGAIN_MS = 5_000
-"""The time until the next computation while jobs wait for a member that is away. The return of such a member does not
-request a new target, and neither does the release of a job."""
+AWAY_CHECK_INTERVAL_MS = 5_000
+"""The time until the next computation while jobs wait for a member that is away. An interval is needed because neither
+the return of such a member nor the release of a job requests a new target."""
 
 
 def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapping[MemberId, DeferredJobs]:
-    """The jobs in ``unowned`` that wait for departed members, by departed member (KIP-415).
+    """The ``unowned`` jobs that are deferred, by departed member (KIP-415).
 
-    Each departed member has its own delay: the group's, or ``max_delay_ms`` if the group has none. A delay that has
-    begun is never made longer. A job in the target of a member does not wait again: it was assigned to that member
-    after an earlier delay. The jobs of a departed member that has returned are not in ``unowned``.
+    Each departed member has its own delay: the group's or, if the group has none, ``max_delay_ms``. A delay that has
+    begun never becomes longer. A job in the target of a member was assigned after a delay, so it is not deferred again.
+    ``unowned`` contains no jobs of a departed member that has returned.
     """
     limit_ms = max_delay_ms if snapshot.max_delay_ms is None else snapshot.max_delay_ms
     left = unowned
@@ -34,9 +35,10 @@ def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapp
     return found
 
 
-def candidates(snapshot: GroupSnapshot, ownership: Ownership) -> Sequence[MemberId]:
+def possibly_returned_members(snapshot: GroupSnapshot, ownership: Ownership) -> Sequence[MemberId]:
     """The members without jobs while there are jobs of departed members, in the order in which they joined. Each may be
-    a departed member that has returned under another name, so among equals they receive these jobs first (KIP-415)."""
+    a departed member that has returned under another member id, so among equals they receive these jobs first
+    (KIP-415)."""
     if not snapshot.departed:
         return ()
     return [

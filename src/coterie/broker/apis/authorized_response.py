@@ -62,8 +62,8 @@ async def authorized_response(
         return response_with_empty_values(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}
     if not refused or authorization.handles_empty_request or not _is_empty(authorization, body):
-        told = handle(access.broker, replace(access.request, body=body))
-        values = await told if isinstance(told, Awaitable) else told
+        result = handle(access.broker, replace(access.request, body=body))
+        values = await result if isinstance(result, Awaitable) else result
     if values is None or access.request.field_or_default("acks", None) == 0:
         if refused:
             raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")

@@ -17,7 +17,7 @@ _MEMBER_ID_REQUIRED_SINCE = 4
 _NULLABLE_PROTOCOL_SINCE = 7
 """The first version in which the response's protocol name may be null."""
 _SKIP_ASSIGNMENT_SINCE = 9
-"""The first version in which the response can tell the leader to compute no assignments (KIP-814)."""
+"""The first version whose response can order the leader to compute no assignments (KIP-814)."""
 _ID_LENGTH_MAX = 1_000
 """The maximum number of characters of a client id and of an instance id."""
 

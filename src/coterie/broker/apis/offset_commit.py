@@ -111,8 +111,8 @@ def _new_offset_or_error(request: ApiRequest, topic: Topic | None, partition: An
 def _retention_ms(request: ApiRequest) -> int | None:
     """How long the offsets are to be kept after the commit; None: as long as the broker's setting. Only v2-4 can set
     it."""
-    told = request.field_or_default("retention_time", None)
-    retention_ms = -1 if told is None else to_milliseconds(told)
+    retention_time = request.field_or_default("retention_time", None)
+    retention_ms = -1 if retention_time is None else to_milliseconds(retention_time)
     return None if retention_ms == -1 else retention_ms
 
 

@@ -105,8 +105,10 @@ def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Va
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = broker.log.topics.get(name)
         if topic is not None:
-            told = [_partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
-            answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
+            partition_values = [
+                _partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions
+            ]
+            answers.append({"name": name, "topic_id": topic.topic_id, "partitions": partition_values})
     return answers
 
 

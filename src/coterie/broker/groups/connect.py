@@ -51,7 +51,7 @@ _REFUSAL_MESSAGES = {
     ErrorCode.coordinator_load_in_progress: "the group is being loaded",
 }
 _ERROR_LENGTH_MAX = 1_000
-"""The greatest length of an assignor's error: it is stored with the group."""
+"""The maximum length of an assignor's error: it is stored with the group."""
 _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
 
 
@@ -60,7 +60,7 @@ class ConnectMachine:
     heartbeats, in ``gaps``, and counts what the steps do, in ``stats``."""
 
     loading_error = ErrorCode.coordinator_load_in_progress
-    """A request that waits would delay all later requests on its connection."""
+    """The error for requests during a load: a request that waited would delay all later requests on its connection."""
     apply = staticmethod(state.apply)
     summary = staticmethod(summary)
 
@@ -82,8 +82,7 @@ class ConnectMachine:
         return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
 
     def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
-        """Convert an effect of the machine for the group's host. The order to compute a target assignment becomes a
-        chore; every other effect stays as it is."""
+        """The effect in the form that the host performs: a computation becomes a chore."""
         if isinstance(effect, ComputeTarget):
             return RunChore(run=partial(self._compute, group.group_id, effect.snapshot))
         return effect
@@ -121,8 +120,8 @@ class ConnectMachine:
     # -- computations -------------------------------------------------------------------------------------------------
 
     async def _compute(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
-        """Let the assignor of ``snapshot`` compute a target, within the computation timeout. Whatever the assignor
-        does, the result is an event: the coordinator continues with the targets that it has, and tries again."""
+        """Let the assignor of ``snapshot`` compute a target, within the computation timeout. The result is always an
+        event, also if the assignor fails: the coordinator then keeps the present targets, and tries again."""
         assign = self._assignors.get(snapshot.assignor)
         if assign is None:
             known = ", ".join(sorted(self._assignors)) or "none"
@@ -146,7 +145,7 @@ class ConnectMachine:
                 raise  # the group has ended
             error = "it was cancelled"
         except Exception as failure:
-            # An assignor may be a plug-in, and raise anything.
+            # An assignor may be a plug-in, and may raise any exception.
             logger.exception(
                 "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry",
                 group_id,

@@ -29,7 +29,7 @@ from coterie.nouns.connect_groups import (
 from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
 
 _REASONS = {SessionTimer: "session timeout", RevocationTimer: "rebalance timeout", ConnectionTimer: "closed connection"}
-"""Why a member was removed, by the timer that fired."""
+"""The reason why a member was removed, by the timer that fired."""
 
 
 class ConnectGroupStats:
@@ -41,9 +41,9 @@ class ConnectGroupStats:
         self._refusals: Counter[str] = Counter()
         """By error code."""
         self._removals: Counter[str] = Counter()
-        """By the reason."""
+        """By reason."""
         self._revoked_at_ms: dict[tuple[GroupId, MemberId], int] = {}
-        """When the jobs were revoked that a member has not given back."""
+        """For each member that has revoked jobs to give back: when they were revoked."""
         self._revocations = 0
         self._revocations_ms = 0
         self._longest_revocation_ms = 0
@@ -72,8 +72,7 @@ class ConnectGroupStats:
                     pass
 
     def observe_response(self, response: Response) -> None:
-        """Count the response if it refuses a request. COMPUTE_ASSIGNMENT is not counted: it orders the member to
-        compute a target assignment."""
+        """Count a refusal. The order to compute is not a refusal, although it has an error code."""
         if response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
             self._refusals[response.error.name] += 1
 
@@ -111,7 +110,7 @@ def _ends_computation(event: Event) -> bool:
 
 
 def _removal_reason(event: Event) -> str:
-    """Why ``event`` has removed a member."""
+    """The reason for which ``event`` has removed a member."""
     match event:
         case TimerFired(key=key):
             return _REASONS.get(type(key), "other")

@@ -40,11 +40,11 @@ class HeartbeatGaps:
     def observe_request(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
         """Record that the member has sent a request now."""
         now_ms = self._now_ms()
-        heard = self._request_times_of(group_id, member_id)
-        if heard.at_ms is not None:
-            heard.largest_gap_ms = max(heard.largest_gap_ms, now_ms - heard.at_ms)
-        heard.at_ms = now_ms
-        heard.heartbeats += is_heartbeat
+        times = self._request_times_of(group_id, member_id)
+        if times.at_ms is not None:
+            times.largest_gap_ms = max(times.largest_gap_ms, now_ms - times.at_ms)
+        times.at_ms = now_ms
+        times.heartbeats += is_heartbeat
 
     def observe_response(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the response to the member's JoinGroup or SyncGroup is sent now."""
@@ -52,27 +52,27 @@ class HeartbeatGaps:
 
     def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the member leaves: the time until its next request does not count."""
-        heard = self._request_times.get((group_id, member_id))
-        if heard is not None:
-            heard.at_ms = None
+        times = self._request_times.get((group_id, member_id))
+        if times is not None:
+            times.at_ms = None
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
         """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted, since the start
         of the broker."""
         groups: dict[str, dict[str, Mapping[str, int]]] = {}
-        for (group_id, member_id), heard in sorted(self._request_times.items()):
+        for (group_id, member_id), times in sorted(self._request_times.items()):
             groups.setdefault(group_id, {})[member_id] = {
-                "heartbeats": heard.heartbeats,
-                "largest_gap_ms": heard.largest_gap_ms,
+                "heartbeats": times.heartbeats,
+                "largest_gap_ms": times.largest_gap_ms,
             }
         return groups
 
     def _request_times_of(self, group_id: GroupId, member_id: MemberId) -> _RequestTimes:
         """The member's statistics, which are added if there are none."""
         key = (group_id, member_id)
-        heard = self._request_times.get(key)
-        if heard is None:
+        times = self._request_times.get(key)
+        if times is None:
             if len(self._request_times) >= _MEMBERS_MAX:
                 del self._request_times[next(iter(self._request_times))]
-            heard = self._request_times[key] = _RequestTimes(at_ms=None)
-        return heard
+            times = self._request_times[key] = _RequestTimes(at_ms=None)
+        return times

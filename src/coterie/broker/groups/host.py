@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 _RELOAD_DELAY_S = 0.5
 """The pause between two attempts to reload a group."""
 _STALL_MS = 200
-"""If a deadline is handled later than this after its time, this process has stalled: the requests of members may have
-arrived in time without being read."""
+"""A deadline that is handled later than this after its time shows that this process has stalled: the requests of
+members may have arrived in time without being read."""
 _CATCH_UP_S = 0.1
 """After a stall, how long requests are handled before deadlines are."""
 _CATCH_UP_TURNS = 5
@@ -67,7 +67,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChore(Generic[NotificationT]):
     """An effect: await ``run()`` while the machine continues, then let the machine handle its result. The chore is
-    cancelled if the machine's state is dropped or the group ends before."""
+    cancelled if the machine's state is dropped or the group ends before the result."""
 
     run: Callable[[], Coroutine[Any, Any, NotificationT]]
     """May raise no exception: a failure has to be a notification."""
@@ -79,7 +79,8 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
 
     @property
     def loading_error(self) -> ErrorCode | None:
-        """The error code with which requests are refused while the group is reloaded; None: they wait for its end."""
+        """The error code with which requests are refused while the group is reloaded; None: requests wait for the end
+        of the reload."""
         ...
 
     def new_group(self, group_id: GroupId, /) -> GroupT:
@@ -119,7 +120,8 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
-        """What the trace keeps of an event: small, and without the metadata, assignments and offsets of members."""
+        """The summary of an event for the trace: small, and without the metadata, assignments and offsets of
+        members."""
         ...
 
     def observe_request(self, group: GroupT, request: InputRequestT, /) -> None:
@@ -133,7 +135,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
 
 @dataclass(slots=True, kw_only=True)
 class PendingRequest(Generic[RequestT, ResponseT]):
-    """A request that the machine has received, and its response once it may be sent."""
+    """A request that the machine has received, and its response as soon as that may be sent."""
 
     request: RequestT
     response: ResponseT | None = None
@@ -175,7 +177,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._waiting_for_load = 0
         """The number of requests that wait for the reload."""
         self._wake = asyncio.Event()
-        """Set when `run` must not wait for the next deadline, but check the group now."""
+        """Set to let `run` check the group now instead of waiting for the next deadline."""
         self._waiting_until_ms: float = 0
         """The deadline for which `run` waits now; a timer with an earlier deadline sets ``_wake``."""
         self._new_chores: list[RunChore[NotificationT]] = []
@@ -195,7 +197,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return self._machine.owns_id(self._group)
 
     def read(self, look: Callable[[GroupT], T]) -> T:
-        """What ``look`` returns for the group's state, which it may not change. The state may not be durable yet."""
+        """The result of ``look`` for the group's state, which ``look`` may not change. The state may not be durable
+        yet."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -368,7 +371,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._wake.set()
 
     def _cancel_chores(self) -> None:
-        """Cancel all chores, and forget those that have not begun."""
+        """Cancel all chores, and drop those that have not begun."""
         self._new_chores.clear()
         for task in self._chores:
             task.cancel()

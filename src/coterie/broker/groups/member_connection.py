@@ -1,15 +1,16 @@
-"""What the coordinator of connect groups has to know of one client connection: which heartbeats on it have no response
-yet, and which members use it.
+"""The data that the coordinator of connect groups needs of one client connection: which heartbeats on it have no
+response yet, and which members use it.
 
-Responses are sent in the order of the requests, so a held heartbeat delays the responses to all requests behind it:
-any later request on the connection releases it, and a heartbeat that has one behind it already is not held at all.
+Responses are sent in the order of the requests, so a held heartbeat delays the responses to all later requests on the
+connection. Therefore any later request on the connection ends the hold, and a heartbeat that was followed by another
+request before it was handled is not held.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from coterie.broker.groups.connect import ConnectGroups
 from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHold
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -17,10 +18,25 @@ from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
 from coterie.nouns.ids import GroupId, MemberId, ReplyTo
 
 _MEMBERS_MAX = 10_000
-"""The maximum number of members of one connection that are remembered; at this number, the member that was added first
-is forgotten. Its session timeout finds that it has gone."""
+"""The maximum number of members that are stored for one connection; at this number, the member that was added first is
+dropped. If its process ends, it is removed at the end of its session."""
 _NUMBERS = count(1)
-"""The number of the next connection of this process."""
+"""Gives each connection of this process a number."""
+
+
+T = TypeVar("T")
+
+
+class CoordinatedGroups(Protocol):
+    """The connect groups of which this broker is the coordinator (`connect.ConnectGroups`)."""
+
+    def read(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
+        """What ``look`` returns for the group's state, which it may not change; None if there is no such group."""
+        ...
+
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+        """Let the machine of the group, if it exists, handle ``notification`` now."""
+        ...
 
 
 class _PendingHeartbeat(NamedTuple):
@@ -32,9 +48,9 @@ class _PendingHeartbeat(NamedTuple):
 
 
 class MemberConnection:
-    """One client connection, as the coordinator of connect groups sees it."""
+    """One client connection, for the coordinator of connect groups."""
 
-    def __init__(self, groups: ConnectGroups | None) -> None:
+    def __init__(self, groups: CoordinatedGroups | None) -> None:
         """``groups`` is None if the broker does not serve connect groups."""
         self._groups = groups
         self.number = next(_NUMBERS)
@@ -45,7 +61,7 @@ class MemberConnection:
         """The members whose heartbeats on this connection were accepted, the oldest first."""
 
     def add_request(self) -> int:
-        """Record that a request was read, of any API, and release all held heartbeats. Returns its number."""
+        """Record that a request of any API was read, and end all holds. Returns the number of the request."""
         self._request_count += 1
         if self._pending and self._groups is not None:
             for group_id, member_id, reply_to in tuple(self._pending.values()):
@@ -53,16 +69,16 @@ class MemberConnection:
         return self._request_count
 
     def begin_heartbeat(self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool) -> Heartbeat:
-        """Record that the machine of the group gets ``request`` now, which is the request with this number. Returns the
-        request as the machine has to handle it: it allows no hold if a later request was read meanwhile, or if not
-        ``may_hold``."""
+        """Record that the group's machine receives ``request`` now, which has this number on the connection. Returns
+        the request in the form that the machine must handle: it allows no hold if a later request was read meanwhile,
+        or if ``may_hold`` is False."""
         self._pending[number] = _PendingHeartbeat(group_id, request.member_id, request.reply_to)
         if request.max_wait_ms > 0 and (number < self._request_count or not may_hold):
             return replace(request, max_wait_ms=0)
         return request
 
     def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
-        """Record that the heartbeat with this number has its response; None if it gets none."""
+        """Record that the heartbeat with this number was answered; None if it gets no response."""
         ended = self._pending.pop(number, None)
         if ended is None or response is None:
             return
@@ -89,7 +105,7 @@ class MemberConnection:
         )
 
     def close(self) -> None:
-        """The client has closed the connection in an orderly way: tell the coordinators of its members."""
+        """The client has closed the connection in an orderly way: notify the coordinators of its members."""
         if self._groups is None:
             return
         senders = (*self._members, *((one.group_id, one.member_id) for one in self._pending.values()))

@@ -53,8 +53,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             self._start_host(self._new_host(group_id, records))
 
     async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The group's response to the request that ``make_request`` builds from a reply id, when it may be sent. A
-        request that would create one group too many is refused with POLICY_VIOLATION."""
+        """The group's response to the request that ``make_request`` builds from a reply id, as soon as it may be sent.
+        If the broker has the maximum number of groups, a request that would create another group is refused with
+        POLICY_VIOLATION."""
         if self._has_ended:
             return self._machine.refusal_response(make_request(ReplyTo(0)), ErrorCode.not_coordinator)
         host = self._hosts.get(group_id)
@@ -64,7 +65,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             return self._machine.refusal_response(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
         pending = host.submit(make_request)
-        # A request that only finds out that there is no such group leaves no asyncio task and no memory behind.
+        # A request that finds no such group starts no asyncio task and uses no memory afterwards.
         if not host.is_removable:
             self._start_host(host)
         return await host.wait_response(pending)
@@ -90,13 +91,13 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host is not None and host.owns_id
 
     def read(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
-        """What ``look`` returns for the group's state, which it may not change; None if there is no such group. The
-        state may not be durable yet."""
+        """The result of ``look`` for the group's state, which ``look`` may not change; None if there is no such group.
+        The state may not be durable yet."""
         host = self._hosts.get(group_id)
         return None if host is None else host.read(look)
 
     def read_all(self, look: Callable[[GroupT], T]) -> Sequence[T]:
-        """What ``look`` returns for the state of each group, sorted by group id; see :meth:`read`."""
+        """The result of ``look`` for the state of each group, sorted by group id; see :meth:`read`."""
         return [self._hosts[group_id].read(look) for group_id in self.ids()]
 
     def notify(self, group_id: GroupId, notification: NotificationT) -> None:

@@ -1,5 +1,5 @@
-"""Whether the result of an assignor has the types of a target assignment, so that the coordinator can check it and its
-records can be written. The assignor may be a plug-in that returns anything."""
+"""Checks whether the result of an assignor has the types of a target assignment. Only then can the coordinator check
+the target and write its records. The assignor may be a plug-in that returns any object."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _DURATIONS_MS = range(2**31)
 
 
 def shape_error(result: object) -> str | None:
-    """Why ``result`` is no `ComputedTarget` with values of the right types; None if it is one."""
+    """Why ``result`` is not a `ComputedTarget` with values of the right types; None if it is one."""
     if not isinstance(result, ComputedTarget):
         return f"it returned {type(result).__name__} instead of a target"
     if not (_is_mapping_by_id(result.members) and all(map(_is_target, result.members.values()))):

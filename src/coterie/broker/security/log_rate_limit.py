@@ -17,9 +17,9 @@ class LogRateLimit:
         """Decide whether a message of ``key`` may be logged. If so, return how many messages of ``key`` were suppressed
         since the last one that was logged. None: suppress this message; the last one was logged less than a minute
         before ``now_s``, a monotonic time."""
-        told_at_s, left_out = self._last_logged.get(key, (-_INTERVAL_S, 0))
-        if now_s - told_at_s < _INTERVAL_S:
-            self._last_logged[key] = told_at_s, left_out + 1
+        logged_at_s, left_out = self._last_logged.get(key, (-_INTERVAL_S, 0))
+        if now_s - logged_at_s < _INTERVAL_S:
+            self._last_logged[key] = logged_at_s, left_out + 1
             return None
         self._last_logged.pop(key, None)
         if len(self._last_logged) >= _KEYS_MAX:

@@ -91,14 +91,14 @@ class LogWriter:
         outcomes: list[_Outcome] = []
         begin, end = 0, len(writes)
         while begin < len(writes):
-            told = self._try_commit(writes[begin:end])
-            if isinstance(told, _Damage):
-                if told.write_index:
-                    end = begin + told.write_index  # Commit the writes before the failed write first.
+            results = self._try_commit(writes[begin:end])
+            if isinstance(results, _Damage):
+                if results.write_index:
+                    end = begin + results.write_index  # Commit the writes before the failed write first.
                     continue
-                told = [(writes[begin], None, told.error)]
-            outcomes += told
-            begin, end = begin + len(told), len(writes)
+                results = [(writes[begin], None, results.error)]
+            outcomes += results
+            begin, end = begin + len(results), len(writes)
         return outcomes
 
     def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":

@@ -108,7 +108,9 @@ class GroupDescription(Description):
     """A group: its leader, jobs, members, and the jobs that no worker runs."""
 
     protocol: str
-    """The name of the group's protocol, as in ``connect.protocol``."""
+    """``connect`` for a connect group, otherwise the group's protocol as in ``connect.protocol``."""
+    assignor: str | None = None
+    """The name of the assignor that a connect group uses; None for a classic group."""
     generation: int
     leader: WorkerDescription | None
     policy: PolicyDescription

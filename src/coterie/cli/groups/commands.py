@@ -128,10 +128,13 @@ async def _existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescript
 async def _changed_configs(
     admin: GroupAdmin, group_id: GroupId, changes: Mapping[str, str | None]
 ) -> Sequence[GroupConfig]:
-    """The configs of the group after ``changes``. Warns if the changes have no effect yet."""
+    """The configs of the group after ``changes``. Warns if the changes have no effect yet.
+
+    :raises WorldError: see :meth:`.GroupAdmin.describe`, :meth:`.GroupAdmin.alter_configs`.
+    """
     if changes:
+        described = await admin.describe(group_id)  # first: if it is refused, nothing is changed
         await admin.alter_configs(group_id, changes)
-        described = await admin.describe(group_id)
         if described is None:
             sys.stderr.write(
                 f"There is no group {group_id} yet; its configs are kept for a connect group of this id.\n"

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from coterie.assignors.assignor_state import Deferral, union
 from coterie.assignors.claims import Eligibility
+from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
@@ -67,6 +68,8 @@ class NamedGroup:
     several members have this ``host:port`` as well."""
     protocol: ConnectProtocol
     """STATIC for a connect group, too: both support claims and drains."""
+    has_rounds: bool
+    """Whether jobs move in rounds of the whole group. In a connect group each job moves on its own."""
     _members: tuple[MemberDescription, ...]
 
     def matching_members(self, text: str) -> list[MemberId]:
@@ -93,13 +96,18 @@ class NamedGroup:
 def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     """Convert a group's description. ``source`` names the origin of the description in the error.
 
-    :raises WorldError: when the group's protocol is unknown.
+    :raises WorldError: when the group's protocol is unknown, or the group uses an assignor that the plan cannot run.
     """
     try:
         is_connect = group.protocol == GroupProtocolName.CONNECT.value
         protocol = ConnectProtocol.STATIC if is_connect else ConnectProtocol.from_setting(group.protocol)
     except KeyError as error:
         raise WorldError(f"{source} is not a valid group description: unknown protocol {group.protocol!r}") from error
+    if is_connect and group.assignor not in (None, CooperativeAssignor.name):
+        raise WorldError(
+            f"the group uses the assignor {group.assignor}, and a plan can only be computed for the assignor "
+            f"{CooperativeAssignor.name}"
+        )
     members = {
         member.member_id: MemberSpec(
             owned=member.owned.jobs,
@@ -118,13 +126,15 @@ def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
         moves_per_round_max=group.policy.moves_per_round_max,
         round_interval_ms=group.policy.round_interval_ms,
     )
-    leader = next((member.member_id for member in group.members if group.is_led_by(member)), None)
+    # The coordinator of a connect group defers the jobs of any departed member, also those of the leader.
+    leader = None if is_connect else next((one.member_id for one in group.members if group.is_led_by(one)), None)
     return NamedGroup(
         snapshot=GroupSnapshot(
             configured=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader_id=leader
         ),
         names=_unique_names(group.members),
         protocol=protocol,
+        has_rounds=not is_connect,
         _members=group.members,
     )
 
@@ -269,7 +279,7 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
         [named_group.snapshot.configured, *(view.owned for view in named_group.snapshot.members.values())]
     )
     console = Console(highlight=False, emoji=False)
-    _print_plan(computed_plan, names, job_count=len(jobs_before), console=console)
+    _print_plan(computed_plan, names, job_count=len(jobs_before), has_rounds=named_group.has_rounds, console=console)
     for member, reason in _waiting_drains(computed_plan, changed_snapshot):
         console.print(f"The drain of {escape(names[member])} would wait: {escape(reason)}.")
 
@@ -355,8 +365,11 @@ def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, 
     }
 
 
-def _print_plan(computed_plan: Plan, names: Mapping[MemberId, str], *, job_count: int, console: Console) -> None:
-    """Print the plan; ``job_count`` is the number of jobs before the changes."""
+def _print_plan(
+    computed_plan: Plan, names: Mapping[MemberId, str], *, job_count: int, has_rounds: bool, console: Console
+) -> None:
+    """Print the plan, with the number of its rounds if the group ``has_rounds``; ``job_count`` is the number of jobs
+    before the changes."""
     if not computed_plan.moves:
         console.print("Nothing would move.")
     else:
@@ -373,7 +386,7 @@ def _print_plan(computed_plan: Plan, names: Mapping[MemberId, str], *, job_count
                 if waiting_count
                 else ""
             )
-            + f"; {_count_text(computed_plan.round_count, 'round')}"
+            + (f"; {_count_text(computed_plan.round_count, 'round')}" if has_rounds else "")
             + (f", with {_seconds_text(computed_plan.waiting_ms)} of waiting." if computed_plan.waiting_ms else ".")
         )
     for job, reason in sorted(_job_names_and_reasons(computed_plan.unassigned)):

@@ -32,8 +32,8 @@ REFUSED_CONNECTIONS_MAX_S = 60.0
 """A worker that lost its membership in a restart counts as ended if its address refuses connections for this time. The
 worker's process replaces itself, and loading the new process takes long on a busy machine."""
 MOVE_CHECKS_MAX = 50
-"""How often `coterie worker drain` looks, every 0.2 s, whether other workers have the jobs of a drained worker, before
-it says that they have not."""
+"""The maximum number of checks, one every 0.2 s, whether other workers own the jobs of a drained worker. After the last
+one, `coterie worker drain` reports that they do not."""
 _TRANSITION_PHASES = ("starting", "stopping")
 """The phases of tasks in which a group does not count as stable."""
 _STARTED_PHASES = ("running", "failed", "taken")

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignors import assign_on_threads, load_assignors
+from coterie.cli.assignors import assign_on_threads, check_assignors, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
-from coterie.cli.listeners import ListenerThread, load_listeners
+from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.worker import WorkerSettings
@@ -43,6 +43,8 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.worker import Worker
+
+_ASSIGNORS_KEY, _LISTENERS_KEY = "group.local.assignors", "rebalance.listeners"
 
 logger = logging.getLogger(__name__)
 
@@ -124,10 +126,10 @@ def run_worker(
     with open_listener(*settings.listener_address) as listener:
         member = member_settings(settings, listener)
         place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
-        life = serve_worker(
+        serving = serve_worker(
             settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
-        ended = asyncio.run(life)
+        ended = asyncio.run(serving)
     if not ended.relaunches:
         return ended.code
     # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.
@@ -152,6 +154,17 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
     host, port = settings.listener_address
     # Port 0: its own port is free after the process ends.
     open_listener(host, 0 if port == running.listener_address.port else port).close()
+
+
+def check_plugins(settings: WorkerSettings) -> None:
+    """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
+    They are not imported: this process may use other versions of their packages.
+
+    :raises ConfigError: when one is not installed.
+    """
+    if _is_connect(settings):
+        check_assignors(settings.local_assignors, key=_ASSIGNORS_KEY)
+        check_listeners(settings.rebalance_listeners, key=_LISTENERS_KEY)
 
 
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
@@ -283,7 +296,7 @@ def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequen
     """
     if not _is_connect(settings):
         return ()
-    return load_assignors(settings.local_assignors, policy, key="group.local.assignors")
+    return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
 
 
 def _make_listener_thread(settings: WorkerSettings, assignors: Sequence[ConnectAssignor]) -> ListenerThread:
@@ -293,7 +306,7 @@ def _make_listener_thread(settings: WorkerSettings, assignors: Sequence[ConnectA
     :raises ConfigError: when a listener is not installed or cannot be created.
     """
     names = settings.rebalance_listeners if _is_connect(settings) else ()
-    return ListenerThread(load_listeners(names, key="rebalance.listeners"), assignors)
+    return ListenerThread(load_listeners(names, key=_LISTENERS_KEY), assignors)
 
 
 def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:

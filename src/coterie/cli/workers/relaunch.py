@@ -76,14 +76,14 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
 
 
 def encode_place(settings: MemberSettings, place: Handover) -> bytes:
-    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_place`."""
-    handed = {
+    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
+    membership = {
         "version": VERSION,
         "who": _member_key(settings),
         "said": _join_metadata(settings),
         "place": encode_place_handover(place).decode(),
     }
-    return json.dumps(handed).encode()
+    return json.dumps(membership).encode()
 
 
 def decode_place(settings: MemberSettings, data: bytes) -> Handover | None:
@@ -94,15 +94,21 @@ def decode_place(settings: MemberSettings, data: bytes) -> Handover | None:
     :raises WireError: when the bytes are malformed, or of another version.
     """
     try:
-        handed = json.loads(data)
-        if handed["version"] != VERSION:
-            raise WireError(f"the inherited membership has version {handed['version']}; version {VERSION} is needed")
-        who, said, place = handed["who"], handed["said"], decode_place_handover(handed["place"].encode())
+        membership = json.loads(data)
+        if membership["version"] != VERSION:
+            raise WireError(
+                f"the inherited membership has version {membership['version']}; version {VERSION} is needed"
+            )
+        who, join_metadata, place = (
+            membership["who"],
+            membership["said"],
+            decode_place_handover(membership["place"].encode()),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _member_key(settings):
         return None
-    if isinstance(place, PlaceHandover) and said != _join_metadata(settings):
+    if isinstance(place, PlaceHandover) and join_metadata != _join_metadata(settings):
         return replace(place, must_ask_for_round=True)
     return place
 

@@ -211,7 +211,7 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
 
 def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
     """Start a rebalance, in which all members send all their protocols, and reply with COORDINATOR_LOAD_IN_PROGRESS,
-    after which the client joins again. After a load the coordinator knows only the selected protocol of each member.
+    after which the client joins again. After a load the coordinator has only the selected protocol of each member.
 
     Kafka refuses every client that does not offer the selected protocol until another event starts a rebalance. Until
     then a worker that was restarted with an older protocol cannot join its group. Here the join of such a worker causes
@@ -394,9 +394,8 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
-    """Whether this may be a join with a protocol that all members offer, although the coordinator knows of no such
-    protocol: since the last load no join phase has ended, and after a load only the selected protocol of each member is
-    known."""
+    """Whether all members may offer a protocol of this join although the stored protocols contain no such one: no join
+    phase has ended since the last load, and a load restores only the selected protocol of each member."""
     if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.protocol_support.any_supported_by_all(request.protocols)

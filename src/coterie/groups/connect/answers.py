@@ -1,7 +1,7 @@
 """The end of each step: members take the next step towards their targets, and heartbeats get their responses.
 
-A response is *held* while it would contain nothing new: no changed assignment, no order to compute, no changed leader.
-Members whose heartbeat is held receive news at once, all others with the response to their next heartbeat.
+A response is *held* while it would contain no news: no changed assignment, no order to compute, no changed leader.
+Members whose heartbeat is held receive news at once; all others receive it in the response to their next heartbeat.
 """
 
 from dataclasses import replace
@@ -72,7 +72,7 @@ def has_step_to_take(group: Group, member_id: MemberId) -> bool:
 
 
 def take_step(turn: Turn, request: Heartbeat) -> None:
-    """Let the sender of ``request`` take the next step towards its target, and write its current assignment if that
+    """Let the sender of ``request`` take the next step towards its target. Writes its current assignment if that
     changes, or if the response reports a job that the request does not list."""
     group = turn.group
     member_id = request.member_id
@@ -85,10 +85,11 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             assignment_epoch=epoch,
             request_epoch=request.member_epoch,
             owned=request.owned,
-            is_free=lambda job: job not in group.holder,
+            # A job of this member's target that it still holds is one that it gives back with this request.
+            is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
         )
     session = group.sessions[member_id]
-    reported = request.owned if request.owned is not None else session.told_jobs
+    reported = request.owned if request.owned is not None else session.sent_jobs
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
@@ -100,11 +101,11 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
 
 
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
-    """How long the response to ``request`` may be held; 0 if it must be sent now.
+    """How long the response to ``request`` may be held, in ms; 0 if it must be sent now.
 
-    A request with all fields may follow a response that the member has not received. Such a request is held only if
-    the member certainly has received everything and its epoch has not changed: then the member gives its jobs back one
-    after the other, and each takes one heartbeat.
+    A request with all fields may follow a response that the member has not received. Such a request is held only if the
+    member has certainly received every response and its epoch has not changed. This is the case while the member gives
+    its jobs back one after the other, with one heartbeat for each job.
     """
     if has_news(group, request):
         return 0
@@ -115,25 +116,26 @@ def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
 
 
 def is_up_to_date(group: Group, request: Heartbeat) -> bool:
-    """Whether the sender of ``request`` has certainly received everything that earlier responses to it contained, its
-    present member epoch included."""
+    """Whether the sender of ``request`` has certainly received the contents of all earlier responses, its member epoch
+    included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
     return is_epoch_known and group.sessions[request.member_id].is_up_to_date
 
 
 def has_news(group: Group, request: Heartbeat) -> bool:
-    """Whether the response to ``request`` contains something that the member's last response did not."""
+    """Whether the response to ``request`` would contain something that the member's last response did not."""
     session = group.sessions[request.member_id]
     return (
-        group.currents[request.member_id].assigned != session.told_jobs
-        or session.told_leader_epoch != group.leader_epoch
-        or session.told_session_timeout_ms != group.settings.session_timeout_ms
-        or (computation_of(group, request.member_id) not in (None, session.told_computation))
+        group.currents[request.member_id].assigned != session.sent_jobs
+        or session.sent_leader_epoch != group.leader_epoch
+        or session.sent_session_timeout_ms != group.settings.session_timeout_ms
+        or (computation_of(group, request.member_id) not in (None, session.sent_computation))
     )
 
 
 def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
-    """The computation for which the member was chosen, until the member has asked for the state of the group."""
+    """The computation for which the member was chosen, until the member has requested the state of the group; else
+    None."""
     computation = group.computation
     return computation if isinstance(computation, Chosen) and computation.member_id == member_id else None
 
@@ -146,11 +148,11 @@ def respond(turn: Turn, request: Heartbeat) -> None:
     if has_news(group, request) or request.member_epoch != current.member_epoch:
         session.is_up_to_date = False  # until a request shows that the member has received this response
     is_full = request.has_all_fields or request.member_epoch == JOIN
-    reported = request.owned if request.owned is not None else session.told_jobs
+    reported = request.owned if request.owned is not None else session.sent_jobs
     has_assignment = is_full or reported is None or current.assigned != reported
-    has_leader = is_full or session.told_leader_epoch != group.leader_epoch
+    has_leader = is_full or session.sent_leader_epoch != group.leader_epoch
     timeout_ms = group.settings.session_timeout_ms
-    has_timeout = is_full or session.told_session_timeout_ms != timeout_ms
+    has_timeout = is_full or session.sent_session_timeout_ms != timeout_ms
     if has_timeout:
         allow_session_timeout(turn, group.members[member_id], timeout_ms)
     computation = computation_of(group, member_id)
@@ -167,15 +169,14 @@ def respond(turn: Turn, request: Heartbeat) -> None:
             session_timeout_ms=timeout_ms if has_timeout else None,
         ),
     )
-    session.told_jobs = current.assigned
-    session.told_leader_epoch = group.leader_epoch
-    session.told_session_timeout_ms = timeout_ms
-    session.told_computation = computation
+    session.sent_jobs = current.assigned
+    session.sent_leader_epoch = group.leader_epoch
+    session.sent_session_timeout_ms = timeout_ms
+    session.sent_computation = computation
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
-    """Whether the member waits for its first target assignment or for a job that another member has, or has a revoked
-    job that it must give back."""
+    """Whether the member has a job to give back, or waits for a job or for its first target."""
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
         return True
@@ -219,20 +220,22 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
 
 
 def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
-    """A response reports the session timeout ``timeout_ms`` to the member. A longer one counts before the member
-    receives it, since the member's lease depends on it; a shorter one only from its next request on."""
+    """A response reports the session timeout ``timeout_ms`` to the member. A longer timeout applies before the member
+    receives it, since the member's lease depends on it; a shorter one applies only from the member's next request
+    on."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
 def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
-    """The member has sent a request after a response that reported a shorter session timeout: it counts from now on.
+    """A member has sent a request after a response with a shorter session timeout: the shorter timeout applies from now
+    on.
 
-    A request with all fields does not show that the member has received that response: members send all fields while
+    A request with all fields does not prove that the member has received that response: members send all fields while
     another request is unanswered, and after a lost response.
     """
     group, member_id = turn.group, request.member_id
-    metadata, told_ms = group.members[member_id], group.sessions[member_id].told_session_timeout_ms
-    if told_ms is not None and told_ms < metadata.session_timeout_ms and not request.has_all_fields:
-        turn.write(replace(metadata, session_timeout_ms=told_ms))
+    metadata, sent_timeout_ms = group.members[member_id], group.sessions[member_id].sent_session_timeout_ms
+    if sent_timeout_ms is not None and sent_timeout_ms < metadata.session_timeout_ms and not request.has_all_fields:
+        turn.write(replace(metadata, session_timeout_ms=sent_timeout_ms))

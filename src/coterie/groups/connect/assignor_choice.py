@@ -23,7 +23,7 @@ def common_assignor(members: Collection[MemberMetadata]) -> str | None:
 
 
 def server_assignor(members: Iterable[MemberMetadata]) -> str:
-    """The coordinator's assignor that most members name, then the first by name."""
+    """The coordinator's assignor that most members name; among several, the first by name."""
     named = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     return min(named, key=lambda name: (-named[name], name), default=DEFAULT_SERVER_ASSIGNOR)
 
@@ -42,7 +42,7 @@ def covering_members(members: Sequence[MemberMetadata], name: str) -> list[Membe
 
 
 class VersionRange(NamedTuple):
-    """The metadata versions that one assignor reads."""
+    """The metadata versions that one assignor can read."""
 
     name: str
     minimum: int
@@ -62,21 +62,21 @@ Offer: TypeAlias = tuple[VersionRange, ...]
 
 
 def offer_of(member: MemberMetadata) -> Offer:
-    """The offer of ``member``; empty for one that names an assignor of the coordinator."""
+    """The offer of ``member``; empty for a member that names an assignor of the coordinator."""
     return tuple(map(VersionRange.of, member.client_assignors))
 
 
 def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
     """Why a group whose members have the offers ``others`` cannot accept a member with the offer ``changed``; None if
-    it can. Members that name an assignor of the coordinator support every client-side one of the others."""
+    it can. A member that names an assignor of the coordinator accepts every client-side assignor of the others."""
     if not changed:
         return None
     offers = [one for one in (*others, changed) if one]
     common = set.intersection(*({versions.name for versions in one} for one in offers))
     names = ", ".join(versions.name for versions in changed)
     if not common:
-        theirs = ", ".join(sorted({versions.name for one in others for versions in one}))
-        return f"the other members of the group support the assignors {theirs}, and this worker supports {names}"
+        other_names = ", ".join(sorted({versions.name for one in others for versions in one}))
+        return f"the other members of the group support the assignors {other_names}, and this worker supports {names}"
     for name in common:
         ranges = [versions for one in offers for versions in one if versions.name == name]
         if any(versions.contains(_needed_versions(ranges)) for versions in ranges):
@@ -88,7 +88,7 @@ def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
 
 
 def _needed_versions(ranges: Iterable[VersionRange]) -> VersionRange:
-    """The smallest range that contains all ``ranges``, which are those of one assignor."""
+    """The smallest range that contains all ``ranges``, which belong to the same assignor."""
     known = list(ranges)
     return VersionRange(
         "", min((one.minimum for one in known), default=0), max((one.maximum for one in known), default=0)

@@ -42,13 +42,13 @@ from coterie.nouns.target_assignments import (
 
 _RETRY_PAUSE_MS = 1_000
 _RETRY_PAUSE_MAX_MS = 60_000
-"""The pause after all members have failed; it doubles each time."""
+"""The maximum pause after all members have failed to compute; the pause doubles each time."""
 
 # -- begin -------------------------------------------------------------------------------------------------------------
 
 
 def begin_if_due(turn: Turn) -> None:
-    """Begin a computation if one is needed, none is in progress, and no pause has to pass first."""
+    """Begin a computation if one is needed, none is in progress, and no pause has to end first."""
     group = turn.group
     if not (isinstance(group.computation, Idle) and group.needs_target and group.has_present_member()):
         return
@@ -74,7 +74,7 @@ def begin_if_due(turn: Turn) -> None:
 
 
 def begins_at_ms(group: Group, idle: Idle) -> int:
-    """The time from which the next computation may begin."""
+    """The earliest time of the next computation."""
     earliest = 0 if idle.until_ms is None else idle.until_ms
     if group.computed_at_ms is None:
         return earliest
@@ -82,8 +82,8 @@ def begins_at_ms(group: Group, idle: Idle) -> int:
 
 
 def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
-    """The member that computes: the leader, else the one that joined first. Members whose computation failed are passed
-    over; None if all have failed, or none covers the versions."""
+    """The member that is to compute: the leader, else the member that joined first. Members whose computation failed
+    are skipped. None if all have failed, or if no member's assignor can read the versions of the others."""
     left = [member_id for member_id in covering if member_id not in group.failed_members]
     if group.leader in left:
         return group.leader
@@ -98,7 +98,7 @@ def compute_here(turn: Turn, name: str) -> None:
 
 
 def pause(turn: Turn) -> None:
-    """All members that could compute have failed: they are asked again after a pause."""
+    """All members that could compute have failed: begin again with all of them after a pause."""
     group = turn.group
     pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
     group.failures += 1
@@ -132,7 +132,7 @@ def snapshot(turn: Turn, name: str) -> GroupSnapshot:
 
 
 def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
-    """The entry of one member in the snapshot that the assignor ``name`` gets."""
+    """One member in the form that the assignor ``name`` receives."""
     member_id = metadata.member_id
     current, assignor = group.currents[member_id], offered(metadata, name)
     return SnapshotMember(
@@ -191,8 +191,8 @@ def check_chosen(group: Group, member_id: MemberId) -> None:
 
 
 def install(turn: Turn, request: InstallAssignment) -> None:
-    """Install the target in ``request``, which the member that was chosen to compute sends, if the target was computed
-    from the snapshot sent last and is valid. If not, another member is chosen.
+    """Install the target that the chosen member computed, if the request answers the last Prepare and the target is
+    valid. If the target is not valid, another member is chosen.
 
     :raises ConnectRefusal: when the request is not valid, or answers no computation that is in progress.
     """
@@ -250,13 +250,15 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
 
 
 def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
-    """Write the target that was computed from ``built``. Members that have gone since, and jobs that are no longer
-    configured, are dropped."""
+    """Write the target that was computed from the snapshot ``built``. Members that have left since, and jobs that are
+    no longer configured, are dropped."""
     group = turn.group
     epoch, configured = built.group_epoch, group.configured_jobs
+    new_ids = new_ids_of_static_members(group, built)
+    targets = {new_ids.get(member_id, member_id): one for member_id, one in target.members.items()}
     for member_id in sorted(group.members):
         before = group.targets[member_id]
-        after = target.members.get(member_id, TargetOfMember(jobs=NO_JOBS))
+        after = targets.get(member_id, TargetOfMember(jobs=NO_JOBS))
         after = replace(after, jobs=after.jobs & configured)
         if after != before.target:
             turn.write(TargetWritten(member_id=member_id, assignment_epoch=epoch, target=after))
@@ -281,8 +283,20 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
         turn.set_timer(ComputeTimer(), turn.now_ms + target.next_in_ms)
 
 
+def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[MemberId, MemberId]:
+    """The static members that have returned with another member id since ``built``: the new id by the former one. Their
+    return requests no new target, so the one that was computed for the former id must count for the new one."""
+    return {
+        one.member_id: new_id
+        for one in built.members
+        if one.instance_id is not None
+        and one.member_id not in group.members
+        and (new_id := group.static_member(one.instance_id)) is not None
+    }
+
+
 def fail(turn: Turn, member_id: MemberId, why: str) -> None:
-    """The computation of a member has failed: pass the member over, and choose another one."""
+    """The computation of a member has failed: skip this member from now on, and choose another one."""
     turn.group.failed_members.add(member_id)
     turn.change_group(assignment_error=why)
     end_computation(turn)
@@ -319,7 +333,7 @@ def on_computation_late(turn: Turn) -> None:
 
 
 def on_compute_due(turn: Turn) -> None:
-    """A computation may begin now; if the next portion of moves is due, the group epoch rises."""
+    """A computation may begin now. If the next portion of moves is due, the group epoch rises."""
     group = turn.group
     metadata = group.metadata
     if metadata is not None and metadata.next_at_ms is not None and turn.now_ms >= metadata.next_at_ms:

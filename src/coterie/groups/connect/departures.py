@@ -1,4 +1,5 @@
-"""Members that have departed: how long their jobs wait for them, and how long the jobs may still run there."""
+"""Members that have departed: how long their jobs are deferred for them, and how long the jobs may still run on
+them."""
 
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from coterie.nouns.target_assignments import DeferredJobs
 
 
 def release_held(turn: Turn, member_id: MemberId) -> None:
-    """The session of a departed member would have ended: its jobs run nowhere."""
+    """A departed member's session would have ended now: its jobs run nowhere any more."""
     departed = turn.group.departed[member_id]
     if departed.jobs:
         turn.write(replace(departed, held=NO_JOBS))
@@ -19,7 +20,7 @@ def release_held(turn: Turn, member_id: MemberId) -> None:
 
 
 def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
-    """Let ``deferred`` wait for the departed member. A delay that has begun is never made longer."""
+    """Defer the jobs ``deferred`` for the departed member. A delay that has begun never becomes longer."""
     if departed.deadline_ms is None:
         deadline_ms = departed.left_at_ms + deferred.delay_ms
     else:
@@ -34,7 +35,7 @@ def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
 
 
 def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
-    """No job waits for the departed member any longer."""
+    """End the deferral of the jobs of a departed member."""
     if not departed.held:
         forget_departed(turn, departed.member_id)
     elif departed.jobs:

@@ -1,5 +1,5 @@
-"""The first step after a group's records were replayed. A crash may have cut the records of a step anywhere: this step
-completes or undoes what it finds, before the coordinator responds to anyone."""
+"""The first step after the replay of a group's records. A crash may have interrupted the records of a step anywhere.
+This step completes or undoes such a step before the coordinator sends its first response."""
 
 from coterie.groups.connect.departures import forget_departed
 from coterie.groups.connect.messages import (
@@ -21,7 +21,7 @@ from coterie.nouns.target_assignments import TargetOfMember
 
 
 def on_loaded(turn: Turn) -> None:
-    """Remove what an incomplete step has left, and set the timers. Each member gets a full session, and a full
+    """Remove the remains of an incomplete step, and set the timers. Each member gets a full session, and a full
     rebalance timeout if it has jobs to give back."""
     group = turn.group
     last_epoch = last_group_epoch(group)
@@ -55,7 +55,7 @@ def last_group_epoch(group: Group) -> GroupEpoch:
 
 
 def is_incomplete(group: Group) -> bool:
-    """Whether the records are not those of whole steps."""
+    """Whether the last step was written only in part."""
     ids = group.members.keys()
     if ids != group.targets.keys() or ids != group.currents.keys() or ids & group.departed.keys():
         return True
@@ -65,12 +65,12 @@ def is_incomplete(group: Group) -> bool:
 
 
 def has_partial_target(group: Group) -> bool:
-    """Whether a target assignment was written, but not the group record that completes it."""
+    """Whether the records of a target assignment were written, but not the group record that completes them."""
     return any(one.assignment_epoch > group.assignment_epoch for one in group.targets.values())
 
 
 def has_unplaced_jobs(group: Group) -> bool:
-    """Whether the target assignment, which is that of the present group epoch, does not place exactly the configured
+    """Whether the target assignment belongs to the present group epoch and does not contain exactly the configured
     jobs."""
     metadata = group.metadata
     if metadata is None or metadata.assignment_epoch < metadata.group_epoch:
@@ -86,8 +86,7 @@ def has_unplaced_jobs(group: Group) -> bool:
 
 
 def remove_orphans(turn: Turn) -> None:
-    """Remove the records of members for which not all of `MemberMetadata`, `TargetWritten` and `CurrentAssignment`
-    exist, and the `MemberDeparted` of those that are members again, or still."""
+    """Remove the records of members without all of the records 5, 6 and 7, and of departed members that are members."""
     group = turn.group
     complete = group.members.keys() & group.targets.keys() & group.currents.keys()
     for member_id in sorted((group.members.keys() | group.targets.keys() | group.currents.keys()) - complete):
@@ -104,7 +103,7 @@ def remove_orphans(turn: Turn) -> None:
 
 
 def restore_targets(turn: Turn) -> None:
-    """The last target was written in part: let each member keep the jobs that it has."""
+    """The last target was written only in part: let each member keep its present jobs as its target."""
     group = turn.group
     for member_id, current in sorted(group.currents.items()):
         target = TargetOfMember(jobs=current.assigned)
@@ -116,7 +115,8 @@ def restore_targets(turn: Turn) -> None:
 
 
 def set_timers_of_departed(turn: Turn) -> None:
-    """Set the timers of departed members. A clock that was set back makes no wait longer than it was at its begin."""
+    """Set the timers of departed members. If the clock was set back, no wait becomes longer than it was at its
+    start."""
     group = turn.group
     for member_id, departed in sorted(group.departed.items()):
         if departed.held:

@@ -41,7 +41,7 @@ from coterie.wire.primitives import Reader, Writer
 
 
 class KeyVersion(IntEnum):
-    """The versions of the records' keys. A key's version is the type of its record."""
+    """The versions of keys: each is one type of record."""
 
     GROUP = 3
     CONFIGURED = 4
@@ -64,7 +64,7 @@ _OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[Me
     KeyVersion.CURRENT: (decode_current, lambda member_id: CurrentRemoved(member_id=member_id)),
     KeyVersion.DEPARTED: (decode_departed, lambda member_id: DepartedRemoved(member_id=member_id)),
 }
-"""By the version of a key that contains the group id and a member id: the decoder of the value, and what makes the
+"""By the version of a key that contains the group id and a member id: the decoder of the value, and the class of the
 tombstone."""
 
 
@@ -90,8 +90,8 @@ def encode_record(group_id: GroupId, record: Record) -> tuple[bytes, bytes | Non
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, Record] | None:
-    """The group id and the record of one key and value; a value None gives the tombstone. None when the key is of a
-    kind that Coterie does not write.
+    """The group id and the record of one key and value. For the value None, the record is a tombstone. None when the
+    key has a type that Coterie does not write.
 
     :raises WireError: when key or value is malformed, or the version of the value is unknown.
     """
@@ -141,7 +141,7 @@ def _removed_key(
 
 
 def _key(version: KeyVersion, *ids: str) -> bytes:
-    """A record's key with this version and these ids (the group id, and for a member's record the member id)."""
+    """The key with this version, this group id and this member id."""
     writer = Writer()
     writer.int16(version)
     for each in ids:

@@ -123,7 +123,7 @@ def respond_or_refuse(turn: Turn, request: Request) -> None:
 def on_request(turn: Turn, request: Request) -> None:
     """Pass ``request`` to the function for its kind.
 
-    :raises ConnectRefusal: when the request is refused; no record was written then.
+    :raises ConnectRefusal: when the request is refused; no record has been written in this case.
     """
     match request:
         case Heartbeat():
@@ -158,7 +158,7 @@ def on_request(turn: Turn, request: Request) -> None:
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     """Process a heartbeat (K848C, "Request Handling").
 
-    :raises ConnectRefusal: when it is refused; it renews no session then.
+    :raises ConnectRefusal: when it is refused; a refused heartbeat does not renew the session.
     """
     group = turn.group
     check_heartbeat(group, request)
@@ -208,7 +208,7 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
 
 
 def accept(turn: Turn, request: Heartbeat) -> None:
-    """Take over what an accepted heartbeat reports, renew the session, and respond to an older held heartbeat."""
+    """Store what an accepted heartbeat reports, renew the session, and respond to an older heartbeat that is held."""
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
@@ -233,7 +233,7 @@ def accept(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
-    """The held heartbeat to which ``event`` wants a response; None if it was answered meanwhile."""
+    """The held heartbeat to which a response must be sent because of ``event``; None if it was answered meanwhile."""
     session = turn.group.sessions.get(event.member_id)
     if session is None or session.held is None or session.held.reply_to != event.reply_to:
         return None
@@ -241,7 +241,7 @@ def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
 
 
 def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
-    """The held heartbeat of the member, which is no longer held; None if there is none."""
+    """Remove the member's held heartbeat from its session, and return it; None if there is none."""
     session = turn.group.sessions[member_id]
     request, session.held = session.held, None
     turn.cancel_timer(HoldTimer(member_id=member_id))
@@ -268,8 +268,11 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
 
 
 def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
-    """No request has arrived since the member's connection was closed: its process has ended. Nothing is concluded if
-    half of the members, and two at least, lost their connections at the same time: then a proxy may have ended."""
+    """The member has sent no request since its connection was closed: its process has ended.
+
+    The member is not removed if at least half of the members, and at least two, lost their connections at the same
+    time: the cause may then be a proxy that has ended.
+    """
     group = turn.group
     closed_at_ms = group.sessions[member_id].closed_at_ms
     if closed_at_ms is None:
@@ -285,8 +288,8 @@ def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
-    """Process the timer ``key`` that has fired; do nothing if its deadline was moved to a later time or removed
-    meanwhile. Returns the heartbeat whose hold has ended, if there is one."""
+    """Process the timer ``key``, which has fired. If its deadline was moved to a later time or removed meanwhile, do
+    nothing. Returns the heartbeat whose hold has ended, if there is one."""
     group = turn.group
     deadline_ms = group.deadlines.get(key)
     if deadline_ms is None or turn.now_ms < deadline_ms:

@@ -64,7 +64,7 @@ def join(turn: Turn, request: Heartbeat) -> None:
 
 
 def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
-    """Add a member, which may be one that returns.
+    """Add a member. It may be a departed member that returns.
 
     :raises ConnectRefusal: when the group cannot accept it.
     """
@@ -178,9 +178,9 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
 
 
 def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
-    """The departed member that ``request`` brings back: with the same member id, which acknowledges that all its jobs
-    have stopped; or, if none of its jobs may still run, with the same instance id or the same URL. None if there is no
-    such member."""
+    """The departed member that sends ``request``: the one with the same member id, which thereby acknowledges that all
+    its jobs have stopped; or, if none of its jobs may still run, the one with the same instance id or the same URL.
+    None if there is no such member."""
     departed = group.departed.get(request.member_id)
     if departed is not None:
         return departed
@@ -193,7 +193,7 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
 
 
 def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
-    """The metadata of a member that joins, from its ``request``; the epochs in them are those before this step."""
+    """The metadata in a join. The epochs are those before this step."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
     return MemberMetadata(
@@ -259,7 +259,7 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
 
 
 def former_jobs(group: Group, metadata: MemberMetadata) -> Jobs:
-    """The jobs that waited for a member that has returned; none once a target was computed since."""
+    """The jobs that were deferred for a member that has returned; empty after the next target was computed."""
     return metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS
 
 
@@ -274,25 +274,25 @@ def is_target_affected(before: MemberMetadata, after: MemberMetadata) -> bool:
 
 
 def has_reason(request: Heartbeat) -> bool:
-    """Whether the request asks for a new target assignment by the reason of an assignor."""
+    """Whether an assignor in the request gives a reason, which requests a new target assignment."""
     return any(assignor.reason != Reason.NONE for assignor in request.client_assignors or ())
 
 
 def without_reasons(assignors: tuple[Assignor, ...]) -> tuple[Assignor, ...]:
-    """The assignors as they are stored: a reason concerns one computation."""
+    """The assignors without their reasons, as they are stored: a reason counts for one computation only."""
     return tuple(replace(one, reason=Reason.NONE) if one.reason != Reason.NONE else one for one in assignors)
 
 
 def keep_reasons(group: Group, request: Heartbeat) -> None:
-    """Keep the reasons in ``request`` for the next computation."""
+    """Store the reasons in ``request`` for the next computation."""
     given = {one.name: one.reason for one in request.client_assignors or () if one.reason != Reason.NONE}
     if given:
         group.reasons[request.member_id] = given
 
 
 def take_configured(turn: Turn, request: Heartbeat) -> None:
-    """Take over the configured jobs that the leader reports. Other members' reports are ignored, and so is a report
-    with a lower config offset than the same leader's last one."""
+    """Store the configured jobs that the leader reports. A report of another member is ignored, and so is a report with
+    a lower config offset than the same leader's last report."""
     group = turn.group
     reported = request.configured
     turn.appoint_leader()
@@ -364,7 +364,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
     held = current.held if may_run else NO_JOBS
     jobs = NO_JOBS
     if waits:
-        # A static member that left for a short time has no jobs: its target says which ones wait for it.
+        # A static member that left for a short time has no jobs: the jobs of its target wait for it.
         jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY else current.assigned
     if held or jobs:
         turn.write(

@@ -89,11 +89,12 @@ class Heartbeat:
     claims: Claims | None = None
     draining: bool | None = None
     max_wait_ms: int = 0
-    """How long the response may be held while there is nothing to report."""
+    """How long the response may be held while there is no news."""
     connection_grace_ms: int | None = None
-    """How long after the end of its connection the worker may still be alive; 0 if the end means nothing."""
+    """How long after the end of its connection the worker may still run; 0 if the end of the connection has no
+    effect."""
     resumes: bool = False
-    """Whether the worker's process is about to replace itself: the end of its connection means nothing."""
+    """Whether the worker's process is about to replace itself: the end of its connection then has no effect."""
 
     @property
     def has_all_fields(self) -> bool:
@@ -189,8 +190,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseHold:
-    """The response to this heartbeat of the member may no longer be held: another request follows on the same
-    connection."""
+    """The response to this heartbeat of the member must be sent now: another request follows on the same connection."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -198,8 +198,8 @@ class ReleaseHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """The client has closed a connection, in an orderly way (FIN), when no request on it was without a response but
-    held ones."""
+    """The client has closed a connection in an orderly way (FIN). At that time, all requests on it that were not
+    answered were held heartbeats."""
 
     connection: int
     member_ids: tuple[MemberId, ...]
@@ -256,13 +256,13 @@ class ConfiguredWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """The metadata of a member, from its requests (key version 5)."""
+    """Record 5: the metadata in a member's requests."""
 
     member_id: MemberId
     group_epoch: GroupEpoch
-    """The group epoch that this metadata brought about."""
+    """The group epoch that began with this metadata."""
     joined_epoch: GroupEpoch
-    """The group epoch that the member's join brought about: it orders the members."""
+    """The group epoch that began when the member joined: members are ordered by it."""
     instance_id: InstanceId | None
     client_id: str
     client_host: str
@@ -270,7 +270,7 @@ class MemberMetadata:
     name: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    """The session timeout by which the worker counts its lease: the last one that it certainly received, or the
+    """The session timeout from which the worker computes its lease: the last one that it certainly received, or the
     longest that it may have received."""
     connection_grace_ms: int
     server_assignor: str | None
@@ -279,13 +279,13 @@ class MemberMetadata:
     """The only jobs that the worker may run; None: any job."""
     draining: bool
     former: Jobs = NO_JOBS
-    """The jobs that the worker had when it left, and that waited for it. They count until the next target assignment:
-    while ``group_epoch`` is greater than the assignment epoch."""
+    """The jobs that the worker had when it left, and that were deferred for it. They count until the next target
+    assignment: while ``group_epoch`` is greater than the assignment epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRemoved:
-    """The tombstone of a member's `MemberMetadata`."""
+    """The tombstone of record 5, a member's metadata."""
 
     member_id: MemberId
 
@@ -301,20 +301,20 @@ class TargetWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRemoved:
-    """The tombstone of a member's `TargetWritten`."""
+    """The tombstone of record 6, a member's target assignment."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """The jobs that a member may run now (key version 7): those in ``assigned``, and those in ``pending``, which were
-    revoked and which the member has not given back yet. ``job_epochs`` has the epoch of each of these jobs."""
+    """Record 7: the current assignment of a member. The jobs in ``pending`` were revoked, and the member has not given
+    them back. ``job_epochs`` has the epoch of each assigned and each pending job."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
     previous_epoch: MemberEpoch
-    """The member epoch before: a request with it is accepted if the response with the new one was lost."""
+    """The previous member epoch: a request with it is accepted if the response with the new epoch was lost."""
     assigned: Jobs = NO_JOBS
     pending: Jobs = NO_JOBS
     job_epochs: Mapping[GroupEpoch, Jobs] = field(default_factory=dict)
@@ -323,13 +323,13 @@ class CurrentAssignment:
 
     @property
     def held(self) -> Jobs:
-        """The jobs that may run on the member: no other member may get them."""
+        """The jobs that may run on the member, so that no other member may get them."""
         return self.assigned | self.pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRemoved:
-    """The tombstone of a member's `CurrentAssignment`."""
+    """The tombstone of record 7, a member's current assignment."""
 
     member_id: MemberId
 
@@ -343,16 +343,15 @@ class ConfigsWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDeparted:
-    """A member that has left the group (key version 9). Its jobs may wait for its return, or may still run on its
-    worker."""
+    """Record 9: a member that has left while jobs are deferred for it or may still run on it."""
 
     member_id: MemberId
     instance_id: InstanceId | None
     url: WorkerUrl
     jobs: Jobs
-    """The jobs that wait for the member; empty if no job does."""
+    """The jobs that are deferred for the member; empty if none is."""
     held: Jobs
-    """The jobs that may still run there, until ``held_until_ms``."""
+    """The jobs that may still run on the member, until ``held_until_ms``."""
     held_until_ms: int
     """The end of the member's session; the jobs in ``held`` are released then."""
     left_at_ms: int
@@ -365,24 +364,24 @@ class MemberDeparted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedRemoved:
-    """The tombstone of a departed member's `MemberDeparted`."""
+    """The tombstone of record 9, a departed member."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
-    """The tombstone of the group's `GroupMetadata`."""
+    """The tombstone of record 3, the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRemoved:
-    """The tombstone of the group's `ConfiguredWritten`."""
+    """The tombstone of record 4, the configured jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsRemoved:
-    """The tombstone of the group's `ConfigsWritten`."""
+    """The tombstone of record 8, the group's configs."""
 
 
 Record: TypeAlias = (
@@ -425,7 +424,7 @@ class DescribedMember:
     pending: Jobs
     target: Jobs
     awaited: Mapping[MemberId, Jobs]
-    """The jobs of the target that other members still have, by their holders."""
+    """The jobs of the target that other members still hold, by holder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,7 +435,7 @@ class DescribedDeparted:
     delay_left_ms: int | None
     """None if no delay runs."""
     held_left_ms: int
-    """How long the jobs may still run there; 0 if they have stopped."""
+    """How long the jobs may still run on the member; 0 if they have stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,7 +485,7 @@ class RevocationTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTimer:
-    """The response to a heartbeat of the member was held back for the longest allowed time: it must be sent now."""
+    """The longest time for which the response to the member may be held has passed."""
 
     member_id: MemberId
 
@@ -509,7 +508,7 @@ class ReleaseTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayTimer:
-    """The scheduled rebalance delay of a departed member is over."""
+    """The scheduled rebalance delay of a departed member has ended."""
 
     member_id: MemberId
 
@@ -517,7 +516,7 @@ class DelayTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeTimer:
     """A target assignment may be computed now: the initial delay, the interval between two computations, or the pause
-    after failed ones is over; or the next portion of moves is due."""
+    after failed ones has ended; or the next portion of moves is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

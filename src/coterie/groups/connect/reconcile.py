@@ -1,7 +1,7 @@
 """The next step of one member towards its target assignment (K848C, "Reconciliation of the group").
 
-A member first gives back what it has to give back, and receives new jobs only afterwards: one response never both
-revokes and assigns. A job is assigned as soon as it is free; no job waits for any other.
+A member first gives back the revoked jobs, and receives new jobs only afterwards: one response never both revokes and
+assigns. A job is assigned as soon as it is free; it does not wait for other jobs.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +24,9 @@ def reconcile(
     """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
 
     ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
-    is not in ``owned`` has stopped on the member. None if the request does not list jobs: then no stop is acknowledged.
-    ``is_free`` says whether no member has a job: a job that this member has itself is not free.
+    is not in ``owned`` has stopped on the member. None if the request lists no jobs: the request then acknowledges
+    nothing. ``is_free`` returns whether no other member has a job; a job of the target that this member has given back
+    is free for it at once.
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:
@@ -33,7 +34,7 @@ def reconcile(
     pending, to_revoke = current.pending, current.assigned - target
     if owned is not None:
         pending &= owned
-        to_revoke &= owned  # the member has stopped the other ones, or never received them
+        to_revoke &= owned  # the member has stopped the others, or has never received them
     pending |= to_revoke
     kept = current.assigned & target
     if pending:
@@ -43,10 +44,12 @@ def reconcile(
     missing = target - kept
     assigned = kept | Jobs.of(job for job in missing if is_free(job))
     if assigned == target:
-        assigned = target  # One object, so the next comparison is quick.
+        assigned = target  # The same object as the target, so that the next comparison is quick.
     job_epochs = current.job_epochs
     if new := assigned - kept:
-        job_epochs = {**job_epochs, assignment_epoch: job_epochs.get(assignment_epoch, Jobs()) | new}
+        # A job that was given back in this step, and is assigned again, has its former epoch no more.
+        job_epochs = {epoch: left for epoch, jobs in job_epochs.items() if (left := jobs - new)}
+        job_epochs[assignment_epoch] = job_epochs.get(assignment_epoch, Jobs()) | new
     reconciled = _changed(current, assigned, pending, job_epochs)
     if epoch == current.member_epoch:
         return reconciled

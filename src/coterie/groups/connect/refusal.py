@@ -5,7 +5,7 @@ from coterie.nouns.errors import Refusal
 
 
 class ConnectRefusal(Refusal):
-    """Refuses a request with the error code ``error``; ``message`` says what is wrong and what to do."""
+    """Refuses a request with the error code ``error``. ``message`` names the error and what to do about it."""
 
     def __init__(self, error: ConnectErrorCode, message: str) -> None:
         super().__init__(message)

@@ -8,9 +8,9 @@ from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Assignor
 from coterie.nouns.ids import MemberId
 
 ASSIGNORS_MAX = 16
-"""The greatest number of assignors of one member: each is stored with the member."""
+"""The maximum number of assignors of one member: each is stored with the member."""
 METADATA_SIZE_MAX = 64 * 1024
-"""The greatest size in bytes of a member's metadata for all its assignors, and the greatest length of its ids, URL and
+"""The maximum size in bytes of a member's metadata for all its assignors, and the maximum length of its ids, URL and
 name together."""
 
 
@@ -61,7 +61,7 @@ def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
 
 
 def check_computing_request(group: Group, request: PrepareAssignment | InstallAssignment) -> None:
-    """Check group, member and epochs of a request that a computing member sends.
+    """Check the group, the member and the epochs of a request that the computing member sends.
 
     :raises ConnectRefusal: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
     """

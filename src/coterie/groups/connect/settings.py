@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 _HOLD_PARTS_OF_SESSION = 6
-"""A response is held for at most this part of the session timeout."""
+"""A response is held for at most the session timeout divided by this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,22 +12,22 @@ class ConnectGroupSettings:
     """The settings of one group. The defaults are those of the broker's keys ``group.connect.*``."""
 
     session_timeout_ms: int = 10_000
-    """How long a member stays in the group without an accepted request."""
+    """How long after its last accepted request a member stays in the group."""
     heartbeat_interval_ms: int = 3_000
     """The time between two heartbeats of a member whose heartbeats are not held."""
     assignment_interval_ms: int = 200
-    """The least time from the end of a computation to the begin of the next one."""
+    """The minimum time from the end of a computation to the start of the next one."""
     initial_rebalance_delay_ms: int = 3_000
-    """How long the first computation of a group without members waits, from the first join."""
+    """The time from the first join of an empty group to its first computation."""
     connection_grace_ms: int = 2_000
-    """How long a member may be absent after the end of its connection, at most; 0: the end of a connection means
-    nothing."""
+    """The maximum time between the end of a member's connection and its removal, if it sends no request; 0: the end of
+    a connection has no effect."""
     computation_timeout_ms: int = 10_000
     """How long a chosen member may take to install a target assignment."""
     max_delay_ms: int | None = None
-    """``connect.scheduled.rebalance.max.delay.ms``; None: the setting of the worker that computes counts."""
+    """``connect.scheduled.rebalance.max.delay.ms``; None: the setting of the worker that computes applies."""
     group_size_max: int = 10_000
-    """The greatest number of members of one group."""
+    """The maximum number of members of one group."""
     empty_group_retention_ms: int = 604_800_000
     """How long a group without members is kept: as long as the offsets of a group without members."""
     server_assignors: tuple[str, ...] = ()
@@ -39,13 +39,13 @@ class ConnectGroupSettings:
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
     def hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
-        """How long the response to a heartbeat may be held that allows ``max_wait_ms``."""
+        """How long the response to a heartbeat that allows ``max_wait_ms`` may be held."""
         wait_ms = min(max_wait_ms, session_timeout_ms // _HOLD_PARTS_OF_SESSION)
         grace_ms = self.grace_ms(member_grace_ms)
         return min(wait_ms, grace_ms // 2) if grace_ms else wait_ms
 
     def grace_ms(self, member_grace_ms: int) -> int:
-        """The grace after the end of a member's connection: the member's own setting, and at most the group's."""
+        """The grace after the end of a member's connection: the member's own setting, limited by the group's."""
         return min(self.connection_grace_ms, member_grace_ms)
 
 
@@ -58,4 +58,4 @@ _FIELDS = {
     "connect.computation.timeout.ms": "computation_timeout_ms",
     "connect.scheduled.rebalance.max.delay.ms": "max_delay_ms",
 }
-"""The configs of a group, and the settings that they replace."""
+"""By the name of a group config: the setting that the config replaces."""

@@ -44,7 +44,7 @@ from coterie.nouns.target_assignments import GroupSnapshot
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What the coordinator knows of a member since the last load, beside the records."""
+    """The soft state of one member since the last load."""
 
     request_number: int = 0
     """The number of the member's last request."""
@@ -64,14 +64,14 @@ class Session:
     held: Heartbeat | None = None
     """The heartbeat whose response is held."""
     is_up_to_date: bool = False
-    """Whether the member has processed all responses so far, as far as its last request shows: it sends all fields on a
-    new connection, and while it waits for a response."""
-    told_jobs: Jobs | None = None
+    """Whether the last request of the member shows that it has processed all responses so far. A member sends all
+    fields on a new connection, and while it waits for a response."""
+    sent_jobs: Jobs | None = None
     """The assignment in the last response that had one."""
-    told_leader_epoch: LeaderEpoch | None = None
-    told_session_timeout_ms: int | None = None
+    sent_leader_epoch: LeaderEpoch | None = None
+    sent_session_timeout_ms: int | None = None
     """The session timeout in the last response that had one."""
-    told_computation: "Chosen | None" = None
+    sent_computation: "Chosen | None" = None
     """The computation for which the last response asked the member to compute."""
 
 
@@ -128,11 +128,12 @@ class Group:
         self.holder: dict[Job, MemberId] = {}
         """The member on which a job may run: no other member may get it."""
         self.second_holders: dict[Job, set[MemberId]] = {}
-        """Further holders of a job, which only a load can find."""
+        """The other holders of a job that several members hold. Only a load can find such a job."""
         self.target_owner: dict[Job, MemberId] = {}
-        """The member that is to have a job."""
+        """The member whose target contains a job."""
         self.offers: Counter[Offer] = Counter()
-        """How many members have each offer. A join is checked against the different offers, not against all members."""
+        """The number of members with each offer. A join is checked against the different offers, not against all
+        members."""
         self.settings = broker_settings
         """The broker's settings with the configs of this group."""
         # soft state
@@ -141,15 +142,15 @@ class Group:
         self.sessions: dict[MemberId, Session] = {}
         self.computation: Computation = Idle()
         self.failed_members: set[MemberId] = set()
-        """Members whose computation failed and that are passed over."""
+        """Members whose computation failed, and which are skipped."""
         self.failures = 0
-        """The number of failed rounds through all members since the last installed target."""
+        """How many times all members have failed one after another since the last installed target."""
         self.computed_at_ms: int | None = None
         """When the last computation ended; None before the first one."""
         self.installed: tuple[MemberId, GroupEpoch] | None = None
         """The member that installed the last target, and the group epoch of its request."""
         self.reasons: dict[MemberId, Mapping[str, int]] = {}
-        """Reasons that members gave and that no computation has received, by member and assignor."""
+        """Reasons that no computation has received yet, by member and assignor."""
         self.deadlines: dict[TimerKey, int] = {}
         """The time, in ms, of each timer that is set."""
 
@@ -184,12 +185,12 @@ class Group:
 
     @property
     def needs_target(self) -> bool:
-        """Whether a target assignment has to be computed: the metadata are newer than it, and a leader has reported
-        what is configured."""
+        """Whether a target assignment has to be computed: the metadata is newer than the target, and a leader has
+        reported the configured jobs."""
         return self.group_epoch > self.assignment_epoch and self.configured is not None
 
     def in_order_of_joining(self) -> list[MemberMetadata]:
-        """The members, the one that joined first first."""
+        """The members, ordered by the time when they joined."""
         return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
 
     def is_away(self, member_id: MemberId) -> bool:
@@ -197,11 +198,11 @@ class Group:
         return self.currents[member_id].member_epoch == LEAVE_BRIEFLY
 
     def has_present_member(self) -> bool:
-        """Whether a member is in the group that has not left for a short time."""
+        """Whether the group has a member that has not left for a short time."""
         return any(current.member_epoch != LEAVE_BRIEFLY for current in self.currents.values())
 
     def target_epoch(self, member_id: MemberId) -> GroupEpoch | None:
-        """The assignment epoch that the member is to reach; None while no target was computed since it joined."""
+        """The assignment epoch that the member is to reach; None if no target was computed since it joined."""
         computed = self.targets[member_id].assignment_epoch > NO_EPOCH
         is_included = computed or self.assignment_epoch >= self.members[member_id].joined_epoch
         return self.assignment_epoch if is_included else None
@@ -221,8 +222,8 @@ class Group:
         return GroupState.RECONCILING
 
     def has_reached_target(self, member_id: MemberId) -> bool:
-        """Whether the member is at its target epoch, with exactly the jobs of its target assignment. A static member
-        that has left for a short time has nothing to reach."""
+        """Whether the member is at its target epoch, with exactly the jobs of its target assignment. True for a static
+        member that has left for a short time."""
         current, epoch = self.currents[member_id], self.target_epoch(member_id)
         if current.member_epoch == LEAVE_BRIEFLY:
             return True
@@ -249,7 +250,8 @@ class Group:
 
 
 def apply(group: Group, record: Record) -> None:
-    """Change the hard state as ``record`` says. Hard state is changed by this function only, live and at replay."""
+    """Change the hard state according to ``record``. No other function changes hard state, neither live nor at
+    replay."""
     match record:
         case CurrentAssignment() | CurrentRemoved() | MemberDeparted() | DepartedRemoved():
             _apply_holding(group, record)
@@ -356,7 +358,7 @@ def index_targets(group: Group) -> None:
 
 
 def check(group: Group) -> None:
-    """Assert those invariants whose check costs the same for every size of the group. Called after each step."""
+    """Assert the invariants whose check takes the same time for every size of the group. Called after each step."""
     assert group.assignment_epoch <= group.group_epoch, "no target is newer than the metadata"
     assert len(group.members) == len(group.targets) == len(group.currents), (
         "each member has metadata, a target and a current assignment"

@@ -60,7 +60,7 @@ def compute(turn: Turn) -> None:
     leading.advance(turn)
 
 
-def tell_listeners(turn: Turn) -> None:
+def notify_listeners(turn: Turn) -> None:
     """Nothing: classic groups have no listeners."""
 
 

@@ -16,8 +16,8 @@ LOOKUP_RETRY_MS = 1_000
 
 
 def on_leading(turn: Turn, leader_epoch: LeaderEpoch) -> None:
-    """This worker is the leader, since ``leader_epoch``. If it was not the leader in this epoch before, it looks up the
-    end of the config log. Does nothing before the runtime is open."""
+    """This worker is the leader in ``leader_epoch``. If it was not the leader in this epoch before, it looks up the end
+    of the config log. Does nothing before the runtime is open."""
     report = turn.herder.targets.jobs_report
     if not turn.herder.lifecycle.is_runtime_open:
         return
@@ -43,15 +43,15 @@ def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) ->
 
 
 def on_retry(turn: Turn) -> None:
-    """The pause after a failed lookup is over: repeat it, if it is still needed."""
+    """The pause after a failed lookup has ended: repeat the lookup, if it is still needed."""
     report = turn.herder.targets.jobs_report
     if isinstance(report, FindingLogEnd):
         _find_log_end(turn, report.leader_epoch)
 
 
 def advance(turn: Turn) -> None:
-    """Report the configured jobs, if this worker is the leader and has read the config log far enough, and they differ
-    from those that it reported last. Does nothing while the worker is leaving."""
+    """Report the configured jobs, if this worker is the leader, has read the config log far enough, and the jobs differ
+    from its last report. Does nothing while the worker is leaving."""
     herder, report = turn.herder, turn.herder.targets.jobs_report
     if herder.lifecycle.is_leaving:
         return

@@ -7,7 +7,7 @@ from coterie.nouns.membership import GroupDescribed, RequestDescription
 
 
 def request(turn: Turn) -> None:
-    """Ask the coordinator for the description, unless a request is outstanding."""
+    """Request the description from the coordinator, unless a request has no response yet."""
     targets = turn.herder.targets
     if not targets.is_description_requested:
         targets.is_description_requested = True
@@ -24,5 +24,5 @@ def on_described(turn: Turn, event: GroupDescribed) -> None:
 
 
 def forget(turn: Turn) -> None:
-    """Drop the description, because this worker is not a member any more."""
+    """Drop the description, because this worker is no longer a member."""
     turn.herder.targets.description = None

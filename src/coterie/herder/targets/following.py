@@ -9,7 +9,7 @@ from coterie.nouns.membership import Assigned, AssignmentDetails, MembershipLost
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
     """Apply the assignment, which contains all jobs of this worker. The leader also deletes the statuses of deleted
-    jobs, and asks for the group's description, which contains the jobs without a worker."""
+    jobs, and requests the group's description, which contains the jobs without a worker."""
     herder = turn.herder
     details = event.token
     assert isinstance(details, AssignmentDetails), "the assignment is not one of a connect group"

@@ -21,6 +21,7 @@ def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePo
     return GroupView(
         generation=Generation(description.group_epoch),
         protocol=GroupProtocolName.CONNECT.value,
+        assignor=description.assignor,
         leader=description.leader,
         config_offset=description.config_offset,
         configured=configured,
@@ -33,8 +34,8 @@ def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePo
 
 
 def unassigned_reasons(description: GroupDescription) -> Mapping[Job, str]:
-    """Why no worker runs each unassigned job, by job. The text contains no times: it stays the same as long as the
-    reason does."""
+    """The reason why each unassigned job has no worker, by job. The text contains no times, so that it stays the same
+    while the reason does."""
     reason_by_job: dict[Job, str] = {}
     for unplaceable in description.unplaceable:
         reason_by_job.update(dict.fromkeys(unplaceable.jobs, unplaceable.reason))

@@ -9,10 +9,10 @@ assigned and revoked before it was announced is not announced.
 A relaunch announces nothing: its jobs stay with this worker. The next process announces all of them as assigned.
 """
 
-from coterie.herder.messages import TellListeners
+from coterie.herder.messages import NotifyListeners
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, Turn
-from coterie.herder.work import NotStarted, Starting, Stopping
+from coterie.herder.work import NotStarted, Starting
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import MembershipLost
 from coterie.nouns.target_assignments import TargetOfMember
@@ -42,7 +42,7 @@ def _announce_stopped(turn: Turn) -> None:
     if not gone or not gone.tasks.isdisjoint(herder.work.active_tasks):
         return
     targets.announced -= gone
-    turn.emit(TellListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))
+    turn.emit(NotifyListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))
 
 
 def _announce_started(turn: Turn) -> None:
@@ -61,14 +61,14 @@ def _announce_started(turn: Turn) -> None:
     if targets.announced == herder.place.assigned:
         targets.announced = herder.place.assigned  # One object, so `advance` compares it in no time.
     turn.emit(
-        TellListeners(news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment))
+        NotifyListeners(news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment))
     )
 
 
 def _is_start_due(herder: Herder, task: ConnectorTaskId) -> bool:
     """Whether the first start of a newly assigned task has not returned yet."""
     match herder.work.task_runs[task].state:
-        case Starting() | Stopping():
+        case Starting():
             return True
         case NotStarted():
             return herder.spec_to_run(task) is not None

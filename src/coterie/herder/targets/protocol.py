@@ -54,7 +54,7 @@ def compute(turn: Turn) -> None:
     """Does nothing: :func:`computing.on_requested` orders the computation as soon as the coordinator requests it."""
 
 
-def tell_listeners(turn: Turn) -> None:
+def notify_listeners(turn: Turn) -> None:
     listening.advance(turn)
 
 

@@ -18,7 +18,7 @@ class NotReporting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingLogEnd:
-    """This worker was named leader, and looks up the config log's end offset, or will do so again."""
+    """This worker is the leader, and looks up the config log's end offset, or repeats the lookup after a pause."""
 
     leader_epoch: LeaderEpoch
     lookup_id: int
@@ -27,7 +27,7 @@ class FindingLogEnd:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingToLogEnd:
     """This leader reports the configured jobs when it has read the config log to ``end_offset``. A report from a part
-    of the log would make the workers stop all jobs that are missing in it."""
+    of the log would make the workers stop all jobs that are missing in that part."""
 
     leader_epoch: LeaderEpoch
     end_offset: ConfigOffset
@@ -47,7 +47,7 @@ JobsReport: TypeAlias = NotReporting | FindingLogEnd | ReadingToLogEnd | Reporti
 
 
 class Targets:
-    """What a worker keeps from one assignment to the next."""
+    """The state that a worker keeps from one assignment to the next."""
 
     def __init__(self, handover: ConnectPlaceHandover | None) -> None:
         # `following`
@@ -58,6 +58,8 @@ class Targets:
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
                 job_epochs=handover.job_epochs,
+                version=handover.version,
+                metadata=handover.metadata,
             )
         # `listening`
         self.announced: Jobs = NO_JOBS
@@ -70,8 +72,8 @@ class Targets:
         """The number of lookups of the config log's end offset; only the result of the last lookup is used."""
         # `description`
         self.description: GroupDescription | None = None
-        """The group, as the coordinator described it last; None before that, and after a failed request."""
+        """The group's last description from the coordinator; None before the first one, and after a failed request."""
         self.description_error = ""
-        """Why the last request has returned no description; empty if it has."""
+        """Why the last request has returned no description; empty if it has returned one."""
         self.is_description_requested = False
-        """Whether the coordinator was asked for a description that has not arrived."""
+        """Whether a request for a description has no response yet."""

@@ -32,14 +32,15 @@ from coterie.nouns.membership import InstallTarget, TargetRequested
 from coterie.nouns.target_assignments import ComputedTarget
 
 ASSIGNOR_FAILED = 1
-"""The error of an installation whose assignor has failed. The protocol defines no numbers but 0."""
+"""The error of an installation whose assignor has failed. The protocol defines 0 only; each other number is an
+error."""
 _COMPUTING_TIMEOUT_FACTOR = 2
 """How much longer the member waits for the responses to Prepare and Install than for those to heartbeats: they contain
 the whole group."""
 
 
 def on_chosen(turn: Turn) -> None:
-    """The coordinator has chosen this member to compute: ask for the state of the group."""
+    """The coordinator has chosen this member to compute: request the state of the group."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
@@ -102,7 +103,7 @@ def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
 
 
 def on_install_target(turn: Turn, order: InstallTarget) -> None:
-    """Install the target that the herder has computed. The order is ignored when that computation is over."""
+    """Install the target that the herder has computed. The order is ignored when that computation has ended."""
     match turn.member.computation:
         case Computing(token=token) if token == order.token:
             error = ASSIGNOR_FAILED if order.target is None else 0

@@ -37,8 +37,8 @@ from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, AssignmentDetails, MemberStateChanged
 
 INTERVAL_MIN_MS = 100
-"""The shortest time between two heartbeats of which the first had no effect, whatever interval the coordinator states
-and however soon it responds."""
+"""The minimum time between two heartbeats of which the first had no effect. It applies even if the coordinator states a
+shorter interval or responds at once."""
 
 _NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
 _NO_ASSIGNMENT = AssignmentToMember(
@@ -170,10 +170,10 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
         limit_lease(turn, max(1, response.session_timeout_ms or 0))
     renew_lease(turn, sent.in_flight.sent_at_ms)
     if end_lease_if_over(turn):
-        return  # The response has waited for too long: the coordinator may have assigned the jobs to others since.
+        return  # The response arrived too late: the coordinator may have assigned the jobs to other members since.
     member.failures.clear()
     member.retries = 0
-    has_changed = tell_assignment(turn, before)
+    has_changed = emit_assignment(turn, before)
     is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
     if is_chosen:
         on_chosen(turn)
@@ -183,8 +183,8 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
 
 
 def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
-    """Why the response to an accepted heartbeat makes no sense; None if it does. A member with the epoch 0 has no jobs,
-    because its next heartbeat is a join."""
+    """The contradiction in the response to an accepted heartbeat, as a text; None if there is none. A member with the
+    epoch 0 has no jobs, because its next heartbeat is a join."""
     epoch = response.member_epoch
     if epoch < JOIN or (epoch == JOIN and isinstance(before, InGroup) and before.member_epoch > JOIN):
         return f"the member epoch is {epoch}"
@@ -196,7 +196,8 @@ def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> 
 
 
 def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
-    """The membership after the response to an accepted heartbeat. What the response leaves out has not changed."""
+    """The membership after the response to an accepted heartbeat. Fields that the response leaves out have not
+    changed."""
     return replace(
         before,
         member_epoch=response.member_epoch,
@@ -207,8 +208,8 @@ def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
 
 
 def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
-    """Process the response to the heartbeat that announces the next process: what the response contains becomes part of
-    the hand-over."""
+    """Process the response to the heartbeat that announces the next process: the hand-over contains the data of the
+    response."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
@@ -228,8 +229,8 @@ def on_heartbeat_failed(turn: Turn, reason: str) -> None:
 # -- events for the herder --------------------------------------------------------------------------------------------
 
 
-def tell_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
-    """Tell the herder what a response has changed: the assignment, the leader or the epoch. Returns whether something
+def emit_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
+    """Emit `Assigned` if a response has changed the assignment, the leader or the epoch. Returns whether something
     has changed."""
     member = turn.member
     place = member.place
@@ -266,9 +267,9 @@ def tell_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
     return True
 
 
-def tell_state(turn: Turn) -> None:
-    """Tell the herder the member state if it has changed. `MembershipLost` tells it that the member is not in the
-    group."""
+def emit_state_change(turn: Turn) -> None:
+    """Emit the member state if it has changed. `MembershipLost` is the event for a member that is not in the group any
+    more."""
     member = turn.member
     if member.state is not member.reported_state:
         member.reported_state = member.state

@@ -16,12 +16,12 @@ an error, and while another heartbeat is unanswered: whatever response is lost, 
 
 Three causes end the membership:
 
-- the coordinator does not know the member or its epoch (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH);
+- the coordinator has no such member, or the member has another epoch (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH);
 - the *lease* ends: two thirds of the session timeout have passed since the newest accepted heartbeat was sent;
 - the herder orders it.
 
 Except after an ordered `Leave` the membership is then *lost*: the herder stops all jobs, and when none is owned any
-more the member joins again with the same member id. The join tells the coordinator that all jobs have stopped.
+more the member joins again with the same member id. The join acknowledges that all jobs have stopped.
 Therefore the member joins, or leaves, never before that. After any other error the member retries while jobs keep
 running, except for errors that a wrong setting causes (`member.connect.refusals`).
 """
@@ -30,11 +30,11 @@ from coterie.engine.output import Output
 from coterie.member.connect.computation import install_due, on_install_target, on_installed, on_prepared
 from coterie.member.connect.heartbeats import (
     advance,
+    emit_state_change,
     on_announced,
     on_heartbeat,
     on_heartbeat_failed,
     on_older_heartbeat,
-    tell_state,
 )
 from coterie.member.connect.messages import (
     DescribeRequest,
@@ -107,13 +107,13 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             end_lease_if_over(turn)
             if member.ending is None:
                 advance(turn)
-                tell_state(turn)
+                emit_state_change(turn)
     check(member)
     return Output(effects=tuple(turn.effects))
 
 
 def on_event(turn: Turn, event: Event) -> None:
-    """Process one event of a member that is not about to end."""
+    """Process one event of a member that has no order to end."""
     member = turn.member
     match event:
         case ResponseReceived():
@@ -140,8 +140,7 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_end(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:
-    """Process an order that ends this process's membership: to leave the group, to leave and rejoin, or to hand the
-    membership over to the next process."""
+    """Process an order that ends the membership of this process, permanently or until it rejoins."""
     match order:
         case LeaveAndRejoin(reason=reason):
             on_leave_and_rejoin(turn, reason)
@@ -194,7 +193,7 @@ def on_failure(turn: Turn, event: RequestFailed) -> None:
 
 
 def on_request_description(turn: Turn) -> None:
-    """Ask for the group's description, unless a response is outstanding, which then counts for both requests."""
+    """Request the group's description. If such a request has no response yet, its response answers both."""
     member = turn.member
     if member.describing is None:
         request = DescribeRequest(group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member))
@@ -205,7 +204,7 @@ def on_request_description(turn: Turn) -> None:
 
 
 def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) -> None:
-    """Suspend the membership when the announcement was answered or has failed, or its time is over."""
+    """Suspend the membership when the announcement was answered or has failed, or when its time has passed."""
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:

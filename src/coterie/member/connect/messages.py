@@ -32,7 +32,7 @@ class HeartbeatRequest:
     member_epoch: MemberEpoch
     """The member epoch of the member, or `connect_groups.JOIN`, `LEAVE` or `LEAVE_BRIEFLY`."""
     request_number: int
-    """Rises with each request of the member id."""
+    """A number that rises with each request of the member id."""
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
@@ -48,10 +48,10 @@ class HeartbeatRequest:
     claims: Claims | None = None
     draining: bool | None = None
     max_wait_ms: int = 0
-    """How long the coordinator may hold the response while it has nothing to report; 0: it responds at once."""
+    """How long the coordinator may hold the response while it has no news; 0: it responds at once."""
     connection_grace_ms: int | None = None
     resumes: bool = False
-    """Whether this process is about to replace itself: the end of its connection means nothing."""
+    """Whether this process is about to replace itself: the end of its connection then has no effect."""
     response_timeout_ms: int
 
 

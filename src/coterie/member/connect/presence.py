@@ -35,7 +35,7 @@ from coterie.nouns.membership import (
 
 ENDING_TIMEOUT_MS = 1_000
 """How long the member waits for the response to a request that leaves the group, or that announces the next process. If
-the request is lost, the group removes the member at the end of its session."""
+the request is lost, the coordinator removes the member at the end of its session."""
 
 _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "ending")
 
@@ -52,8 +52,8 @@ def renew_lease(turn: Turn, sent_at_ms: int) -> None:
 
 
 def limit_lease(turn: Turn, session_timeout_ms: int) -> None:
-    """Take over the group's session timeout from a response. A shorter one counts at the coordinator from the next
-    request on, so the lease ends at the latest when that of a request sent now ends."""
+    """Store the group's session timeout from a response. The coordinator applies a shorter timeout from the next
+    request on, so the lease ends no later than the lease of a request that is sent now."""
     place = turn.member.place
     assert isinstance(place, InGroup)
     turn.member.place = replace(place, session_timeout_ms=session_timeout_ms)
@@ -107,7 +107,7 @@ def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST, ha
 
 
 def end_membership(member: Member) -> None:
-    """Forget all that belongs to the membership: no heartbeat is due, and this member computes nothing."""
+    """Drop the state that belongs to the membership: no heartbeat is due, and this member computes nothing."""
     member.place = NotInGroup()
     member.heartbeat = NoHeartbeat()
     member.older_heartbeats.clear()
@@ -126,17 +126,15 @@ def refuse(turn: Turn, reason: str) -> None:
 
 
 def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
-    """Give up the membership, and join again when all jobs have stopped. Does nothing outside of the group.
-
-    The request that leaves the group is sent only then, because it tells the coordinator that all jobs have stopped.
-    """
+    """Give up the membership, and join again when all jobs have stopped. Does nothing outside of the group. The request
+    that leaves the group is sent only then, because it acknowledges that all jobs have stopped."""
     if isinstance(turn.member.place, InGroup):
         lose_membership(turn, reason, former=Former.LEAVES)
 
 
 def on_leave(turn: Turn, event: Leave) -> None:
-    """Leave the group and end. The request tells the coordinator that all jobs have stopped: it is not sent if one may
-    still run, nor by a worker that has sent no heartbeat or was refused."""
+    """Leave the group and end. The request acknowledges that all jobs have stopped: it is not sent if one may still
+    run, nor by a worker that has sent no heartbeat or was refused."""
     member = turn.member
     is_refused = isinstance(member.ending, Refused)
     end_membership(member)
@@ -157,7 +155,7 @@ def on_leave(turn: Turn, event: Leave) -> None:
 
 
 def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
-    """End when the response arrives, the request fails, or `ENDING_TIMEOUT_MS` is over. All other events are
+    """End when the response arrives, the request fails, or `ENDING_TIMEOUT_MS` has passed. All other events are
     ignored."""
     in_flight = leaving.in_flight
     match event:
@@ -198,7 +196,7 @@ def on_suspend(turn: Turn) -> None:
 
 def suspend(turn: Turn) -> None:
     """Send nothing from now on, and pass the membership on, also without a response to the announcement: the
-    coordinator may have received the request, so its number counts."""
+    coordinator may have received the request, so the next process continues after its number."""
     turn.member.ending = Suspended()
     turn.emit(CancelTimer(timer="ending"))
     turn.emit(MembershipSuspended(place=handover(turn.member)))
@@ -221,6 +219,8 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
         job_epochs=place.assignment.job_epochs,
+        version=place.assignment.version,
+        metadata=place.assignment.metadata,
     )
 
 
@@ -229,8 +229,8 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
 
 def retry_later(turn: Turn, *, at_once: bool) -> None:
     """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
-    ``at_once`` the first retry has no back-off: the connection has ended, and a coordinator that notices this expects
-    the worker on another connection soon."""
+    ``at_once`` the first retry has no back-off: the connection has ended, and a coordinator that detects this removes
+    the worker unless it soon sends a request on another connection."""
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):

@@ -7,7 +7,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 
 def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, message: str | None) -> str | None:
     """Why the group cannot accept this worker with its current settings, and what to change; None when a retry may
-    succeed. ``message`` is the text of the response, which contains what the coordinator compared."""
+    succeed. ``message`` is the text of the response, which contains the values that the coordinator compared."""
     why = f": {message}" if message else ""
     group = f"the connect group {settings.group_id}"
     match error:

@@ -1,4 +1,5 @@
-"""Builds the heartbeats of a member, and says when a heartbeat must be sent before the present one is answered."""
+"""Builds the heartbeats of a member, and decides when a heartbeat must be sent before the response to the previous
+one."""
 
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import (
@@ -15,11 +16,11 @@ from coterie.nouns.ids import ConfigOffset, MemberEpoch
 from coterie.nouns.jobs import NO_JOBS
 
 _RESPONSE_TIMEOUT_MIN_MS = 500
-"""The shortest time that a member waits for a response, if the session timeout is very short."""
+"""The minimum time that a member waits for a response, however short the session timeout is."""
 
 
 def reported_now(member: Member) -> Reported:
-    """The state that a heartbeat would report now."""
+    """The data that the next heartbeat would report."""
     state = member.worker_state
     return Reported(
         owned=member.owned,
@@ -29,9 +30,10 @@ def reported_now(member: Member) -> Reported:
 
 
 def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
-    """Whether the coordinator must learn at once what has changed since the heartbeat that reported ``last`` and
-    ``configured_report``: that a job has stopped, that the worker begins or ends a drain, or, from the leader, which
-    jobs are configured. ``last`` None: it is not certain what the coordinator knows."""
+    """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
+    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain, or, on the leader, the
+    configured jobs have changed. ``last`` is None if it is not certain that the coordinator has received the last
+    report."""
     now = reported_now(member)
     if last is not None and (not last.owned <= now.owned or last.draining != now.draining):
         return True
@@ -40,7 +42,8 @@ def has_to_report(member: Member, last: Reported | None, configured_report: Conf
 
 
 def report_of_configured(member: Member) -> ConfiguredReport | None:
-    """The report that the leader has to send, unless the coordinator has accepted it; None for every other member."""
+    """The configured jobs that the leader has to report; None if the coordinator has accepted them already, and None
+    for every other member."""
     place = member.place
     if not isinstance(place, InGroup) or member.configured is None or not member.is_leader:
         return None
@@ -49,8 +52,8 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
 
 
 def must_send_all_fields(member: Member) -> bool:
-    """Whether the next heartbeat contains all fields: a join, the first one on a connection, one after an error, and
-    one that is sent while another one is unanswered."""
+    """Whether the next heartbeat must contain all fields. These heartbeats must: a join, the first one on a connection,
+    one after an error, and one that is sent while another one is unanswered."""
     match member.place:
         case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported=None):
             return True
@@ -112,8 +115,9 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
 
 
 def follows_on_connection(member: Member) -> bool:
-    """Whether the next heartbeat follows another one that is unanswered, on a connection on which nothing was lost. The
-    coordinator may hold its response, although it has all fields, if it has just sent nothing new on the connection."""
+    """Whether the next heartbeat follows an unanswered heartbeat on a connection without a lost response. The
+    coordinator may hold its response, although it has all fields, if its last response on the connection contained no
+    news."""
     place = member.place
     return isinstance(place, InGroup) and place.reported is not None and isinstance(member.heartbeat, HeartbeatSent)
 

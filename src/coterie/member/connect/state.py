@@ -32,10 +32,11 @@ from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, Se
 from coterie.nouns.target_assignments import ComputedTarget
 
 HOLD_PARTS_OF_SESSION = 6
-"""A coordinator holds a response for at most this part of the session timeout; and a response must arrive within this
-part of it after the longest hold."""
+"""A coordinator holds a response for at most the session timeout divided by this number. After the longest hold, the
+member waits the same time again for the response."""
 MAX_WAIT_MS = 5_000
-"""The default of the longest hold. The coordinator shortens it by the session timeout and the connection grace."""
+"""The default of the longest hold. The coordinator shortens it according to the session timeout and the connection
+grace."""
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -54,17 +55,17 @@ class OfferedAssignor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member sends to its group, and its time limits. The session timeout is the group's; the coordinator tells
-    it to the member."""
+    """The data that a member sends to its group, and its time limits. The session timeout is the group's: the
+    coordinator sends it to the member."""
 
     group_id: GroupId
     member_id: MemberId
-    """A UUID, which the worker's process creates when it starts and keeps until it ends (KIP-1082); or that of the
-    previous process, which passed its membership on."""
+    """A UUID, which the worker's process creates when it starts and keeps until it ends (KIP-1082). If the previous
+    process passed its membership on, the UUID of that process."""
     instance_id: InstanceId | None = None
     """``group.instance.id`` of a static member; None: a dynamic member."""
     url: WorkerUrl
-    """The URL of this worker's REST listener; the coordinator sends the leader's to all members."""
+    """The URL of this worker's REST listener. The coordinator sends the leader's URL to all members."""
     name: str | None = None
     """``worker.name``; None if it is not set."""
     claims: Jobs | None = None
@@ -77,17 +78,16 @@ class MemberSettings:
     config_topic_id: bytes | None = None
     """The topic id of this worker's config topic, 16 bytes; None if it is not known."""
     connection_grace_ms: int = defaults.CONNECTION_GRACE_MS
-    """How long after the end of its connection this worker may still be alive; 0: the end of a connection means
-    nothing."""
+    """How long after the end of its connection this worker may still run; 0: the end of a connection has no effect."""
     max_wait_ms: int = MAX_WAIT_MS
-    """How long the coordinator may hold a response while it has nothing to report; 0: it responds at once, and the
-    member sends a heartbeat each interval that the coordinator states."""
+    """How long the coordinator may hold a response while it has no news. 0: it responds at once, and the member sends
+    heartbeats at the interval that the coordinator states."""
     retry_backoff_ms: int = 100
     """The first back-off; it doubles with each retry."""
     retry_backoff_max_ms: int = 1_000
     """The longest back-off."""
     response_timeout_ms: int = 5_000
-    """How long the member waits for a response before it knows the session timeout."""
+    """How long the member waits for a response until it has received the session timeout."""
 
     def __post_init__(self) -> None:
         assert bool(self.assignors) != (self.server_assignor is not None), (
@@ -99,7 +99,7 @@ class MemberSettings:
 
 
 class Former(Enum):
-    """How this worker's last membership ended. It determines what must happen before the next join."""
+    """How a member that is not in the group lost its previous membership."""
 
     NONE = auto()
     """This worker was not in the group before."""
@@ -112,14 +112,14 @@ class Former(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotInGroup:
-    """The coordinator has not accepted a join of this worker, or not since the membership was lost."""
+    """The coordinator has not accepted a join of this worker since its start, or since the membership was lost."""
 
     former: Former = Former.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """The state that a heartbeat has reported. Later heartbeats may leave out what has not changed since then."""
+    """Data of a heartbeat that later heartbeats may leave out."""
 
     owned: Jobs
     config_offset: ConfigOffset
@@ -128,7 +128,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredReport:
-    """The configured jobs that a heartbeat has reported, and the appointment as leader under which it did so."""
+    """The configured jobs that a heartbeat has reported, and the appointment as leader under which it reported them."""
 
     leader_epoch: LeaderEpoch
     configured: SetConfiguredJobs
@@ -136,12 +136,12 @@ class ConfiguredReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InGroup:
-    """A join was accepted, and the coordinator counts this worker as a member, as far as the member knows."""
+    """A join was accepted, and no later response or time limit has ended the membership."""
 
     member_epoch: MemberEpoch
     """JOIN until the first target assignment."""
     session_timeout_ms: int
-    """The group's session timeout, as the last response said it."""
+    """The session timeout in the last response that had one."""
     lease_ends_ms: int
     heartbeat_interval_ms: int
     """The time until the next heartbeat if responses are not held."""
@@ -149,11 +149,11 @@ class InGroup:
     assignment: AssignmentToMember
     """The jobs that this worker may run."""
     reported: Reported | None = None
-    """What the coordinator knows from this member's last request; None if that is not certain: then the next heartbeat
-    contains all fields."""
+    """The data in this member's last request, which the coordinator has certainly processed; None if that is not
+    certain: the next heartbeat then contains all fields."""
     accepted_owned: Jobs = NO_JOBS
-    """The owned jobs in the last heartbeat that was accepted. A job in it that is no longer owned has stopped, and the
-    coordinator does not know that yet."""
+    """The owned jobs in the last heartbeat that was accepted. A job in it that is no longer owned has stopped, and no
+    accepted heartbeat has acknowledged that yet."""
     configured_report: ConfiguredReport | None = None
     """The last configured jobs that the coordinator has accepted from this member; None if there are none."""
 
@@ -170,13 +170,13 @@ Presence: TypeAlias = NotInGroup | InGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoHeartbeat:
-    """No heartbeat is due: the worker does not join yet, or not any more."""
+    """No heartbeat is due: the worker does not join yet, or sends no further heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatDue:
-    """The next heartbeat is sent at ``at_ms``; or earlier if there is something to report, unless this is a
-    back-off."""
+    """The next heartbeat is sent at ``at_ms``. Unless this is a back-off, it is sent earlier if there is something to
+    report."""
 
     at_ms: int
     is_backoff: bool = False
@@ -198,8 +198,8 @@ class HeartbeatSent:
 
     @property
     def must_be_held(self) -> bool:
-        """Whether the coordinator holds the response while it has no news. If the request has all fields, the response
-        may have to repeat what an earlier one contained."""
+        """Whether the coordinator certainly holds the response while it has no news. If the request has all fields,
+        this is not certain: the response may have to repeat the contents of an earlier one."""
         return self.may_be_held and self.in_flight.request.rebalance_timeout_ms is None
 
 
@@ -231,7 +231,7 @@ class ComputationToken:
     """Identifies a computation: the ``token`` of `TargetRequested` and `InstallTarget` in a connect group."""
 
     number: int
-    """Counts the computations of this member."""
+    """The number of this computation, counted by the member."""
     group_epoch: GroupEpoch
 
 
@@ -288,8 +288,8 @@ class Suspending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
-    """The next process continues the membership; this one sends nothing. Only an order to leave has an effect now: the
-    member then ends without a request."""
+    """The next process continues the membership; this one sends nothing. Only an order to leave still has an effect:
+    the member then ends without a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +320,8 @@ class Member:
         self.ending: Ending | None = None
 
         self.older_heartbeats: dict[RequestId, int] = {}
-        """When each older heartbeat without a response was sent. Its response renews the lease and has no other
-        effect."""
+        """The time when each older heartbeat without a response was sent. Its response renews the lease and has no
+        other effect."""
         self.last_request_id = RequestId(0)
         """The id of the last request of any kind."""
         self.describing: RequestId | None = None
@@ -338,7 +338,7 @@ class Member:
         self.failures = FailureLog()
         """Cleared when a heartbeat is accepted."""
         self.reported_state = MemberState.UNJOINED
-        """The member state that the herder knows."""
+        """The member state that the herder received last."""
         if place is not None:
             self._continue_in(place)
 
@@ -350,8 +350,8 @@ class Member:
 
     @property
     def state(self) -> MemberState:
-        """How far this member is in the rebalance, as far as it knows. It does not know which jobs of its target other
-        members still have: the coordinator's description of the group says that."""
+        """How far this member is in the rebalance. The member has no list of the jobs of its target that other members
+        still hold; the coordinator's description of the group has it."""
         match self.place:
             case InGroup() as place:
                 if place.member_epoch == JOIN or not self.owned <= place.assignment.jobs:
@@ -381,6 +381,8 @@ class Member:
                 job_epochs=place.job_epochs,
                 assignment_epoch=place.assignment_epoch,
                 config_offset=place.config_offset,
+                version=place.version,
+                metadata=place.metadata,
             ),
             accepted_owned=place.jobs,
         )

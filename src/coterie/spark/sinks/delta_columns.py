@@ -57,7 +57,7 @@ _SUPPORTED_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTableLayout:
-    """What a writer must know about a table. Two versions of a table with equal layouts accept the same files."""
+    """The data about a table that a writer needs. Two versions of a table with equal layouts accept the same files."""
 
     columns: StructType | None
     """None when deltalake cannot read the table."""

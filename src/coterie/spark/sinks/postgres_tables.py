@@ -97,8 +97,8 @@ def check_key_columns_exist(schema: StructType, key_columns: Sequence[str]) -> N
 def check_rows_fit(table: str, columns: Sequence[TableColumn], schema: StructType) -> None:
     """Check that rows of ``schema`` fit into ``table``, which has ``columns``.
 
-    :raises WorldError: when the table has no column for one of the rows, or a column of another type; when PostgreSQL
-        has no type for a column; when the rows lack a column that requires a value. The message names the column.
+    :raises WorldError: when the table lacks a column of the rows, or has it with another type; when PostgreSQL has no
+        type for a column; when the rows lack a column that requires a value. The message names the column.
     """
     column_by_name = {column.name: column for column in columns}
     for field in schema.fields:

@@ -23,7 +23,7 @@ RESPONSE_TIMEOUT_MS = 10_000
 
 
 class OffsetBoundary(Enum):
-    """Names the offset at one of the two ends of a partition."""
+    """Which of the two offsets that limit a partition: the earliest or the latest."""
 
     EARLIEST = "earliest"
     """The offset of the oldest record that retention has not deleted."""

@@ -20,7 +20,7 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupDescribeRequest(Request):
-    """ConnectGroupDescribe: a client asks for the state of groups."""
+    """ConnectGroupDescribe: a client requests the state of groups."""
 
     __api_key__: ClassVar[int] = 10003
 

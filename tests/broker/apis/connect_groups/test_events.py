@@ -107,8 +107,8 @@ def test_a_heartbeat_has_all_fields_of_its_request() -> None:
 
 
 def test_a_field_of_a_heartbeat_that_has_not_changed_is_none() -> None:
-    told = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 5}
-    assert event(HEARTBEAT, told) == Heartbeat(
+    fields = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 5}
+    assert event(HEARTBEAT, fields) == Heartbeat(
         reply_to=REPLY_TO,
         connection=4,
         client_id="client",
@@ -119,12 +119,12 @@ def test_a_field_of_a_heartbeat_that_has_not_changed_is_none() -> None:
 
 
 def test_empty_is_not_none() -> None:
-    told = FULL_HEARTBEAT | {
+    fields = FULL_HEARTBEAT | {
         "ClientAssignors": [], "ConnectorsAndTasks": {"Connectors": [], "Tasks": []}, "Url": "", "Name": "",
         "ConfigOffset": -1, "Claims": {"Wildcard": True, "Connectors": [], "Tasks": []}, "Draining": 0,
         "RebalanceTimeoutMs": 0, "ConnectionGraceMs": 0,
     }  # fmt: skip
-    got = event(HEARTBEAT, told)
+    got = event(HEARTBEAT, fields)
     assert (got.client_assignors, got.owned, got.url, got.name) == ((), jobs(), "", "")
     assert (got.config_offset, got.claims, got.draining) == (-1, Claims(jobs=None), False)
     assert (got.rebalance_timeout_ms, got.connection_grace_ms) == (0, 0)

@@ -214,7 +214,7 @@ def test_a_member_whose_client_closes_the_connection_is_removed_after_the_grace(
     assert not any(held), "its jobs have stopped"
 
 
-def test_a_member_that_is_heard_on_another_connection_stays(broker: ThreadedBroker, connect: Connect) -> None:
+def test_a_member_that_sends_requests_on_another_connection_stays(broker: ThreadedBroker, connect: Connect) -> None:
     workers = members_on([connect() for _ in range(3)], connection_grace_ms=100)
     end_by_fin(workers[2].client)
     workers[2].client = connect()

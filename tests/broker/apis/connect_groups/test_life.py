@@ -22,8 +22,13 @@ def test_two_workers_join_hand_over_jobs_and_leave(connect: Connect) -> None:
     assert (asked.error_code, asked.member_epoch, asked.leader_id) == (COMPUTE_ASSIGNMENT, 0, "w0")
     assert asked.throttle_time_ms == 0
     first.compute()
-    told = first.beat()
-    assert (told.error_code, told.member_epoch, told.assignment_epoch, told.config_offset) == (0, 1, 1, 5)
+    response = first.beat()
+    assert (response.error_code, response.member_epoch, response.assignment_epoch, response.config_offset) == (
+        0,
+        1,
+        1,
+        5,
+    )
     assert first.owned == JOBS
     assert first.acknowledge().assignment is None
 

@@ -244,14 +244,17 @@ def test_a_prepare_response_leaves_out_what_is_empty_or_equal_to_the_target() ->
         PREPARE.snapshot, members=(plain,), departed=(replace(departed, delay_left_ms=None),), max_delay_ms=None
     )
     got = received(10001, prepare_assignment_values(PrepareAssignmentResponse(snapshot=snapshot)))
-    (told,) = got.members
-    assert [one.value for one in (told.claims, told.current, told.pending, told.former)] == [None] * 4
+    (received_member,) = got.members
+    assert [
+        one.value
+        for one in (received_member.claims, received_member.current, received_member.pending, received_member.former)
+    ] == [None] * 4
     assert (got.departed[0].delay_left_ms, got.max_delay_ms) == (-1, -1)
     # Claims and current jobs may be empty sets, which is not the same as none.
     bare = replace(member, claims=Jobs(), current=Jobs())
     values = prepare_assignment_values(PrepareAssignmentResponse(snapshot=replace(snapshot, members=(bare,))))
-    (told,) = received(10001, values).members
-    assert (told.claims.value.connectors, told.current.value.tasks) == ((), ())
+    (received_member,) = received(10001, values).members
+    assert (received_member.claims.value.connectors, received_member.current.value.tasks) == ((), ())
 
 
 def test_a_prepare_response_with_an_error_has_no_members() -> None:
@@ -353,9 +356,9 @@ def test_a_change_of_any_field_of_a_response_is_received(
     api_key: int, response: Any, translate: Callable[[Any], Values]
 ) -> None:
     plain = received(api_key, translate(response))
-    told = list(variants(response))
-    assert len(told) > 1
-    without_effect = {name for name, changed in told if received(api_key, translate(changed)) == plain}
+    changed_responses = list(variants(response))
+    assert len(changed_responses) > 1
+    without_effect = {name for name, changed in changed_responses if received(api_key, translate(changed)) == plain}
     assert without_effect == (NOT_ON_THE_WIRE if api_key == 10003 else set())
 
 

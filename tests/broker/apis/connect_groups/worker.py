@@ -1,5 +1,6 @@
 """A member of a connect group over TCP that follows the protocol (K848C), one request at a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -108,3 +109,19 @@ def describe(client: RawClient, group_id: str = "workers") -> Any:
     """The entry of the group in a response to ConnectGroupDescribe."""
     (group,) = client.ask(DESCRIBE, 0, group_ids=[group_id], include_authorized_operations=False).groups
     return group
+
+
+def settle(workers: Sequence[Worker], jobs: Jobs) -> None:
+    """Send heartbeats, and compute if asked, until each worker has its whole target, and all ``jobs`` are assigned."""
+    for _ in range(50):
+        for worker in workers:
+            answer = worker.beat(full=True)
+            assert answer.error_code in (0, COMPUTE_ASSIGNMENT), answer
+            owned = [job for one in workers for job in one.owned]
+            assert len(owned) == len(set(owned)), "a job is assigned to two workers"
+            if answer.error_code == COMPUTE_ASSIGNMENT:
+                worker.compute()
+        group = workers[0].describe()
+        if group.group_state == "Stable" and len(owned) == len(jobs) and len(group.members) == len(workers):
+            return
+    raise AssertionError(group)

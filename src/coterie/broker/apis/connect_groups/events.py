@@ -1,7 +1,7 @@
-"""The events of the requests of connect groups.
+"""Converts the requests of connect groups into events.
 
-In a request, null or a number such as -1 means that a field has not changed; in the event it is None. Only the values
-of single fields are checked here; the coordinator checks them against the group.
+In a request, null or a number such as -1 means that a field has not changed; in the event it is None. This module
+checks only the values of single fields; the coordinator checks them against the group.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
 _UNCHANGED = -1
-"""The value of a number that has not changed, or of a duration that does not exist."""
+"""In a request: a number that has not changed, or a duration that is not given."""
 _UNCHANGED_CONFIG_OFFSET = -2
-"""The config offset of a request in which it has not changed. -1 is that of a worker before its first read."""
+"""In a request: a config offset that has not changed. (-1 is the config offset of a worker before its first read.)"""
 
 
 def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id: str, client_host: str) -> Heartbeat:
@@ -58,9 +58,9 @@ def prepare_assignment_event(body: Any, *, reply_to: ReplyTo) -> PrepareAssignme
 
 
 def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignment:
-    """The event of a ConnectGroupInstallAssignment request. A job is repeated if the request lists it more than once
-    for members, for departed members or as unplaceable; a member, if it is listed more than once in one of the first
-    two.
+    """The event of a ConnectGroupInstallAssignment request. A job is repeated if the request lists it more than once,
+    whether for members, for departed members or as unplaceable. A member is repeated if it is listed more than once
+    among the members or the departed members.
 
     :raises InvalidFieldError: when a field has a value that the protocol does not allow.
     """
@@ -144,7 +144,7 @@ def _to_computed_target(body: Any) -> ComputedTarget:
 
 
 def _repeated_members(structs: Any) -> frozenset[MemberId]:
-    """The member ids that more than one of ``structs`` has."""
+    """The member ids that occur in more than one of ``structs``."""
     counts = Counter(one.member_id for one in structs)
     return frozenset(MemberId(member_id) for member_id, count in counts.items() if count > 1)
 

@@ -1,4 +1,4 @@
-"""Whether a request of connect groups may go to the group that it names."""
+"""Checks that the group named in a request of connect groups is not a classic group."""
 
 from coterie.broker.context import BrokerContext
 from coterie.broker.groups.connect import ConnectGroups
@@ -6,14 +6,14 @@ from coterie.nouns.ids import GroupId
 
 
 def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
-    """The broker's connect groups. Their APIs exist only on a broker that serves connect groups."""
+    """The connect groups of the broker. Their APIs exist only on a broker that serves connect groups."""
     assert broker.connect_groups is not None
     return broker.connect_groups
 
 
 def other_kind_error(broker: BrokerContext, group_id: GroupId) -> str | None:
-    """Why a request of connect groups is refused with GROUP_ID_NOT_FOUND, as in Kafka: the id belongs to a classic
-    group; None if it does not."""
+    """The error message for a request of connect groups whose group id belongs to a classic group, which is refused
+    with GROUP_ID_NOT_FOUND as in Kafka; None if the id does not."""
     if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):
         return None
     return (

@@ -1,5 +1,7 @@
-"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C). The response may be
-held while there is nothing to report, for at most the ``MaxWaitMs`` of the request."""
+"""ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C).
+
+The response may be held while it has no news, for at most the ``MaxWaitMs`` of the request.
+"""
 
 from collections.abc import Awaitable
 
@@ -60,8 +62,7 @@ async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Val
 
 
 async def _values_as_awaitable(values: Values) -> Values:
-    """Return ``values``, which are ready, as an awaitable: the connection then encodes them on a thread, because they
-    may have many elements."""
+    """Returns ``values`` when it is awaited, so that the response is encoded on a thread if it has many elements."""
     return values
 
 
@@ -72,8 +73,7 @@ def _is_small(response: Response) -> bool:
 
 
 def _end_heartbeat(request: ApiRequest, response: Response) -> Values:
-    """Record at the connection that the heartbeat ``request`` has got ``response``, and return the values of this
-    response."""
+    """The values of ``response``. The heartbeat then counts as answered."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.end_heartbeat(request.number, response)
     return heartbeat_values(response)

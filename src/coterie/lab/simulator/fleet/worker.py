@@ -136,7 +136,7 @@ class FleetWorker(Process):
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
         raise AssertionError("a classic group computes no target assignment")
 
-    def _tell_listeners(self, effect: herder.TellListeners) -> None:
+    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
         raise AssertionError("classic groups have no listeners")
 
     # -- the member --------------------------------------------------------------------------------------------------

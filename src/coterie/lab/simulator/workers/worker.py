@@ -74,7 +74,7 @@ class Worker(WorkerProcess):
         """Compute a target assignment as the herder orders; the herder receives the result later."""
 
     @abstractmethod
-    def _tell_listeners(self, effect: herder.TellListeners) -> None:
+    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
         """The herder announces jobs that were started or have stopped."""
 
     def _record(self, kind: RecordKind, *values: RecordValue) -> None:
@@ -144,8 +144,8 @@ class Worker(WorkerProcess):
                 self._order_member(effect)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
                 self._order_member(effect)
-            case herder.TellListeners():
-                self._tell_listeners(effect)
+            case herder.NotifyListeners():
+                self._notify_listeners(effect)
             case herder.Exit():
                 self._exit_process(effect)
             case chore:
