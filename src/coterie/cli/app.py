@@ -237,7 +237,7 @@ def drain_worker(
     """Remove a worker permanently: its jobs move to other workers, without a delay, then its process ends.
 
     The worker runs each job until the job moves. The command returns when the worker has ended. Ctrl-C ends the
-    command, not the drain. All workers of the group need connect.protocol=static.
+    command, not the drain. All workers of a classic group need connect.protocol=static.
     """
     from coterie.cli.workers import commands
 
