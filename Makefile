@@ -30,11 +30,11 @@ soak: .venv/dev.stamp  ## run the tests that take minutes each: repeated kills o
 demo: .venv/run.stamp  ## run a broker and three workers on real data, and kill one worker in the middle of a batch
 	$(BIN)/coterie demo
 
-sim: .venv/dev.stamp  ## run the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
+sim: .venv/dev.stamp  ## run the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, connect, clients or producers
 	$(BIN)/python -m coterie.lab.simulator --jobs 2 $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 digests: .venv/dev.stamp  ## compare the simulator's digests with tests/lab/digests; WRITE=yes writes those of seeds 1-2000
-	for play in fleet clients producers; do \
+	for play in fleet connect clients producers; do \
 		$(BIN)/python -m coterie.lab.simulator --jobs 2 --quiet --play $$play \
 			$(if $(WRITE),--seeds 1-2000 --write,--compare) tests/lab/digests/$$play.txt || exit 1; \
 	done

@@ -91,3 +91,8 @@ def _stops_if_all_move(loads: Sequence[Load], connectors: int) -> int:
 
 def _of_connectors(loads: Sequence[Load], connectors: int) -> tuple[int, int]:
     return divmod(connectors + sum(load.connector_count for load in loads), len(loads))
+
+
+def is_balanced(counts: Sequence[int]) -> bool:
+    """Whether the counts differ by at most one."""
+    return max(counts) - min(counts) <= 1

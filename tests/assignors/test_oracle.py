@@ -7,14 +7,10 @@ from itertools import combinations, product
 
 from coterie.assignors.target import Load
 from coterie.nouns.jobs import ConnectorName
-from tests.assignors.oracle import Optimum, fewest_moves, optimum
+from tests.assignors.oracle import Optimum, fewest_moves, is_balanced, optimum
 
 NAMES = [ConnectorName(name) for name in "abc"]
 PLACEMENTS_MAX = 20_000
-
-
-def is_balanced(counts: Sequence[int]) -> bool:
-    return max(counts) - min(counts) <= 1
 
 
 def exhaustive_optimum(loads: Sequence[Load], connectors: int, tasks: dict[ConnectorName, int]) -> Optimum:

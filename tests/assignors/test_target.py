@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coterie.assignors import redistribution, spread
 from coterie.assignors.target import Load, LoadChange, compute_balanced_target, fewest_moves_bound
 from coterie.nouns.jobs import ConnectorName
-from tests.assignors.oracle import optimum
+from tests.assignors.oracle import is_balanced, optimum
 
 NAMES = [ConnectorName(name) for name in "abcdefgh"]
 COUNTS = st.dictionaries(st.sampled_from(NAMES[:5]), st.integers(1, 6), max_size=5)
@@ -48,10 +48,6 @@ def tasks_by_connector(loads: Sequence[Load]) -> Counter[ConnectorName]:
     for load in loads:
         found.update(load.task_counts)
     return found
-
-
-def is_balanced(counts: Sequence[int]) -> bool:
-    return max(counts) - min(counts) <= 1
 
 
 def assert_optimal(group: Group) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from coterie.lab.simulator.clients.run import simulate_clients
+from coterie.lab.simulator.connect.run import simulate_connect
 from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
@@ -28,6 +29,11 @@ def fleet(seed: int) -> Outcome:
 
 
 @cache
+def connect(seed: int) -> Outcome:
+    return simulate_connect(seed, trace_lines=STORY_LINES)
+
+
+@cache
 def clients(seed: int) -> Outcome:
     OBSERVED.play = f"clients, seed {seed}"
     return simulate_clients(seed, trace_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
@@ -38,4 +44,4 @@ def producers(seed: int) -> Outcome:
     return simulate_producers(seed, trace_lines=STORY_LINES)
 
 
-BY_NAME = {"fleet": fleet, "clients": clients, "producers": producers}
+BY_NAME = {"fleet": fleet, "connect": connect, "clients": clients, "producers": producers}

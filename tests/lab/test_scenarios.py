@@ -4,7 +4,6 @@
 quotes from the document, nor the list of deviations.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from coterie.lab.scenario.transcript import Block, parse_transcript, render_tran
 from coterie.lab.scenario.workers_scenario import DEFAULT_MAX_DELAY_MS, WorkersScenario
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
+from tests.lab.recorded_transcript import check_recorded
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -66,13 +66,7 @@ def deviations() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
-    text = read(f"{name}.txt")
-    assert render_transcript(parse_transcript(text)) == text, "the script must be written as it is parsed"
-    played = render_transcript(run_transcript(parse_transcript(text), read))
-    if os.environ.get("SCENARIOS") == "rewrite":
-        (FOLDER / f"{name}.txt").write_text(played)
-    else:
-        assert played == text
+    check_recorded(FOLDER / f"{name}.txt")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -76,6 +76,51 @@ def test_the_plays_of_workers_cover_all_listed_events() -> None:
         assert re.search(pattern, stories), pattern
 
 
+@in_one_process
+@pytest.mark.parametrize("seed", plays.SEEDS)
+def test_all_invariants_hold_for_a_connect_group(seed: int) -> None:
+    outcome = plays.connect(seed)
+    assert_holds(outcome)
+    assert outcome.generations > 1, "a seed without rebalances tests nothing"
+    assert_digest("connect", outcome)
+
+
+@in_one_process
+def test_the_plays_of_connect_groups_cover_all_listed_events() -> None:
+    """An event that occurs in no seed is not tested, even if all invariants hold."""
+    stories = "\n".join(plays.connect(seed).trace_text for seed in plays.SEEDS)
+    for pattern in (
+        " claims ",
+        " drain True",
+        " restart True",
+        " leader killed ",
+        " reads late ",
+        " narrow ",
+        " task restarts ",
+        r" connection ends \S+ worker RST",
+        r" connection ends \S+ broker RST",
+        r" connection ends \S+ broker FIN",
+        " timer fired connection ",
+        " timer fired connect session ",
+        " timer fired release ",
+        " timer fired delay ",
+        " timer fired revocation ",
+        " timer fired computation ",
+        " group configured connect.session.timeout.ms",
+        " member removed ",
+        " repeated ",
+        " suspended ",
+        " computes coordinator ",
+        r" computes w\d",
+        "ConnectHeartbeat STALE_REQUEST",
+        "ConnectHeartbeat FENCED_MEMBER_EPOCH",
+        "ConnectHeartbeat UNKNOWN_MEMBER_ID",
+        "ConnectHeartbeat UNRELEASED_INSTANCE_ID",
+        "Install INVALID_ASSIGNMENT",
+    ):
+        assert re.search(pattern, stories), pattern
+
+
 @pytest.mark.parametrize("seed", seed_params(range(1, 201), shared=plays.CLIENTS_SEEDS))
 def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
     outcome = plays.clients(seed) if seed in plays.CLIENTS_SEEDS else simulate_clients(seed)

@@ -7,14 +7,13 @@ KIP-415's six scenarios are in `test_scenarios`.
 quotes from documents nor the list of deviations.
 """
 
-import os
 import re
 from math import ceil
 from pathlib import Path
 
 import pytest
 
-from coterie.lab.scenario.transcript import parse_transcript, render_transcript, run_transcript
+from tests.lab.recorded_transcript import check_recorded
 
 FOLDER = Path(__file__).parent.parent / "scenarios" / "workers"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -39,13 +38,7 @@ def revoked_jobs(name: str, worker: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
-    text = read(f"{name}.txt")
-    assert render_transcript(parse_transcript(text)) == text, "the script must be written as it is parsed"
-    played = render_transcript(run_transcript(parse_transcript(text), read))
-    if os.environ.get("SCENARIOS") == "rewrite":
-        (FOLDER / f"{name}.txt").write_text(played)
-    else:
-        assert played == text
+    check_recorded(FOLDER / f"{name}.txt")
 
 
 def test_a_transcript_quotes_every_line_of_its_document() -> None:

@@ -88,17 +88,17 @@ class Table:
 
     rows: frozenset[Transition]
     """A line with several states, events or next states has one row for each combination."""
-    other_events: frozenset[str]
-    """States with the line `OTHER`: an event that no row of the state has leaves the state unchanged."""
+    other_events: frozenset[tuple[str, str]]
+    """Of the lines `OTHER`, the states and next states: what an event may do that no row of the state has."""
 
     @classmethod
     def read(cls, machine: str, text: str) -> Self:
-        rows, other_events = set[Transition](), set[str]()
+        rows, other_events = set[Transition](), set[tuple[str, str]]()
         for line in re.findall(r"^\| `.*", text, flags=re.MULTILINE):
             states, event_cell, next_states, _ = (cell.strip() for cell in line.strip("|").split("|"))
             if event_cell == OTHER:
-                assert next_states == UNCHANGED, f"{machine}: {OTHER!r} leaves {states} unchanged"
-                other_events |= set(_names(states))
+                assert UNCHANGED in next_states, f"{machine}: {OTHER!r} may leave {states} unchanged"
+                other_events |= {(state, one) for state in _names(states) for one in (state, *_names(next_states))}
                 continue
             for state, event in product(_names(states), _names(event_cell)):
                 nexts = {*_names(next_states), *([state] if UNCHANGED in next_states else [])}
@@ -112,7 +112,7 @@ class Table:
         if taken in self.rows:
             return True
         is_listed = any(row.state == taken.state and row.event == taken.event for row in self.rows)
-        return taken.state == taken.next_state and taken.state in self.other_events and not is_listed
+        return (taken.state, taken.next_state) in self.other_events and not is_listed
 
 
 def _names(cell: str) -> list[str]:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
+
 DEADLINE_S = 180
 
 
@@ -108,3 +110,19 @@ def directories(holder: TaskProcess, folder: Path) -> list[Path]:
     """The checkpoints of the test's task; there should be one."""
     task = holder.checkpoints / f"fight-{folder.name}" / "gen-1" / "0"
     return [path for path in task.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def last_committed_batch(holder: TaskProcess, folder: Path) -> int:
+    """The number of the last committed batch of the test's task; 0 if there is none."""
+    return max((last_batch_id(path / "commits") or 0 for path in directories(holder, folder)), default=0)
+
+
+def has_batch_in_flight(holder: TaskProcess, folder: Path) -> bool:
+    """Whether a batch of the test's task is planned and not committed."""
+    return any(find_batch_in_flight(path) is not None for path in directories(holder, folder))
+
+
+def wait_for_commits(holder: TaskProcess, folder: Path, count: int) -> None:
+    """Wait until the test's task has committed ``count`` further batches."""
+    end = last_committed_batch(holder, folder) + count
+    wait_until(lambda: last_committed_batch(holder, folder) >= end, f"{count} batches were committed")

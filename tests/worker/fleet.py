@@ -32,6 +32,8 @@ from coterie.worker.worker import Worker
 from tests.worker.simulated import LocalLeaderClient, RuntimeRegistry, SimulatedRuntime, until
 
 SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
+IGNORED_SESSION_MS = 300_000
+"""``session.timeout.ms`` of workers of a connect group, in which the session timeout of the broker counts."""
 ORDERS = ConnectorName("orders")
 SIMULATED: Mapping[str, str] = {"connector.class": "SimulatedSource"}
 
@@ -206,7 +208,7 @@ class Fleet:
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
                 url=url,
                 version="1",
-                session_timeout_ms=SESSION_MS,
+                session_timeout_ms=IGNORED_SESSION_MS if is_connect else SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 policy=policy,
                 group_protocol=self.group_protocol,

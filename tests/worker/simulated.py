@@ -57,6 +57,7 @@ from coterie.nouns.membership import (
     SendAssignments,
     SetWorkerState,
     StopAllBeforeJoin,
+    UpdateAssignor,
 )
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
@@ -389,7 +390,7 @@ class SimulatedMembership:
         sent = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
         return decode_metadata(encode_metadata(self._group.protocol, sent))[1]
 
-    def order(self, order: MembershipOrder) -> None:
+    def order(self, order: MembershipOrder | UpdateAssignor) -> None:
         match order:
             case SetWorkerState(config_offset=config_offset, owned=owned):
                 self._subscribe(config_offset, owned)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -150,7 +151,10 @@ async def test_the_drain_of_the_last_worker_waits_with_a_reason_and_can_be_cance
     assert (len(anna.running), stops(anna)) == (2, 0), "it keeps the jobs that no other worker can run"
     await asyncio.to_thread(commands.show_group, anna.url, as_json=False)
     output = " ".join(capsys.readouterr().out.split())
-    assert f"({'connect' if group_protocol is GroupProtocolName.CONNECT else 'static'}), led by anna" in output
+    counter, protocol = (
+        ("Group epoch", "connect") if group_protocol is GroupProtocolName.CONNECT else ("Generation", "static")
+    )
+    assert re.match(rf"{counter} [0-9]+ \({protocol}\), led by anna", output)
     assert "The drain of anna waits: every worker is draining." in output
     assert "STABLE, draining 1 2 2 running" in output
 

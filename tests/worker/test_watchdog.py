@@ -24,7 +24,7 @@ class Loop:
         return Watchdog(
             lease_ends_ms=self._read_lease,
             stalled_ms=lambda: self.stalled_ms,
-            stall_threshold_ms=500,
+            stall_threshold_ms=lambda: 500,
             halt_all_tasks=self._stop,
         )
 

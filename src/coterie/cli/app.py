@@ -182,7 +182,7 @@ def worker(
 
     On SIGTERM the worker stops its tasks at the end of their batches and leaves the group. Its tasks stay unassigned
     for scheduled.rebalance.max.delay.ms, in case the worker returns. A worker with a group.instance.id does not leave
-    the group: if the worker starts again within session.timeout.ms, it gets its tasks at once. To remove a worker
+    the group: if the worker starts again within its session timeout, it gets its tasks at once. To remove a worker
     permanently, use: coterie worker drain ID.
     """
     if context.invoked_subcommand is not None:
@@ -237,7 +237,7 @@ def drain_worker(
     """Remove a worker permanently: its jobs move to other workers, without a delay, then its process ends.
 
     The worker runs each job until the job moves. The command returns when the worker has ended. Ctrl-C ends the
-    command, not the drain. All workers of a classic group need connect.protocol=static.
+    command, not the drain. In a classic group all workers need connect.protocol=static.
     """
     from coterie.cli.workers import commands
 
@@ -267,10 +267,10 @@ def restart_workers(
     """Restart the processes of all workers, with their present settings files and code.
 
     Each worker stops its tasks at the ends of their batches, replaces its process, keeps its membership, and runs the
-    same tasks again before the next worker restarts. No job moves if each process runs again within its
-    session.timeout.ms. A worker that takes longer loses its membership, and its jobs are treated as those of a lost
-    worker. No worker restarts while another worker is missing. The only worker of a group restarts only if its ID is
-    given.
+    same tasks again before the next worker restarts. No job moves if each process runs again within its session
+    timeout (session.timeout.ms; connect.session.timeout.ms in a connect group). A worker that takes longer loses its
+    membership, and its jobs are treated as those of a lost worker. No worker restarts while another worker is missing.
+    The only worker of a group restarts only if its ID is given.
     """
     from coterie.cli.workers import commands
 

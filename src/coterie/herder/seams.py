@@ -19,6 +19,7 @@ from coterie.nouns.membership import (
     SetConfiguredJobs,
     SetWorkerState,
     SuspendMembership,
+    UpdateAssignor,
 )
 from coterie.nouns.target_assignments import TargetOfMember
 
@@ -38,6 +39,7 @@ class Membership(Protocol):
         | Rejoin
         | SendAssignments
         | SetConfiguredJobs
+        | UpdateAssignor
         | InstallTarget
         | RequestDescription
         | SuspendMembership

@@ -74,11 +74,6 @@ class HerderSettings:
         """The worker's name in messages and in the REST API: ``worker.name``, else ``host:port``."""
         return self.name or self.worker_id
 
-    @property
-    def lease(self) -> Lease:
-        """How this worker's session timeout is divided."""
-        return Lease(self.session_timeout_ms)
-
 
 # -- the phases of a write; only one write at a time is beyond `Queued` -----------------------------------------------
 
@@ -413,12 +408,18 @@ class Herder:
         they are no longer assigned."""
         return self.place.assigned | Jobs(tasks=self.work.active_tasks)
 
+    @property
+    def lease(self) -> Lease:
+        """How this worker's session timeout is divided. In a connect group the coordinator decides the timeout; before
+        its first response the worker's own setting counts."""
+        renewal = self.place.lease_renewal
+        return Lease(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
+
     def grace_ms(self, now_ms: int) -> int:
         """The grace period of a stop that is ordered at ``now_ms``: ``task.shutdown.graceful.timeout.ms``, shortened so
         that the stop ends within the session even if no further heartbeat is answered."""
-        grace_ms, hurried_ms = self.settings.stop_grace_ms, self.settings.lease.stop_grace_ms
+        grace_ms, hurried_ms = self.settings.stop_grace_ms, self.lease.stop_grace_ms
         if self.place.lease_renewal is not None:
-            hurried_ms = Lease(self.place.lease_renewal.session_timeout_ms).stop_grace_ms
             grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 

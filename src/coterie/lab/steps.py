@@ -5,12 +5,18 @@ from coterie.engine.output import Output
 from coterie.groups.classic import machine as group_machine
 from coterie.groups.classic import messages as group_messages
 from coterie.groups.classic.state import Group
+from coterie.groups.connect import machine as connect_group_machine
+from coterie.groups.connect import messages as connect_group_messages
+from coterie.groups.connect.state import Group as ConnectGroup
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder_messages
 from coterie.herder.state import Herder, HerderOutput
 from coterie.member.classic import machine as member_machine
 from coterie.member.classic import messages as member_messages
 from coterie.member.classic.state import Member
+from coterie.member.connect import machine as connect_member_machine
+from coterie.member.connect import messages as connect_member_messages
+from coterie.member.connect.state import Member as ConnectMember
 
 
 class Steps:
@@ -28,6 +34,18 @@ class Steps:
     ) -> Output[None, member_messages.Effect]:
         """One step of a worker's member of the group."""
         return member_machine.step(member, event, now_ms=now_ms)
+
+    def step_connect_group(
+        self, group: ConnectGroup, event: connect_group_messages.Event, *, now_ms: int
+    ) -> Output[connect_group_messages.Record, connect_group_messages.Effect]:
+        """One step of the coordinator of a connect group."""
+        return connect_group_machine.step(group, event, now_ms=now_ms)
+
+    def step_connect_member(
+        self, member: ConnectMember, event: connect_member_messages.Event, *, now_ms: int
+    ) -> Output[None, connect_member_messages.Effect]:
+        """One step of a worker's member of a connect group."""
+        return connect_member_machine.step(member, event, now_ms=now_ms)
 
     def step_herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
         """One step of a worker's herder."""

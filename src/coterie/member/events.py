@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, NewType, TypeAlias, TypeVar
 
-from coterie.nouns.membership import MembershipEvent, MembershipOrder
+from coterie.nouns.membership import MembershipEvent, MembershipOrder, UpdateAssignor
 
 RequestT = TypeVar("RequestT")
 RequestT_co = TypeVar("RequestT_co", covariant=True)
@@ -48,7 +48,9 @@ class MemberStarted:
     """The loop that drives the member has started: the first event of a member."""
 
 
-Event: TypeAlias = MembershipOrder | ResponseReceived[ResponseT] | RequestFailed | TimerFired[TimerT] | MemberStarted
+Event: TypeAlias = (
+    MembershipOrder | UpdateAssignor | ResponseReceived[ResponseT] | RequestFailed | TimerFired[TimerT] | MemberStarted
+)
 
 # -- effects: orders to the driver of the member ----------------------------------------------------------------------
 

@@ -33,3 +33,8 @@ class ConnectErrorCode(IntEnum):
     STALE_REQUEST = 10002
     """The request is older than one that was processed, and was not processed. The worker stops nothing and sends all
     fields next."""
+
+
+def error_text(error: ConnectErrorCode, message: str | None) -> str:
+    """The name of an error and its message, if there is one, as text for a log message."""
+    return f"{error.name}: {message}" if message else error.name

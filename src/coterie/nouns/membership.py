@@ -181,6 +181,23 @@ ConnectOrder: TypeAlias = (
 MembershipOrder: TypeAlias = ClassicOrder | ConnectOrder
 
 
+# -- orders of the worker's shell to its member -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateAssignor:
+    """Sets the metadata of one client-side assignor of this worker, which has changed them or asks for a new target
+    assignment. Only in a connect group. The next heartbeat contains them, and is sent at once."""
+
+    name: str
+    version: int
+    """The version of ``metadata``."""
+    metadata: bytes
+    reason: int = 0
+    """Why the assignor asks for a new target assignment: see `nouns.connect_groups.Reason`. 0: it does not ask; a
+    reason that was not accepted yet is then kept."""
+
+
 # -- from one process of a worker to the next -------------------------------------------------------------------------
 
 

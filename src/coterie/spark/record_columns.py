@@ -51,9 +51,14 @@ def is_metadata_name(name: str) -> bool:
     return name in _METADATA_NAMES
 
 
+def quote_name(name: str) -> str:
+    """``name`` as an identifier in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def exact_column(name: str) -> Column:
     """The column with exactly the name ``name``, which may contain dots."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quote_name(name))
 
 
 def has_metadata_column(rows: DataFrame, metadata_column: MetadataColumn) -> bool:

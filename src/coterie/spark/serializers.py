@@ -40,6 +40,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.converters import FORMAT_BY_CONVERTER_CLASS, Format
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.record_columns import exact_column
 
 _DEFAULT_FORMAT_BY_SIDE = {"key": Format.STRING, "value": Format.JSON}
 """The format by side, for a config that sets no converter."""
@@ -160,11 +161,6 @@ class Serializer:
             return text.cast("binary")
         schema = json.dumps(_connect_schema(type_, is_optional=False), ensure_ascii=False, separators=(",", ":"))
         return F.concat(F.lit(f'{{"schema":{schema},"payload":'), text, F.lit("}")).cast("binary")
-
-
-def exact_column(name: str) -> Column:
-    """The column with exactly this name, which may contain dots."""
-    return F.col("`{}`".format(name.replace("`", "``")))
 
 
 def _column_to_json(column: Column, field: StructField) -> Column:

@@ -27,7 +27,7 @@ from coterie.member.events import (
 )
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.errors import WorldError
-from coterie.nouns.membership import LeaseRenewed, Leave, MembershipEvent, MembershipOrder
+from coterie.nouns.membership import LeaseRenewed, Leave, MembershipEvent, MembershipOrder, UpdateAssignor
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
 
     # -- for the herder ----------------------------------------------------------------------------------------------
 
-    def order(self, order: MembershipOrder) -> None:
+    def order(self, order: MembershipOrder | UpdateAssignor) -> None:
         """Give ``order`` to the member's loop. Never waits.
 
         :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.

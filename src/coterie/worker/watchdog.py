@@ -26,10 +26,10 @@ class Watchdog:
         *,
         lease_ends_ms: Callable[[], int | None],
         stalled_ms: Callable[[], float],
-        stall_threshold_ms: int,
+        stall_threshold_ms: Callable[[], int],
         halt_all_tasks: Callable[[], None],
     ) -> None:
-        """The watchdog's thread calls all three functions.
+        """The watchdog's thread calls all four functions.
 
         :param lease_ends_ms: the end of the lease on the monotonic clock, in ms; None when there is no lease, and so
             nothing to stop.
@@ -60,7 +60,7 @@ class Watchdog:
         while not self._ended.wait(POLL_INTERVAL_MS / 1000):
             ends_ms = self._lease_ends_ms()
             silent_ms = self._stalled_ms()
-            if ends_ms in (None, stopped_for) or silent_ms <= self._stall_threshold_ms:
+            if ends_ms in (None, stopped_for) or silent_ms <= self._stall_threshold_ms():
                 continue
             assert ends_ms is not None
             if (late_ms := time.monotonic() * 1000 - ends_ms) < 0:

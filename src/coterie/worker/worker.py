@@ -234,7 +234,7 @@ class Worker:
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
             stalled_ms=self.stall.stalled_ms,
-            stall_threshold_ms=self.settings.lease.stall_threshold_ms,
+            stall_threshold_ms=lambda: self._herder.lease.stall_threshold_ms,
             halt_all_tasks=self._runtime.halt_all_tasks,
         )
         try:

@@ -1,17 +1,15 @@
 """The machine of connect groups as the broker runs it: computations in the broker, failures, and the reload."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coterie.broker.groups.connect import CONNECT_TOPIC
-from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.storage.store import Store
+from coterie.broker.storage.log import BrokerLog
 from coterie.groups.connect.messages import DescribeGroupResponse, GroupState, SetGroupConfigs
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.ids import GroupId, MemberId
@@ -23,17 +21,12 @@ from coterie.nouns.target_assignments import (
     TargetOfMember,
     UnplaceableJobs,
 )
+from tests.broker.full_disk import fill_disk, lift_limit
 from tests.broker.groups.connect_groups import GROUP, QUICK_SETTINGS, beat, connect_groups, described
 from tests.groups.connect.builders import JOBS
 from tests.groups.connect.simple_assignor import compute
 
 NO_CLIENT_ASSIGNORS: dict[str, Any] = {"client_assignors": None, "server_assignor": "even"}
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
-    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        yield log
 
 
 async def even(snapshot: GroupSnapshot) -> ComputedTarget:
@@ -177,12 +170,7 @@ async def test_a_group_that_has_only_configs_owns_no_id_and_a_request_for_no_gro
 async def test_requests_are_refused_while_a_group_is_reloaded(log: BrokerLog) -> None:
     async with connect_groups(log) as groups:
         await beat(groups, "w0")
-
-        def fill(store: Store) -> None:
-            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
-            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-
-        await log.run_write(fill)
+        await log.run_write(fill_disk)
         lost = await beat(groups, "w1", name="n" * 60_000)
         assert lost.error is ConnectErrorCode.NOT_COORDINATOR
         refused = await beat(groups, "w1")
@@ -190,7 +178,7 @@ async def test_requests_are_refused_while_a_group_is_reloaded(log: BrokerLog) ->
             ConnectErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             "the group is being loaded",
         )
-        await log.run_write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await log.run_write(lift_limit)
         found = await until(lambda found: found.error is ConnectErrorCode.NONE, groups)
         assert [one.metadata.member_id for one in found.members] == ["w0"]
 

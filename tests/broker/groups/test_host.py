@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -11,20 +10,14 @@ from coterie.broker.clock import steady_clock
 from coterie.broker.groups.host import GroupHost
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
-from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.storage.store import Store
+from coterie.broker.storage.log import BrokerLog
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
+from tests.broker.full_disk import fill_disk, lift_limit
 from tests.broker.groups.counting import COUNTER_TOPIC, Add, Counted, Counter, CounterMachine, Loaded, Total
 
 C, D = GroupId("c"), GroupId("d")
 Counters = Groups[Counter, Add, Loaded, Total, Counted, str]
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
-    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        yield log
 
 
 @asynccontextmanager
@@ -73,18 +66,13 @@ async def test_a_response_is_sent_when_everything_it_shows_is_durable(log: Broke
 async def test_a_counter_is_reloaded_after_a_failed_append(log: BrokerLog) -> None:
     async with counters(log) as groups:
         await groups.ask(C, add(3))
-
-        def fill(store: Store) -> None:
-            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
-            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-
-        await log.run_write(fill)
+        await log.run_write(fill_disk)
         failed, lost = groups.ask_nowait(C, add(200_000)), groups.ask_nowait(C, add(0))
         assert isinstance(failed, Awaitable)
         assert isinstance(lost, Awaitable)
         assert (await failed).error is (await lost).error is ErrorCode.not_coordinator
         assert await groups.ask(C, add(0)) == counted(3), "the total must be that of the log"
-        await log.run_write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await log.run_write(lift_limit)
         assert await groups.ask(C, add(1)) == counted(4)
 
 

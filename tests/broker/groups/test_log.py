@@ -81,10 +81,8 @@ async def test_records_that_need_several_batches_are_all_written_or_none(tmp_pat
         batch = encode_batch([NewRecord(key=bytes(15), value=None)] * BATCH_RECORDS_MAX, timestamp_ms=1)
 
         def leave_room(store: Store) -> None:
-            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
             (page_size,) = store.database.execute("PRAGMA page_size").fetchone()
-            pages += len(batch) * 3 // 2 // page_size
-            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+            fill_disk(store, spare_pages=len(batch) * 3 // 2 // page_size)
 
         await log.run_write(leave_room)
         with pytest.raises(WorldError, match="cannot be written"):

@@ -319,6 +319,27 @@ def test_a_heartbeat_with_all_fields_is_held_only_if_no_response_can_be_lost() -
     assert conversation.beat("A", 1, **hold, connection=2).assignment is not None, "a response on 1 may be lost"
 
 
+def test_a_repeated_join_is_held_until_the_first_job_is_free() -> None:
+    conversation = Conversation()
+    conversation.settle("A")
+    joined = conversation.beat("B", max_wait_ms=1_000)
+    assert (joined.member_epoch, joined.leader is not None) == (0, True), "the first response is never held"
+    records = len(conversation.coordinator.log)
+    assert conversation.ask(heartbeat("B", max_wait_ms=1_000)) is None
+    assert len(conversation.coordinator.log) == records, "a repeated join is no join"
+    conversation.beat("A", 1)
+    conversation.compute("A")
+    replies = conversation.coordinator.replies
+    assert not replies, "A has to give the jobs back first"
+    of_b = conversation.coordinator.group.targets[MemberId("B")].target.jobs
+    conversation.beat("A", 1)
+    conversation.beat("A", 1, owned=JOBS - of_b)
+    (assigned,) = replies.values()
+    assert isinstance(assigned, HeartbeatResponse)
+    assert assigned.assignment is not None
+    assert (assigned.member_epoch, assigned.assignment.jobs) == (2, of_b)
+
+
 def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() -> None:
     conversation = Conversation()
     conversation.settle("w0")

@@ -28,7 +28,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, SetWorkerState
+from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, SetWorkerState, UpdateAssignor
 
 EventT = TypeVar("EventT")
 RequestT = TypeVar("RequestT", bound=Request)
@@ -112,6 +112,9 @@ class MemberDriver:
 
     def configure(self, jobs: Jobs, config_offset: int = 4) -> None:
         self.feed(SetConfiguredJobs(config_offset=ConfigOffset(config_offset), jobs=jobs))
+
+    def update_assignor(self, metadata: bytes = b"m", reason: int = 0, *, name: str = COOPERATIVE.name) -> None:
+        self.feed(UpdateAssignor(name=name, version=2, metadata=metadata, reason=reason))
 
     def join(self, jobs: Jobs = SOME, *, leader: MemberId = OTHER) -> HeartbeatRequest:
         """Join, and receive and start ``jobs``; returns the join."""

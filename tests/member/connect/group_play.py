@@ -73,6 +73,7 @@ from coterie.nouns.membership import (
     SetWorkerState,
     SuspendMembership,
     TargetRequested,
+    UpdateAssignor,
 )
 from tests.groups.connect.simple_assignor import compute
 from tests.groups.connect.world import Coordinator, compacted, jobs_of
@@ -223,7 +224,17 @@ class Process:
             self.play.at(self.play.herder_delay_ms(), lambda: self.feed(state))
 
     def configure(self) -> None:
+        """Tell the member which jobs are configured; after a pause, which are then. A pause that begins in another one
+        would exchange two such orders."""
+        if self.is_paused:
+            self.play.at(self.paused_until_ms - self.play.now_ms, self.configure)
+            return
         self.feed(SetConfiguredJobs(config_offset=self.play.config_offset, jobs=self.play.configured))
+
+    def update_assignor(self, metadata: bytes, reason: int) -> None:
+        """The assignor of this worker has other metadata, or asks for a new target assignment."""
+        name, version = COOPERATIVE.name, COOPERATIVE.version
+        self.feed(UpdateAssignor(name=name, version=version, metadata=metadata, reason=reason))
 
     def end(self, order: Leave | SuspendMembership) -> None:
         """Stop all jobs, and leave or suspend the membership."""
@@ -517,6 +528,9 @@ class GroupPlay:
             assert process.running == group.currents[process.member_id].assigned, story
             assert process.member.state.value == "STABLE", story
             assert process.member.assigned_unconfirmed == NO_JOBS
+            (newest,) = process.member.assignors
+            (known,) = group.members[process.member_id].client_assignors
+            assert (known.metadata, newest.reason) == (newest.metadata, 0), story
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -579,7 +593,9 @@ def play_with_faults(seed: int, *, step: ConnectStep = step) -> GroupPlay:
         start_worker(play, instance_id=f"i{rng.random()}" if rng.random() < 0.2 else None)
     for _ in range(rng.randrange(5, 20)):
         play.run(play.now_ms + rng.choice([50, 500, 3_000, 12_000]))
-        rng.choice([start_if_few, end_one, replace_one, suspend_one, pause_one, change_configs, crash])(play)
+        rng.choice([start_if_few, end_one, replace_one, suspend_one, pause_one, change_configs, crash, update_one])(
+            play
+        )
     return play
 
 
@@ -629,6 +645,11 @@ def change_configs(play: GroupPlay) -> None:
         play.configure(jobs_up_to(play.rng.randrange(0, 8)))
     else:
         play.set_session_timeout(play.rng.choice([4_000, 9_000, 30_000]))
+
+
+def update_one(play: GroupPlay) -> None:
+    for process in one_of(play):
+        process.update_assignor(play.rng.choice([b"", b"m"]), play.rng.randrange(4))
 
 
 def crash(play: GroupPlay) -> None:

@@ -62,7 +62,9 @@ def test_a_chosen_member_prepares_computes_and_installs(chosen: MemberDriver) ->
     assert isinstance(chosen.member.computation, NotComputing)
 
 
-def test_the_next_heartbeat_follows_an_installation_at_once(worker: MemberDriver) -> None:
+def test_the_next_heartbeat_follows_an_installation_at_once() -> None:
+    """Also if responses are not held: the next heartbeat is due after the interval."""
+    worker = MemberDriver(max_wait_ms=0)
     worker.own()
     worker.answer(accepted(0, is_full=True, error=COMPUTE))
     requested = prepare(worker)

@@ -68,6 +68,19 @@ def test_the_jobs_of_a_worker_that_leaves_run_elsewhere_at_once(play: GroupPlay)
     assert play.processes[0].running == play.configured
 
 
+def test_an_assignor_that_asks_for_a_target_causes_one_computation_and_no_job_stops(play: GroupPlay) -> None:
+    group, before = play.coordinator.group, [process.running for process in play.processes]
+    for reason, metadata in ((2, b"other"), (3, b"other"), (3, b"other"), (0, b"more")):
+        epoch = group.group_epoch
+        play.processes[1].update_assignor(metadata, reason)
+        play.run(play.now_ms + 3_000)
+        assert group.group_epoch == group.assignment_epoch == epoch + 1
+        (known,) = group.members[play.processes[1].member_id].client_assignors
+        assert (known.metadata, known.reason) == (metadata, 0)
+    assert [process.running for process in play.processes] == before
+    assert [process.losses for process in play.processes] == [0, 0]
+
+
 def test_a_relaunched_worker_keeps_its_jobs(play: GroupPlay) -> None:
     """The next process starts after the grace of the connection."""
     old = play.processes[1]

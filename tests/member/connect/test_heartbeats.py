@@ -2,6 +2,7 @@
 
 import pytest
 
+from coterie.member.connect.heartbeats import INTERVAL_MIN_MS
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, Assignor, Claims, Configured, HeartbeatResponse
@@ -64,14 +65,29 @@ def test_a_worker_without_assignors_names_one_of_the_coordinator() -> None:
         MemberDriver(server_assignor="cooperative")
 
 
-def test_until_the_first_target_each_heartbeat_is_a_join_after_the_stated_interval(worker: MemberDriver) -> None:
+def test_until_the_first_target_each_heartbeat_is_a_join_whose_response_is_held(worker: MemberDriver) -> None:
+    worker.own()
+    assert worker.heartbeat.max_wait_ms == 0, "the response to the first join tells who leads"
+    worker.answer(accepted(0, leader=OTHER, is_full=True))
+    repeated = worker.heartbeat
+    assert (repeated.member_epoch, repeated.owned, repeated.max_wait_ms) == (0, NO_JOBS, 1_000)
+    assert repeated.rebalance_timeout_ms is not None
+
+
+def test_a_repeated_join_that_the_coordinator_does_not_hold_is_followed_by_a_pause(worker: MemberDriver) -> None:
     worker.own()
     worker.answer(accepted(0, leader=OTHER, is_full=True))
+    worker.answer(accepted(0))
     assert worker.sent == []
-    worker.advance_clock(INTERVAL_MS - 1)
-    assert worker.sent == []
-    worker.advance_clock(1)
-    assert (worker.heartbeat.member_epoch, worker.heartbeat.owned, worker.heartbeat.max_wait_ms) == (0, NO_JOBS, 0)
+    worker.advance_clock(INTERVAL_MIN_MS)
+    assert worker.heartbeat.member_epoch == 0
+
+
+def test_after_a_lost_response_a_repeated_join_is_not_held(worker: MemberDriver) -> None:
+    worker.own()
+    worker.answer(accepted(0, leader=OTHER, is_full=True))
+    worker.fail()
+    assert (worker.heartbeat.member_epoch, worker.heartbeat.max_wait_ms) == (0, 0)
 
 
 def test_a_settled_heartbeat_is_held_and_contains_nothing_but_the_epoch(worker: MemberDriver) -> None:

@@ -54,6 +54,7 @@ actions = st.one_of(
     st.tuples(st.just("fail"), kinds),
     st.tuples(st.just("own"), job_sets, st.booleans()),
     st.tuples(st.just("configure"), job_sets),
+    st.tuples(st.just("update"), st.sampled_from([b"m", b"n"]), st.integers(0, 3)),
     st.tuples(st.just("pass"), st.sampled_from([1, 100, 1_000, 7_000, 40_000])),
     st.tuples(st.just("pause"), st.sampled_from([1_000, 7_000, 40_000])),
     st.tuples(st.just("rejoin")),
@@ -80,6 +81,8 @@ def act(worker: MemberDriver, action: tuple[Any, ...]) -> None:
             worker.own(jobs & known, draining=draining)
         case ("configure", Jobs() as jobs):
             worker.configure(jobs)
+        case ("update", bytes(metadata), int(reason)):
+            worker.update_assignor(metadata, reason)
         case ("pass", int(ms)):
             worker.advance_clock(ms)
         case ("pause", int(ms)):

@@ -2,6 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
 
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
@@ -49,3 +53,9 @@ def good_and_bad(server: PostgresServer) -> tuple[list[int], list[int]]:
         return [], []
     good = sorted(row for (row,) in server.rows("SELECT row FROM good") if isinstance(row, int))
     return good, numbers([value for (value,) in server.rows("SELECT value FROM bad")])
+
+
+def dead_letters_in(folder: Path) -> list[dict[str, Any]]:
+    """The dead letters in the Parquet files of ``folder``."""
+    found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
+    return found

@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import pyarrow.dataset
 import pytest
 
+from tests.spark.bad_records.sifting import dead_letters_in
 from tests.spark.conftest import Rig, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -40,11 +39,6 @@ def write_lines(folder: Path, format_: str) -> Path:
 def uri_of(file: Path) -> str:
     """The URI of a file as in Spark's ``_metadata.file_path``."""
     return f"file:{quote(str(file))}"
-
-
-def dead_letters_in(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])

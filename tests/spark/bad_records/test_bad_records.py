@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 from confluent_kafka.admin import NewTopic
 
@@ -23,7 +22,7 @@ from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
 from tests.ports import free_port
-from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
+from tests.spark.bad_records.sifting import RANDOMLY_BAD, dead_letters_in, good_and_bad, numbers, postgres_config
 from tests.spark.conftest import Rig, rows_of
 from tests.spark.sinks.file_owners import other_device
 from tests.spark.sinks.kafka_rows import records
@@ -195,11 +194,6 @@ async def run_files_with_bad_rows(
     config = kafka.config(topic, errors__tolerance="all", errors__deadletterqueue__path=str(bad), **keys)
     await run_with_crashes(rig, kafka, topic, config | RANDOMLY_BAD | {"max.offsets.per.trigger": PER_BATCH})
     return rows_of(kafka.out / topic), numbers([dead_letter["value"] for dead_letter in dead_letters_in(bad)])
-
-
-def dead_letters_in(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
-    return found
 
 
 async def test_a_randomly_bad_record_is_in_one_folder_once_whenever_its_owner_is_killed(

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, postgres_config
-from tests.spark.holders import TaskProcess, directories, wait_until
+from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -34,12 +33,6 @@ def test_each_record_is_in_one_table_once_although_workers_are_killed(
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     in_flight: list[str] = []
 
-    def committed(holder: TaskProcess) -> int:
-        return max((last_batch_id(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
-
-    def is_in_batch(holder: TaskProcess) -> bool:
-        return any(find_batch_in_flight(path) is not None for path in directories(holder, tmp_path))
-
     with contextlib.ExitStack() as stack:
         for number in range(KILLS + 1):
             holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
@@ -48,11 +41,10 @@ def test_each_record_is_in_one_table_once_although_workers_are_killed(
             in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == KILLS:
                 break
-            before = committed(holder)
-            wait_until(lambda: committed(holder) >= before + 5, "five batches were committed")  # noqa: B023
-            wait_until(lambda: is_in_batch(holder), "a batch is in flight")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 5)
+            wait_until(lambda: has_batch_in_flight(holder, tmp_path), "a batch is in flight")  # noqa: B023
             holder.kill()
-            assert committed(holder) < BATCHES - 1, "the backlog was read before the kill"
+            assert last_committed_batch(holder, tmp_path) < BATCHES - 1, "the backlog was read before the kill"
         wait_until(lambda: sum(map(len, good_and_bad(postgres))) >= BATCHES * ROWS, "all records are there")
         holder.ask("stop", "stopped")
     assert in_flight[1:] != ["-"] * KILLS, "no kill fell into a batch"

@@ -17,11 +17,8 @@ from coterie.spark.sinks.delta_files import write_by_arrow
 from coterie.spark.sinks.delta_table import CommitAction
 from coterie.spark.sinks.delta_writer import DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, arrow, target_of
+from tests.spark.sinks.owner_process import wait_at
 from tests.spark.task_process import end_with, print_line
-
-
-def wait() -> None:
-    sys.stdin.readline()
 
 
 class Pausing(DeltaWriter):
@@ -29,11 +26,9 @@ class Pausing(DeltaWriter):
 
     def commit(self, batch_id: int, layout: DeltaTableLayout, action: CommitAction) -> None:
         def paused(table: DeltaTable, properties: CommitProperties) -> None:
-            print_line("looked")
-            wait()
+            wait_at("looked")
             action(table, properties)
-            print_line("committed")
-            wait()
+            wait_at("committed")
 
         super().commit(batch_id, layout, paused)
 
@@ -42,18 +37,15 @@ def main(path: Path, batch_id: int) -> None:
     def files(out: Path) -> None:
         write_by_arrow(arrow(batch_id * ROWS, ROWS // 2), out, ())
         (out / "part-0.parquet").rename(out / "part-1.parquet")
-        print_line("inside")
-        wait()
+        wait_at("inside")
         write_by_arrow(arrow(batch_id * ROWS + ROWS // 2, ROWS // 2), out, ())
 
     writer = Pausing(target_of(path, {}), LINEAGE)
     writer.remove_earlier_staged_files()
-    print_line("owns")
-    wait()
+    wait_at("owns")
     try:
         staged = writer.stage_files(batch_id, writer.checked_layout(SCHEMA), files)
-        print_line("staged")
-        wait()
+        wait_at("staged")
         staged.commit()
         print_line("done")
     except FencedError:

@@ -14,16 +14,12 @@ from coterie.spark.fence import FencedError
 from coterie.spark.sinks.kafka_writer import KafkaWriter
 from tests.spark.sinks.kafka_jvm import Producers, running_jvm
 from tests.spark.sinks.kafka_rows import LINEAGE, ROWS, numbered, target_of
+from tests.spark.sinks.owner_process import wait_at
 from tests.spark.task_process import end_with, print_line
 
 
-def wait() -> None:
-    sys.stdin.readline()
-
-
 def inside() -> None:
-    print_line("inside")
-    wait()
+    wait_at("inside")
 
 
 def main(keys: dict[str, str], jars: Path, batch_id: int) -> None:
@@ -31,14 +27,11 @@ def main(keys: dict[str, str], jars: Path, batch_id: int) -> None:
         writer = KafkaWriter(target_of(keys), LINEAGE, java, Producers(java))
         try:
             writer.take_over()
-            print_line("owns")
-            wait()
+            wait_at("owns")
             staged = writer.stage(batch_id, numbered(java, keys["topic"], batch_id * ROWS, inside))
-            print_line("staged")
-            wait()
+            wait_at("staged")
             staged.commit()
-            print_line("done")
-            wait()
+            wait_at("done")
         except FencedError:
             print_line("fenced")
         finally:

@@ -14,18 +14,14 @@ import pyarrow as pa
 
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.postgres_writer import PostgresWriter
+from tests.spark.sinks.owner_process import wait_at
 from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
 from tests.spark.task_process import end_with, print_line
 
 
-def wait() -> None:
-    sys.stdin.readline()
-
-
 def pieces(first: int) -> Iterator[pa.RecordBatch]:
     yield piece(first, ROWS // 2)
-    print_line("inside")
-    wait()
+    wait_at("inside")
     yield piece(first + ROWS // 2, ROWS // 2)
 
 
@@ -33,14 +29,11 @@ def main(keys: dict[str, str], start: int, batch_id: int, first: int) -> None:
     writer = PostgresWriter(target_of(keys), LINEAGE, start)
     try:
         writer.take_over()
-        print_line("owns")
-        wait()
+        wait_at("owns")
         staged = writer.stage(batch_id, SCHEMA, divided(lambda: pieces(first)))
-        print_line("staged")
-        wait()
+        wait_at("staged")
         staged.commit()
-        print_line("done")
-        wait()
+        wait_at("done")
     except FencedError:
         print_line("fenced")
     finally:

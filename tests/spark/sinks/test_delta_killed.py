@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_in_flight, last_batch_id
+from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_in_flight
 from tests.spark.conftest import SCHEMA, write_file
-from tests.spark.holders import TaskProcess, directories, wait_until
+from tests.spark.holders import TaskProcess, directories, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sinks.delta_rows import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
@@ -72,24 +72,19 @@ def test_each_row_is_in_the_table_once_although_workers_are_killed_and_stopped(t
             holder.wait_for_line("holds")
             return holder
 
-        def committed(holder: TaskProcess) -> int:
-            return max((last_batch_id(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
-
         holder = started(0)
         for number, state in enumerate(("planned", "in the table", "planned", "in the table"), 1):
-            before = committed(holder)
-            wait_until(lambda: committed(holder) >= before + 5, "five batches were committed")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 5)
             stop_in(holder, tmp_path, state)
             if number <= 2:
                 holder.kill()
                 holder = started(number)
             else:
                 old, holder = holder, started(number)
-                before = committed(holder)
-                wait_until(lambda: committed(holder) >= before + 3, "the next owner makes progress")  # noqa: B023
+                wait_for_commits(holder, tmp_path, 3)
                 os.killpg(old.process.pid, signal.SIGCONT)
                 old.wait_for_line("taken")
-            assert committed(holder) < FILES - 1, "the backlog was read before the end"
+            assert last_committed_batch(holder, tmp_path) < FILES - 1, "the backlog was read before the end"
         wait_until(lambda: len(rows_of(tmp_path / "table")) >= FILES * ROWS, "all rows are there")
         holder.ask("stop", "stopped")
     assert rows_of(tmp_path / "table") == list(range(FILES * ROWS))

@@ -5,8 +5,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,10 +41,10 @@ from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import LOG_FOLDER
 from coterie.spark.sinks.delta_writer import STAGING_FOLDER, DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, append, arrow, rows_of, target_of, versions, write
+from tests.spark.sinks.owner_process import OwnerProcess
 
 POINTS = ("owns", "inside", "staged", "looked", "committed")
 """Before the batch, inside its files, before the check, before the commit, and after it but before Spark's commit."""
-REPOSITORY = Path(__file__).parents[3]
 
 
 def numbers(batches: int) -> list[int]:
@@ -85,45 +83,13 @@ def at_once(run: Callable[[DeltaWriter], object], writers: Sequence[DeltaWriter]
         list(threads.map(run, writers))
 
 
-class Process:
-    """One run of ``delta_owner.py``."""
-
-    def __init__(self, path: Path, batch_id: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sinks.delta_owner", str(path), str(batch_id), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            bufsize=1,
-            cwd=REPOSITORY,
-        )
-
-    def wait_for_word(self, word: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == word
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
 @pytest.fixture
-def start_process(path: Path) -> Iterator[Callable[[int], Process]]:
+def start_process(path: Path) -> Iterator[Callable[[int], OwnerProcess]]:
     """A function that starts an owner of one batch."""
     with contextlib.ExitStack() as stack:
 
-        def process(batch_id: int) -> Process:
-            started = Process(path, batch_id)
+        def process(batch_id: int) -> OwnerProcess:
+            started = OwnerProcess("delta_owner", str(path), str(batch_id))
             stack.callback(started.end)
             return started
 
@@ -221,7 +187,7 @@ def test_concurrent_commits_of_tasks_of_several_workers_lose_nothing(
 # -- owners that are killed or freeze ---------------------------------------------------------------------------------
 
 
-def run_to(process: Process, point: str) -> None:
+def run_to(process: OwnerProcess, point: str) -> None:
     for word in POINTS:
         process.wait_for_word(word)
         if word == point:
@@ -231,7 +197,7 @@ def run_to(process: Process, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
-    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process], point: str
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], OwnerProcess], point: str
 ) -> None:
     process = start_process(0)
     run_to(process, point)
@@ -246,7 +212,7 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", POINTS)
 def test_owners_that_are_killed_repeatedly_at_a_point_lose_and_double_nothing(
-    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process], point: str
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], OwnerProcess], point: str
 ) -> None:
     for batch_id in range(20):
         process = start_process(batch_id)
@@ -260,7 +226,7 @@ def test_owners_that_are_killed_repeatedly_at_a_point_lose_and_double_nothing(
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_owners_that_freeze_repeatedly_before_the_commit_double_nothing(
-    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], OwnerProcess]
 ) -> None:
     for batch_id in range(20):
         process = start_process(batch_id)
@@ -276,7 +242,7 @@ def test_owners_that_freeze_repeatedly_before_the_commit_double_nothing(
 
 
 def test_an_owner_stopped_between_the_check_and_the_commit_doubles_nothing_when_it_continues(
-    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], OwnerProcess]
 ) -> None:
     process = start_process(0)
     run_to(process, "looked")

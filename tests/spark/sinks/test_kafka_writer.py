@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,10 +34,9 @@ from tests.spark.sinks.kafka_rows import (
     values,
     write,
 )
+from tests.spark.sinks.owner_process import OwnerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 ON_BOTH = pytest.mark.parametrize(
@@ -100,8 +96,8 @@ class Scene:
     def batch(self, batch_id: int) -> Callable[[], kafka_writer.SendFunction]:
         return numbered(self.java, self.topic, batch_id * ROWS)
 
-    def process(self, batch_id: int) -> "Process":
-        made = Process(self.keys, self._jars, batch_id)
+    def process(self, batch_id: int) -> OwnerProcess:
+        made = OwnerProcess("kafka_owner", json.dumps(self.keys), str(self._jars), str(batch_id))
         self._ended_by.callback(made.end)
         return made
 
@@ -113,42 +109,6 @@ class Scene:
     def visible(self, isolation: str = "read_committed") -> list[int]:
         """The numbers that readers see now."""
         return numbers(self.servers, self.topic, isolation)
-
-
-class Process:
-    """One run of ``kafka_owner.py``, in one process group with its JVM."""
-
-    def __init__(self, keys: dict[str, str], jars: Path, batch_id: int) -> None:
-        words = [json.dumps(keys), str(jars), str(batch_id), str(os.getpid())]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sinks.kafka_owner", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            bufsize=1,
-            cwd=REPOSITORY,
-        )
-
-    def wait_for_word(self, word: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == word
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-
-    def signal(self, number: int) -> None:
-        os.killpg(self.process.pid, number)
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.signal(signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
 
 
 @pytest.fixture

@@ -4,12 +4,9 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,10 +18,10 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.postgres_writer import PostgresSession, PostgresWriter, StagedTransaction
 from tests.ports import free_port
+from tests.spark.sinks.owner_process import OwnerProcess
 from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
-REPOSITORY = Path(__file__).parents[3]
 ALL = "SELECT row FROM rows ORDER BY row"
 
 
@@ -69,44 +66,12 @@ def write(writer: PostgresWriter, batch_id: int, pieces: Callable[[], Iterable[p
     staged.clean_up()
 
 
-class Process:
-    """One run of ``postgres_owner.py``."""
-
-    def __init__(self, keys: dict[str, str], start: int, batch_id: int) -> None:
-        words = [json.dumps(keys), *(str(number) for number in (start, batch_id, batch_id * ROWS, os.getpid()))]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sinks.postgres_owner", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            bufsize=1,
-            cwd=REPOSITORY,
-        )
-
-    def wait_for_word(self, word: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == word
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-
-    def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
 @pytest.fixture
-def start_process(keys: dict[str, str]) -> Iterator[Callable[[int, int], Process]]:
+def start_process(keys: dict[str, str]) -> Iterator[Callable[[int, int], OwnerProcess]]:
     with contextlib.ExitStack() as stack:
 
-        def process(start: int, batch_id: int) -> Process:
-            made = Process(keys, start, batch_id)
+        def process(start: int, batch_id: int) -> OwnerProcess:
+            made = OwnerProcess("postgres_owner", json.dumps(keys), str(start), str(batch_id), str(batch_id * ROWS))
             stack.callback(made.end)
             return made
 
@@ -224,7 +189,10 @@ def write_until_fenced(writer: PostgresWriter, batches: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("point", ["owns", "inside", "staged", "done"])
 def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
-    server: PostgresServer, own: Callable[..., PostgresWriter], start_process: Callable[[int, int], Process], point: str
+    server: PostgresServer,
+    own: Callable[..., PostgresWriter],
+    start_process: Callable[[int, int], OwnerProcess],
+    point: str,
 ) -> None:
     """Before the transaction, inside COPY, before the commit, and after it but before Spark commits the batch."""
     process = start_process(1, 0)
@@ -240,7 +208,7 @@ def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
 
 
 def test_an_owner_stopped_inside_copy_delays_no_other_and_doubles_nothing_when_it_continues(
-    server: PostgresServer, own: Callable[..., PostgresWriter], start_process: Callable[[int, int], Process]
+    server: PostgresServer, own: Callable[..., PostgresWriter], start_process: Callable[[int, int], OwnerProcess]
 ) -> None:
     process = start_process(1, 0)
     process.wait_for_word("owns")

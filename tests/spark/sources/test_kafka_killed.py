@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
-from tests.spark.holders import TaskProcess, directories, wait_until
+from tests.spark.holders import TaskProcess, has_batch_in_flight, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sources.kafka_topics import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -30,12 +29,6 @@ def test_each_record_is_written_once_although_workers_are_killed(
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
     in_flight: list[str] = []
 
-    def committed(holder: TaskProcess) -> int:
-        return max((last_batch_id(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
-
-    def is_in_batch(holder: TaskProcess) -> bool:
-        return any(find_batch_in_flight(path) is not None for path in directories(holder, tmp_path))
-
     with contextlib.ExitStack() as stack:
         for number in range(3):
             holder = TaskProcess(tmp_path, f"worker-{number}", stack, spark_jars)
@@ -44,11 +37,10 @@ def test_each_record_is_written_once_although_workers_are_killed(
             in_flight.append(holder.wait_for_line("holds").split()[2])
             if number == 2:
                 break
-            before = committed(holder)
-            wait_until(lambda: committed(holder) >= before + 8, "eight batches were committed")  # noqa: B023
-            wait_until(lambda: is_in_batch(holder), "a batch is in flight")  # noqa: B023
+            wait_for_commits(holder, tmp_path, 8)
+            wait_until(lambda: has_batch_in_flight(holder, tmp_path), "a batch is in flight")  # noqa: B023
             holder.kill()
-            assert committed(holder) < BATCHES - 1, "the backlog was read before the kill"
+            assert last_committed_batch(holder, tmp_path) < BATCHES - 1, "the backlog was read before the kill"
         wait_until(lambda: len(kafka.rows("killed")) >= BATCHES * ROWS, "all rows are there")
         holder.ask("stop", "stopped")
     assert in_flight[0] == "-"

@@ -21,6 +21,7 @@ from coterie.cli.group.descriptions import (
 from coterie.cli.plan.preview import to_named_group
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import Jobs
+from coterie.nouns.membership import GroupProtocolName
 
 # A name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
@@ -54,7 +55,8 @@ def show_group(url: str, *, as_json: bool) -> None:
         sys.stdout.write(description.model_dump_json(indent=2, by_alias=True) + "\n")
         return
     leader_text = f"led by {escape(description.leader.name)}" if description.leader is not None else "without a leader"
-    _console.print(f"Generation {description.generation} ({description.protocol}), {leader_text}")
+    counter = "Group epoch" if description.protocol == GroupProtocolName.CONNECT.value else "Generation"
+    _console.print(f"{counter} {description.generation} ({description.protocol}), {leader_text}")
     table = Table("worker", "at", "state", "connectors", "tasks", "tasks by phase", box=None, header_style="bold")
     for member in description.members:
         table.add_row(
@@ -303,7 +305,7 @@ def _wait_until_rejoined(
             if not has_lost_membership:
                 has_lost_membership = True
                 _console.print(
-                    f"{escape(member.name)} took longer than its session.timeout.ms and lost its membership; "
+                    f"{escape(member.name)} took longer than its session timeout and lost its membership; "
                     "waiting for it to join again."
                 )
             return "it lost its membership and has not joined again"

@@ -22,6 +22,10 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover, PlaceHandover
 from coterie.worker.membership import GroupMembership
 
+CONNECT_OPEN_TIMEOUT_MS = 3_000
+"""The time limit for finding the coordinator of a connect group, and for opening a connection to it. A constant,
+because the coordinator decides the session timeout: by default 10 s, and at least 6 s."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSpec:
@@ -75,7 +79,7 @@ def kafka_connect_coordinator(spec: MembershipSpec) -> KafkaConnectCoordinator:
     return KafkaConnectCoordinator(
         spec.settings.bootstrap_servers,
         client_id=spec.client_id,
-        request_timeout_ms=spec.member.lease.request_timeout_ms,
+        request_timeout_ms=CONNECT_OPEN_TIMEOUT_MS,
         security=spec.settings.security,
     )
 

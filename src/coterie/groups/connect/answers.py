@@ -103,13 +103,14 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
     """How long the response to ``request`` may be held, in ms; 0 if it must be sent now.
 
-    A request with all fields may follow a response that the member has not received. Such a request is held only if the
-    member has certainly received every response and its epoch has not changed. This is the case while the member gives
-    its jobs back one after the other, with one heartbeat for each job.
+    A request with all fields may follow a response that the member has not received. Such a request is held only in two
+    cases. The member has certainly received every response, and its epoch has not changed: this is so while the member
+    gives its jobs back one after the other, with one heartbeat for each job. Or the request repeats a join, because the
+    member has no target yet: a member allows this only if it has received the response to its join.
     """
     if has_news(group, request):
         return 0
-    if request.has_all_fields and not is_up_to_date(group, request):
+    if request.has_all_fields and not (is_up_to_date(group, request) or repeats_join(group, request)):
         return 0
     metadata = group.members[request.member_id]
     return group.settings.hold_ms(request.max_wait_ms, metadata.session_timeout_ms, metadata.connection_grace_ms)
@@ -120,6 +121,11 @@ def is_up_to_date(group: Group, request: Heartbeat) -> bool:
     included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
     return is_epoch_known and group.sessions[request.member_id].is_up_to_date
+
+
+def repeats_join(group: Group, request: Heartbeat) -> bool:
+    """Whether ``request`` is a join of a member that has joined and has received no target."""
+    return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
 
 
 def has_news(group: Group, request: Heartbeat) -> bool:

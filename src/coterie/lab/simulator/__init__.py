@@ -11,6 +11,7 @@ infrastructure_faults  the faults of links, disk and coordinator
 invariants             the named invariants
 records, outcome       what a simulation records for its digest, and its outcome
 
-Three simulations share these modules: `fleet` has workers, `clients` has ordinary members of one group, `producers` has
-producers with transactions. What simulations of workers share is in `workers`.
+Four simulations share these modules: `fleet` has workers in a classic group, `connect` has workers in a connect group,
+`clients` has ordinary members of one group, `producers` has producers with transactions. What simulations of workers
+share is in `workers`.
 """

@@ -14,13 +14,19 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from coterie.lab.simulator.clients.run import simulate_clients
+from coterie.lab.simulator.connect.run import simulate_connect
 from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
-SIMULATE_BY_PLAY = {"fleet": simulate_fleet, "clients": simulate_clients, "producers": simulate_producers}
-"""The simulations by name: workers with connectors; ordinary clients, static and dynamic, with offsets; producers with
-transactions."""
+SIMULATE_BY_PLAY = {
+    "fleet": simulate_fleet,
+    "connect": simulate_connect,
+    "clients": simulate_clients,
+    "producers": simulate_producers,
+}
+"""The simulations by name: workers with connectors in a classic group, and in a connect group; ordinary clients, static
+and dynamic, with offsets; producers with transactions."""
 
 
 def parse_seeds(text: str) -> Iterator[int]:

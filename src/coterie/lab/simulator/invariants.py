@@ -71,6 +71,40 @@ class Invariant(StrEnum):
     """After the last fault every task that should run runs once, with the present config and the present incarnation of
     its connector."""
 
+    # -- connect groups
+    LEGAL_TARGET = "legal-target"
+    """A target assignment places each configured job once: with a member, deferred for a departed one, or unplaceable
+    (I2)."""
+    VALID_MEMBER_EPOCH = "valid-member-epoch"
+    """A member at the epoch of its target assignment holds no job that is not in its target, and no member is at a
+    higher epoch than the target assignment (I3)."""
+    VALID_STABLE_STATE = "valid-stable-state"
+    """In a STABLE group every member is at the assignment epoch, has no job to give back, and has exactly the jobs of
+    its target (I4)."""
+    VALID_JOB_EPOCH = "valid-job-epoch"
+    """Each job that a member holds has one job epoch, above 0 and at most the assignment epoch (I5)."""
+    STALE_EFFECT = "stale-effect"
+    """A task starts with a higher job epoch than every earlier run of another owner, so that the data plane can refuse
+    what the earlier owner still does (I6)."""
+    CLIENT_EPOCH_RISES = "client-epoch-rises"
+    """The member epochs that a worker receives never decrease, except to 0 (A1)."""
+    MEMBER_EPOCH_KEPT = "member-epoch-kept"
+    """The member epochs that the coordinator sends to a member never decrease, except when it joins, also after crashes
+    (A2)."""
+    JOB_EPOCH_OWNER = "job-epoch-owner"
+    """A job with one job epoch has one owner ever: a member id, or the instance id of a static member."""
+    RELEASED_AS_RULED = "released-as-ruled"
+    """A job is released only by its owner's acknowledgement (an owned list without it, a join or a leave), at the end
+    of its owner's session, or after the grace of its owner's closed connection."""
+    EPOCH_GIVEN_ONCE = "epoch-given-once"
+    """Each group epoch is that of one state of the metadata, and each leader epoch that of one leader, also after
+    crashes."""
+    COMPUTED_FOR_A_CAUSE = "computed-for-a-cause"
+    """The group epoch rises, and a target is computed, only because the metadata have changed, a delay is over, a
+    portion of moves is due or a crash has cut a step."""
+    NOTHING_WAITS_FOR_FREE = "nothing-waits-for-free"
+    """No member waits for a job that no member holds, or waits to be told what it has to give back."""
+
     # -- any group
     DURABLE_FIRST = "durable-first"
     """No response reports a state that is not durable in the log."""

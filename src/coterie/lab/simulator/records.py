@@ -13,7 +13,9 @@ from coterie.broker.transactions.writes import NewBatch
 from coterie.groups import transaction_messages as transactions
 from coterie.groups.classic import messages as groups
 from coterie.groups.classic import offset_messages as offsets
+from coterie.groups.connect import messages as connect_groups
 from coterie.member.classic import messages as member
+from coterie.member.connect import messages as connect_member
 from coterie.nouns.jobs import Jobs
 
 RecordValue: TypeAlias = str | int | None
@@ -62,6 +64,11 @@ class RecordKind(StrEnum):
     LOST = "lost"
     """A message is lost. Values: link, direction."""
 
+    CLOSED = "closed"
+    """The broker sees an orderly end of a connection on which no response is missing. Values: link."""
+    REPEATED = "repeated"
+    """A request arrives a second time. Values: link."""
+
     # -- faults
     FAULTS_END = "faults end"
     """No more faults begin."""
@@ -79,6 +86,12 @@ class RecordKind(StrEnum):
     """A worker begins to read the config log late. Values: worker, by how many ms."""
     PROTOCOL_SET = "protocol set"
     """All workers are to use another protocol. Values: protocol."""
+    CONNECTION_ENDS = "connection ends"
+    """The end of a connection is seen on one side only. Values: link, which side, how it ended."""
+    GROUP_CONFIGURED = "group configured"
+    """An operator sets the configs of the group. Values: each key with its value."""
+    MEMBER_REMOVED = "member removed"
+    """An operator removes a member from the group. Values: member id."""
     DISK_FAILS = "disk fails"
     """The writes of the broker begin to fail."""
     QUERY_DIES = "query dies"
@@ -124,6 +137,20 @@ class RecordKind(StrEnum):
     """The group refuses a worker permanently. Values: name."""
     LEFT = "left"
     """A worker has left the group. Values: name."""
+
+    CONFIGURES = "configures"
+    """A herder, as that of the leader, reports the configured jobs. Values: name, config offset, jobs."""
+    INSTALLS = "installs"
+    """A herder sends the target assignment that it has computed. Values: name, whether there is one."""
+    COMPUTES = "computes"
+    """An assignor begins to compute a target assignment. Values: name or `coordinator`, group epoch, whether it will
+    return one."""
+    TARGET_WANTED = "target wanted"
+    """A worker's member is to have a target assignment computed. Values: name, group epoch, number of members."""
+    SUSPENDS = "suspends"
+    """A herder has the member announce that the process relaunches itself. Values: name."""
+    SUSPENDED = "suspended"
+    """A member has suspended its membership. Values: name."""
 
     # -- the herder of a worker
     SUBSCRIBES = "subscribes"
@@ -225,6 +252,23 @@ RECORDED_NAME_BY_CLASS: dict[type, str] = {
     member.SyncResponse: "SyncGroup",
     member.HeartbeatResponse: "Heartbeat",
     member.LeaveResponse: "LeaveGroup",
+    connect_groups.Heartbeat: "ConnectHeartbeat",
+    connect_groups.PrepareAssignment: "Prepare",
+    connect_groups.InstallAssignment: "Install",
+    connect_groups.DescribeGroup: "Describe",
+    connect_groups.SetGroupConfigs: "SetGroupConfigs",
+    connect_groups.RemoveMember: "RemoveMember",
+    connect_groups.SessionTimer: "connect session",
+    connect_groups.RevocationTimer: "revocation",
+    connect_groups.ConnectionTimer: "connection",
+    connect_groups.ReleaseTimer: "release",
+    connect_groups.DelayTimer: "delay",
+    connect_groups.ComputeTimer: "compute",
+    connect_groups.ComputationTimer: "computation",
+    connect_member.HeartbeatRequest: "ConnectHeartbeat",
+    connect_member.PrepareRequest: "Prepare",
+    connect_member.InstallRequest: "Install",
+    connect_member.DescribeRequest: "Describe",
     transactions.InitProducerId: "InitProducerId",
     transactions.AddPartitions: "AddPartitions",
     transactions.EndTransaction: "EndTransaction",

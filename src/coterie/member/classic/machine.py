@@ -96,6 +96,7 @@ from coterie.nouns.membership import (
     SetConfiguredJobs,
     SetWorkerState,
     SuspendMembership,
+    UpdateAssignor,
 )
 
 
@@ -140,7 +141,7 @@ def on_event(turn: Turn, event: Event) -> None:
             on_leave_and_rejoin(turn, reason)
         case Leave(reason=reason, is_permanent=is_permanent):
             on_leave(turn, reason, is_permanent=is_permanent)
-        case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+        case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestDescription() | SuspendMembership():
             raise AssertionError(f"{type(event).__name__} is an order to the member of a connect group")
 
 

@@ -25,7 +25,7 @@ from coterie.member.connect.state import (
     PrepareSent,
 )
 from coterie.member.connect.turn import Turn
-from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.membership import InstallTarget, TargetRequested
@@ -99,7 +99,9 @@ def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
             member.computation = PrepareDue()
         case _:
             member.computation = NotComputing()
-            turn.log(f"This worker does not compute the target assignment: {_text_of_error(response)}")
+            turn.log(
+                f"This worker does not compute the target assignment: {error_text(response.error, response.message)}"
+            )
 
 
 def on_install_target(turn: Turn, order: InstallTarget) -> None:
@@ -129,7 +131,8 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
             member.computation = install_due(in_flight_target)
         case _:
             turn.log(
-                f"The target assignment that this worker has computed was not installed: {_text_of_error(response)}"
+                "The target assignment that this worker has computed was not installed: "
+                f"{error_text(response.error, response.message)}"
             )
 
 
@@ -137,8 +140,3 @@ def install_due(sent: InstallSent) -> InstallDue:
     """The state in which the installation ``sent`` waits to be sent again."""
     request = sent.in_flight.request
     return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
-
-
-def _text_of_error(response: PrepareAssignmentResponse | InstallAssignmentResponse) -> str:
-    """The name and the message of the error in a response, as text for a log message."""
-    return f"{response.error.name}: {response.message}" if response.message else response.error.name

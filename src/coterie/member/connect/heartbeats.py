@@ -25,12 +25,14 @@ from coterie.member.connect.state import (
     HeartbeatDue,
     HeartbeatSent,
     InGroup,
+    Member,
     NoHeartbeat,
     NotInGroup,
+    Reported,
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
-from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -97,7 +99,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
-    if place.member_epoch == JOIN or member.settings.max_wait_ms == 0:
+    if member.settings.max_wait_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
@@ -120,12 +122,14 @@ def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -
         case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
             member.place, InGroup
         ):
-            lose_membership(turn, f"the coordinator responded {_text_of_error(response)}")
+            lose_membership(turn, f"the coordinator responded {error_text(response.error, response.message)}")
         case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
             refuse(turn, reason)
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
-            turn.log_failure(f"The group's coordinator responded to a heartbeat with {_text_of_error(response)}")
+            turn.log_failure(
+                f"The group's coordinator responded to a heartbeat with {error_text(response.error, response.message)}"
+            )
             retry_later(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
 
 
@@ -162,7 +166,7 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
         place = place_after(before, response)
     member.place = replace(
         place,
-        reported=sent.reported,
+        reported=take_back_reasons(member, sent.reported),
         accepted_owned=sent.reported.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
@@ -180,6 +184,18 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
     else:
         send_again_if_due(turn)
     set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
+
+
+def take_back_reasons(member: Member, accepted: Reported) -> Reported:
+    """What an accepted heartbeat has reported, without the reasons of assignors: each is in one accepted heartbeat. An
+    order that came since the sending keeps its reason for the next one.
+
+    A heartbeat whose response was lost, or that was answered after a newer one was sent, may have been accepted too:
+    its reason is sent again, and the group computes twice, which does no harm."""
+    if not any(one.reason for one in accepted.assignors):
+        return accepted
+    member.assignors = tuple(replace(one, reason=0) if one in accepted.assignors else one for one in member.assignors)
+    return replace(accepted, assignors=tuple(replace(one, reason=0) for one in accepted.assignors))
 
 
 def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
@@ -274,8 +290,3 @@ def emit_state_change(turn: Turn) -> None:
     if member.state is not member.reported_state:
         member.reported_state = member.state
         turn.emit(MemberStateChanged(state=member.state))
-
-
-def _text_of_error(response: HeartbeatResponse) -> str:
-    """The name and the message of the error in a response, as text for a log message."""
-    return f"{response.error.name}: {response.message}" if response.message else response.error.name

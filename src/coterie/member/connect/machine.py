@@ -26,6 +26,8 @@ Therefore the member joins, or leaves, never before that. After any other error 
 running, except for errors that a wrong setting causes (`member.connect.refusals`).
 """
 
+from dataclasses import replace
+
 from coterie.engine.output import Output
 from coterie.member.connect.computation import install_due, on_install_target, on_installed, on_prepared
 from coterie.member.connect.heartbeats import (
@@ -83,6 +85,7 @@ from coterie.nouns.membership import (
     SetConfiguredJobs,
     SetWorkerState,
     SuspendMembership,
+    UpdateAssignor,
 )
 
 
@@ -125,6 +128,8 @@ def on_event(turn: Turn, event: Event) -> None:
             pass  # `end_lease_if_over` and `advance` run after every event.
         case SetConfiguredJobs():
             member.configured = event
+        case UpdateAssignor():
+            on_update_assignor(member, event)
         case InstallTarget():
             on_install_target(turn, event)
         case RequestDescription():
@@ -137,6 +142,23 @@ def on_event(turn: Turn, event: Event) -> None:
             begin_handed_over_lease(turn)
         case Rejoin() | SendAssignments():
             raise AssertionError(f"{type(event).__name__} is an order to the member of a classic group")
+
+
+def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
+    """Keep the newest metadata of an assignor for the next heartbeat, which `advance` sends at once if it can."""
+    assert any(one.name == order.name for one in member.assignors), f"this worker does not offer {order.name}"
+    member.assignors = tuple(
+        replace(
+            one,
+            version=order.version,
+            metadata=order.metadata,
+            reason=order.reason or one.reason,
+            update=one.update + 1,
+        )
+        if one.name == order.name
+        else one
+        for one in member.assignors
+    )
 
 
 def on_order_to_end(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:

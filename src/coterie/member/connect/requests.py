@@ -26,16 +26,19 @@ def reported_now(member: Member) -> Reported:
         owned=member.owned,
         config_offset=ConfigOffset(-1) if state is None else state.config_offset,
         draining=state is not None and state.draining,
+        assignors=member.assignors,
     )
 
 
 def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
     """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
-    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain, or, on the leader, the
-    configured jobs have changed. ``last`` is None if it is not certain that the coordinator has received the last
-    report."""
+    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain, an assignor has new
+    metadata or requests a new target assignment, or, on the leader, the configured jobs have changed. ``last`` is None
+    if it is not certain that the coordinator has received the last report."""
     now = reported_now(member)
-    if last is not None and (not last.owned <= now.owned or last.draining != now.draining):
+    if last is not None and (
+        not last.owned <= now.owned or (last.draining, last.assignors) != (now.draining, now.assignors)
+    ):
         return True
     report = report_of_configured(member)
     return report is not None and report != configured_report
@@ -73,7 +76,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        wait_ms = longest_hold_ms(member) if not resumes and follows_on_connection(member) else 0
+        wait_ms = longest_hold_ms(member) if not resumes and may_hold_all_fields(member) else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -109,17 +112,22 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
         config_offset=None if now.config_offset == last.config_offset else now.config_offset,
         configured=configured,
         draining=None if now.draining == last.draining else now.draining,
+        client_assignors=None if now.assignors == last.assignors else _client_assignors(member),
         max_wait_ms=wait_ms,
         response_timeout_ms=wait_ms + response_timeout_ms(member),
     )
 
 
-def follows_on_connection(member: Member) -> bool:
-    """Whether the next heartbeat follows an unanswered heartbeat on a connection without a lost response. The
-    coordinator may hold its response, although it has all fields, if its last response on the connection contained no
-    news."""
+def may_hold_all_fields(member: Member) -> bool:
+    """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
+    lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
+    holds it if it has just sent nothing new on the connection."""
     place = member.place
-    return isinstance(place, InGroup) and place.reported is not None and isinstance(member.heartbeat, HeartbeatSent)
+    return (
+        isinstance(place, InGroup)
+        and place.reported is not None
+        and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
+    )
 
 
 def longest_hold_ms(member: Member) -> int:
@@ -159,8 +167,9 @@ def _client_assignors(member: Member) -> tuple[Assignor, ...] | None:
             name=one.name,
             minimum_version=one.minimum_version,
             maximum_version=one.maximum_version,
+            reason=one.reason,
             version=one.version,
             metadata=one.metadata,
         )
-        for one in member.settings.assignors
+        for one in member.assignors
     )

@@ -51,6 +51,11 @@ class OfferedAssignor:
     version: int
     """The version of ``metadata``."""
     metadata: bytes = b""
+    reason: int = 0
+    """Why the assignor asks for a new target assignment (`nouns.connect_groups.Reason`), until a heartbeat with it is
+    accepted; 0: it does not ask."""
+    update: int = 0
+    """Counts the ``UpdateAssignor`` orders for this assignor: two orders with the same reason ask twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,8 @@ class MemberSettings:
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
     assignors: tuple[OfferedAssignor, ...] = ()
-    """The client-side assignors of this worker, the preferred one first; empty: it uses ``server_assignor``."""
+    """The client-side assignors of this worker when it starts, the preferred one first; empty: it uses
+    ``server_assignor``."""
     server_assignor: str | None = None
     """The name of an assignor of the coordinator; None if this worker offers ``assignors``."""
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
@@ -124,6 +130,7 @@ class Reported:
     owned: Jobs
     config_offset: ConfigOffset
     draining: bool
+    assignors: tuple[OfferedAssignor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +205,10 @@ class HeartbeatSent:
 
     @property
     def must_be_held(self) -> bool:
-        """Whether the coordinator certainly holds the response while it has no news. If the request has all fields,
-        this is not certain: the response may have to repeat the contents of an earlier one."""
-        return self.may_be_held and self.in_flight.request.rebalance_timeout_ms is None
+        """Whether the coordinator holds the response while it has no news. If the request has all fields and is no
+        repeated join, the response may have to repeat what an earlier one contained."""
+        request = self.in_flight.request
+        return self.may_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
 
 
 Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
@@ -331,6 +339,8 @@ class Member:
         self.assigned_unconfirmed: Jobs = NO_JOBS
         """Assigned jobs that no ``SetWorkerState`` of the herder has contained since. They count as owned, because a
         ``SetWorkerState`` may be older than the assignment, and the herder may be about to start them."""
+        self.assignors = settings.assignors
+        """The client-side assignors with their newest metadata."""
         self.configured: SetConfiguredJobs | None = None
         """The last ``SetConfiguredJobs`` of the herder; None before the first."""
         self.retries = 0

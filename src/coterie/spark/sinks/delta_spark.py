@@ -11,11 +11,12 @@ from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.failures import error_message, message_of_raise_error
+from coterie.spark.record_columns import exact_column, quote_name
 
 COMMIT_TIMEOUT_S = 120
 """How long a batch is retried while other commits come first: seconds from the first attempt."""
@@ -80,8 +81,8 @@ def _upsert_last_rows(session: SparkSession, rows: DataFrame, path: Path, key_co
     """Upsert the last row of each key. A null in a key column fails the query."""
     for name in key_columns:
         null_key_error = F.raise_error(F.lit(f"Column {name} is null, and the column is in pk.fields"))
-        rows = rows.withColumn(name, F.coalesce(_exact_column(name), null_key_error))
-    newest_first = Window.partitionBy(*(_exact_column(name) for name in key_columns)).orderBy(
+        rows = rows.withColumn(name, F.coalesce(exact_column(name), null_key_error))
+    newest_first = Window.partitionBy(*(exact_column(name) for name in key_columns)).orderBy(
         F.col(POSITION_COLUMN).desc()
     )
     columns = rows.columns
@@ -113,13 +114,3 @@ def merge_small_files(session: SparkSession, path: Path) -> None:
     :raises PySparkException, Py4JJavaError: when Spark's Delta reports an error.
     """
     session.sql(f"OPTIMIZE delta.{quote_name(str(path))}")
-
-
-def quote_name(name: str) -> str:
-    """``name`` as an identifier in Spark's SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _exact_column(name: str) -> Column:
-    """The column with exactly this name, which may contain dots."""
-    return F.col(quote_name(name))

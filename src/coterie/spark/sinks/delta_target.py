@@ -8,52 +8,17 @@ from coterie.config.definition import (
     ConfigKey,
     Importance,
     Type,
-    Validator,
     Width,
     at_least,
     one_of,
-    split_list,
 )
 from coterie.nouns.errors import ConfigError
 from coterie.spark.paths import SINK_GROUP, check_local_path, to_path
 from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sinks.sink_keys import check_column_names, false_validator, sink_key
 
 LOG_FOLDER = "_delta_log"
 """The folder of a table that contains its commits."""
-
-
-def _check_column_names(value: str) -> str | None:
-    """A validator: the error message for a list of column names; None when the list is valid or empty."""
-    columns = split_list(value)
-    is_valid = all(columns) and len(set(columns)) == len(columns)
-    return None if is_valid else "Must be names of columns, separated by commas, each once"
-
-
-def _false_validator(error_message: str) -> Validator:
-    """A validator that accepts only false; ``error_message`` is its message for every other value."""
-    return lambda value: None if value.lower() == "false" else error_message
-
-
-def _sink_key(
-    name: str,
-    type_: Type,
-    documentation: str,
-    label: str,
-    *,
-    default: str = "",
-    validator: Validator | None = None,
-) -> ConfigKey:
-    """A config key of the sink."""
-    return ConfigKey(
-        name=name,
-        type=type_,
-        documentation=documentation,
-        default=default,
-        validator=validator,
-        group=SINK_GROUP,
-        width=Width.MEDIUM,
-        display_name=label,
-    )
 
 
 DEFINITION = ConfigDef(
@@ -68,7 +33,7 @@ DEFINITION = ConfigDef(
             width=Width.LONG,
             display_name="Table folder",
         ),
-        _sink_key(
+        sink_key(
             "insert.mode",
             Type.STRING,
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
@@ -76,46 +41,48 @@ DEFINITION = ConfigDef(
             default="insert",
             validator=one_of(("insert", "upsert")),
         ),
-        _sink_key(
+        sink_key(
             "pk.fields",
             Type.LIST,
             "With insert.mode=upsert, the columns that identify a row.",
             "Key columns",
-            validator=_check_column_names,
+            default="",
+            validator=check_column_names,
         ),
-        _sink_key(
+        sink_key(
             "delete.enabled",
             Type.BOOLEAN,
             "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
-            validator=_false_validator(
+            validator=false_validator(
                 "DeltaSink deletes no rows; set false, and drop tombstones by Filter and RecordIsTombstone"
             ),
         ),
-        _sink_key(
+        sink_key(
             "auto.create",
             Type.BOOLEAN,
             "Whether a missing table is created from the columns of the first batch.",
             "Auto-create",
             default="false",
         ),
-        _sink_key(
+        sink_key(
             "auto.evolve",
             Type.BOOLEAN,
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            validator=_false_validator("Columns are not added to a table; add them yourself and set false"),
+            validator=false_validator("Columns are not added to a table; add them yourself and set false"),
         ),
-        _sink_key(
+        sink_key(
             "partition.field.name",
             Type.LIST,
             "The columns by which a table that the sink creates is partitioned.",
             "Partition columns",
-            validator=_check_column_names,
+            default="",
+            validator=check_column_names,
         ),
-        _sink_key(
+        sink_key(
             "optimize.interval.batches",
             Type.INT,
             "Number of batches after which task 0 merges small files into large ones; 0 means never.",

@@ -21,11 +21,11 @@ from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.failures import error_message
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_package_message
+from coterie.spark.record_columns import quote_name
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_fit
 from coterie.spark.sinks.delta_files import describe_files, write_by_arrow, write_by_spark
-from coterie.spark.sinks.delta_spark import quote_name
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import DeltaTarget
 

@@ -11,14 +11,11 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 from coterie.config.definition import (
     ConfigDef,
-    ConfigKey,
     Importance,
     Type,
-    Width,
     at_least,
     not_blank,
     one_of,
-    split_list,
 )
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
@@ -27,10 +24,10 @@ from coterie.spark.bad_records.dead_letters import dead_letter_record_columns
 from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN
 from coterie.spark.bad_records.keys import DeadLetterTopic, error_tolerance_of
 from coterie.spark.converters import Format
-from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, has_metadata_column, visible_column_names
-from coterie.spark.serializers import Serializer, exact_column
+from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, visible_column_names
+from coterie.spark.serializers import Serializer
+from coterie.spark.sinks.sink_keys import check_column_names, sink_key
 
 PRODUCER_OVERRIDE_PREFIX = "producer.override."
 """Prefix of the keys that set properties of Kafka's producer."""
@@ -68,38 +65,15 @@ class Guarantee(Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
-def _check_column_names(value: str) -> str | None:
-    """A validator: the error message for a list of column names; None when the list is valid or empty."""
-    names = split_list(value)
-    return (
-        None
-        if all(names) and len(set(names)) == len(names)
-        else "Must be names of columns, separated by commas, each once"
-    )
-
-
 def _check_count_or_default(value: str) -> str | None:
     """A validator: the error message for a replication factor or a number of partitions; None when the value is
     valid."""
     return None if int(value) == -1 or int(value) >= 1 else "Value must be -1 (the broker's default) or at least 1"
 
 
-def _sink_key(name: str, type_: Type, documentation: str, label: str, **other_fields: object) -> ConfigKey:
-    """A config key of the sink."""
-    return ConfigKey(
-        name=name,
-        type=type_,
-        documentation=documentation,
-        group=SINK_GROUP,
-        width=Width.MEDIUM,
-        display_name=label,
-        **other_fields,  # type: ignore[arg-type]
-    )
-
-
 DEFINITION = ConfigDef(
     (
-        _sink_key(
+        sink_key(
             "topic",
             Type.STRING,
             "The topic of all records; without it the column topic of a row, else the topic from which it was read.",
@@ -108,15 +82,15 @@ DEFINITION = ConfigDef(
             importance=Importance.HIGH,
             validator=not_blank,
         ),
-        _sink_key(
+        sink_key(
             "key.fields",
             Type.LIST,
             "Columns that form the key of a record; without it the column key, else the record's key as it was read.",
             "Fields of the key",
             default="",
-            validator=_check_column_names,
+            validator=check_column_names,
         ),
-        _sink_key(
+        sink_key(
             "delivery.guarantee",
             Type.STRING,
             "exactly-once writes each batch in a transaction; at-least-once may write rows again after a failure.",
@@ -125,7 +99,7 @@ DEFINITION = ConfigDef(
             importance=Importance.HIGH,
             validator=one_of([one.value for one in Guarantee]),
         ),
-        _sink_key(
+        sink_key(
             "ledger.topic",
             Type.STRING,
             "The compacted topic that states the last batch of each task; created when it does not exist.",
@@ -133,7 +107,7 @@ DEFINITION = ConfigDef(
             default="coterie-ledger",
             validator=not_blank,
         ),
-        _sink_key(
+        sink_key(
             TOPIC_CREATION_PREFIX + "replication.factor",
             Type.SHORT,
             "Replication factor of the topic if it has to be created; -1 is the broker's default.",
@@ -141,7 +115,7 @@ DEFINITION = ConfigDef(
             is_optional=True,
             validator=_check_count_or_default,
         ),
-        _sink_key(
+        sink_key(
             TOPIC_CREATION_PREFIX + "partitions",
             Type.INT,
             "Partitions of the topic if it has to be created; -1 is the broker's default.",
@@ -149,7 +123,7 @@ DEFINITION = ConfigDef(
             is_optional=True,
             validator=_check_count_or_default,
         ),
-        _sink_key(
+        sink_key(
             PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT,
             Type.INT,
             "How long the transaction of one batch may take, at most the broker's transaction.max.timeout.ms.",
@@ -157,7 +131,7 @@ DEFINITION = ConfigDef(
             default="300000",
             validator=at_least(1000),
         ),
-        _sink_key(
+        sink_key(
             PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,
             Type.LIST,
             "Kafka's addresses; by default those of the worker.",

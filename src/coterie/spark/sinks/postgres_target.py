@@ -11,7 +11,6 @@ from coterie.config.definition import (
     OneOf,
     Secret,
     Type,
-    Validator,
     Width,
     at_least,
     not_blank,
@@ -21,6 +20,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.keys import DeadLetterTable, error_tolerance_of
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sinks.sink_keys import check_column_names, false_validator, sink_key
 
 DEFAULT_PORT = 5432
 NAME_BYTES_MAX = 63
@@ -59,10 +59,9 @@ def _check_table_name(value: str) -> str | None:
 
 def _check_column_names(value: str) -> str | None:
     """A validator: the error message for a list of column names; None when the list is valid or empty."""
-    columns = split_list(value)
-    if not all(columns) or len(set(columns)) != len(columns):
-        return "Must be names of columns, separated by commas, each once"
-    return next((_check_name_length(column) for column in columns if _check_name_length(column)), None)
+    if message := check_column_names(value):
+        return message
+    return next((message for column in split_list(value) if (message := _check_name_length(column))), None)
 
 
 def _check_name_length(name: str) -> str | None:
@@ -88,34 +87,6 @@ def _one_of_supported(*values: str, error_by_value: Mapping[str, str]) -> _OneOf
     return _OneOfSupported(values, "String must be one of", error_by_value)
 
 
-def _false_validator(error_message: str) -> Validator:
-    """A validator that accepts only false; ``error_message`` is its message for every other value."""
-    return lambda value: None if value.lower() == "false" else error_message
-
-
-def _sink_key(
-    name: str,
-    type_: Type,
-    documentation: str,
-    label: str,
-    *,
-    default: str | None = None,
-    validator: Validator | None = None,
-) -> ConfigKey:
-    """A config key of the sink; without ``default`` it is optional."""
-    return ConfigKey(
-        name=name,
-        type=type_,
-        documentation=documentation,
-        default=default,
-        is_optional=default is None,
-        validator=validator,
-        group=SINK_GROUP,
-        width=Width.MEDIUM,
-        display_name=label,
-    )
-
-
 _KAFKA_KEY_ERROR = (
     "a key of topic, partition and offset is not supported; use record_key or record_value with pk.fields, or none"
 )
@@ -135,9 +106,13 @@ DEFINITION = ConfigDef(
             normalizer=_normalize_url,
             may_hold_password=True,
         ),
-        _sink_key("connection.user", Type.STRING, "The user who connects.", "User", validator=not_blank),
-        _sink_key("connection.password", Type.PASSWORD, "The password of connection.user.", "Password"),
-        _sink_key(
+        sink_key(
+            "connection.user", Type.STRING, "The user who connects.", "User", is_optional=True, validator=not_blank
+        ),
+        sink_key(
+            "connection.password", Type.PASSWORD, "The password of connection.user.", "Password", is_optional=True
+        ),
+        sink_key(
             "connection.timeout.ms",
             Type.LONG,
             "How long one attempt to connect may take.",
@@ -145,7 +120,7 @@ DEFINITION = ConfigDef(
             default="10000",
             validator=at_least(1000),
         ),
-        _sink_key(
+        sink_key(
             "statement.timeout.ms",
             Type.LONG,
             "How long the server may take for one statement, including a wait for a lock.",
@@ -153,7 +128,7 @@ DEFINITION = ConfigDef(
             default="120000",
             validator=at_least(1000),
         ),
-        _sink_key(
+        sink_key(
             "max.retries",
             Type.INT,
             "How often a batch is retried after a deadlock or a lost connection before the task fails.",
@@ -161,7 +136,7 @@ DEFINITION = ConfigDef(
             default="10",
             validator=at_least(0),
         ),
-        _sink_key(
+        sink_key(
             "retry.backoff.ms",
             Type.LONG,
             "How long a retry waits after the server could not be reached.",
@@ -179,7 +154,7 @@ DEFINITION = ConfigDef(
             width=Width.MEDIUM,
             display_name="Table",
         ),
-        _sink_key(
+        sink_key(
             "insert.mode",
             Type.STRING,
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
@@ -189,7 +164,7 @@ DEFINITION = ConfigDef(
                 "insert", "upsert", error_by_value={"update": "Only insert and upsert are supported"}
             ),
         ),
-        _sink_key(
+        sink_key(
             "pk.mode",
             Type.STRING,
             "Where the columns in pk.fields come from: the record's key (record_key) or its value (record_value).",
@@ -199,7 +174,7 @@ DEFINITION = ConfigDef(
                 "none", "record_key", "record_value", error_by_value={"kafka": _KAFKA_KEY_ERROR}
             ),
         ),
-        _sink_key(
+        sink_key(
             "pk.fields",
             Type.LIST,
             "The columns of the primary key.",
@@ -207,27 +182,27 @@ DEFINITION = ConfigDef(
             default="",
             validator=_check_column_names,
         ),
-        _sink_key(
+        sink_key(
             "delete.enabled",
             Type.BOOLEAN,
             "Whether a record with a null value deletes the row that has its key.",
             "Enable deletes",
             default="false",
         ),
-        _sink_key(
+        sink_key(
             "auto.create",
             Type.BOOLEAN,
             "Whether a missing table is created from the columns of the first batch.",
             "Auto-create",
             default="false",
         ),
-        _sink_key(
+        sink_key(
             "auto.evolve",
             Type.BOOLEAN,
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            validator=_false_validator("Columns are not added to a table; add them yourself and set false"),
+            validator=false_validator("Columns are not added to a table; add them yourself and set false"),
         ),
     )
 )

@@ -50,6 +50,9 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         # refuses a worker without that protocol until there has been a round.
         self._change_setup(name, protocol=ConnectProtocol.STATIC)
 
+    def _ends_if_replaced(self, process: FleetWorker) -> bool:
+        return process.instance_id is not None  # KIP-345 fences the former member.
+
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this seed."""
         name = "one-more"

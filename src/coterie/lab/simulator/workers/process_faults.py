@@ -140,16 +140,20 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             if process.herder.place.is_leader:
                 self._delay_config_reads(process.service, 5_000, lasts_ms=5_000)
 
+    def _ends_if_replaced(self, process: WorkerT) -> bool:
+        """Whether the group ends ``process`` when a second process of the same worker joins."""
+        return False
+
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _resume_process(self, process: WorkerT) -> None:
-        """Resume ``process``, if it is paused and has not ended. If it was replaced meanwhile and has no instance id,
+        """Resume ``process``, if it is paused and has not ended. If it was replaced meanwhile and does not end itself,
         it is killed soon."""
         if not (process.is_alive and process.is_paused):
             return
         self._cluster.checker.on_resumed(process)
         super()._resume_process(process)
-        if newest_process(self.live_processes, process.service) is not process and process.instance_id is None:
+        if newest_process(self.live_processes, process.service) is not process and not self._ends_if_replaced(process):
             # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
             self._world.call_after(self._rng.randint(1, 3_000), partial(self._kill_replaced, process))
 
@@ -187,11 +191,11 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
 
     def _start_second_process(self) -> None:
         """Start a second process of a worker, as an operator does on another host when the first one cannot be reached:
-        the first process pauses. If the worker has an instance id, the first process may also keep running."""
+        the first process pauses. If the first process ends itself when it is replaced, it may also keep running."""
         process = self._random_process()
         if process is None or newest_process(self.live_processes, process.service) is not process:
             return
-        if process.instance_id is None or self._rng.random() < 0.7:
+        if not self._ends_if_replaced(process) or self._rng.random() < 0.7:
             if process.is_paused:
                 return
             process.pause()

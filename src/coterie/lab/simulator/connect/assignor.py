@@ -1,0 +1,42 @@
+"""The assignor of the simulation, as plug-in of a worker and as that of the coordinator: the real one, which is slow,
+fails or returns an invalid target assignment at times."""
+
+from dataclasses import replace
+
+from coterie.assignors.connect.cooperative import CooperativeAssignor
+from coterie.assignors.members import RebalancePolicy
+from coterie.lab.simulator.connect.settings import COMPUTATION_TIMEOUT_MS
+from coterie.lab.simulator.world import World
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
+
+
+class FaultyAssignor:
+    """Computes targets for all members and for the coordinator of one seed."""
+
+    def __init__(self, world: World, policy: RebalancePolicy) -> None:
+        self._world = world
+        self._assignor = CooperativeAssignor(policy)
+        self.fault_probability = 0.0
+        """The probability that a computation fails in one way or another."""
+
+    def compute(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+        """How many ms the computation takes, and its result; None if it fails."""
+        rng = self._world.rng
+        duration_ms = rng.choice((1, 20, 300))
+        target = self._assignor.assign(snapshot)
+        if not self._world.draw_bool(self.fault_probability):
+            return duration_ms, target
+        match rng.randrange(3):
+            case 0:
+                return duration_ms, None
+            case 1:
+                return rng.choice((1_000, COMPUTATION_TIMEOUT_MS, 2 * COMPUTATION_TIMEOUT_MS)), target
+            case _:
+                # An assignor that forgets the jobs of a member.
+                members = dict(target.members)
+                loaded = [member_id for member_id, one in members.items() if one.jobs]
+                if loaded:
+                    forgotten = rng.choice(loaded)
+                    members[forgotten] = replace(members[forgotten], jobs=NO_JOBS)
+                return duration_ms, replace(target, members=members)

@@ -1,0 +1,118 @@
+"""The checks of the invariants in the simulation of connect groups, at each step of the coordinator and of the workers.
+
+The checks of the coordinator's steps are in `step_checks`, those of the responses in `response_checks`.
+"""
+
+from coterie.groups.connect.messages import ConnectionTimer, Request, Response
+from coterie.groups.connect.state import Group
+from coterie.groups.effects import TimerFired
+from coterie.herder.seams import TaskSpec
+from coterie.lab.simulator.connect.coordinator import ConnectStep
+from coterie.lab.simulator.connect.process import ConnectProcess
+from coterie.lab.simulator.connect.response_checks import ResponseChecker
+from coterie.lab.simulator.connect.step_checks import StepChecker
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.sim_process import sorted_by_name
+from coterie.lab.simulator.workers.checker import WorkersChecker
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.workers.process import WorkerProcess
+from coterie.lab.simulator.world import World
+from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import ConnectorTaskId
+
+
+class ConnectChecker(WorkersChecker):
+    """Checks the workers and their group; implements `coordinator.ConnectCoordinatorChecker`."""
+
+    def __init__(self, world: World, config_log: ConfigLog) -> None:
+        super().__init__(world, config_log)
+        self._steps = StepChecker(world)
+        self._responses = ResponseChecker()
+        self._cut_off: set[MemberId] = set()
+        """The members that the coordinator removed because their connections were closed, and that it has not accepted
+        since: if such a process lives behind a proxy that has closed the connection, it runs on until its lease ends.
+        This is the only case of two runs at once; the data plane refuses the older one (`connect-groups`, §6)."""
+        self._last_run: dict[ConnectorTaskId, tuple[int, str]] = {}
+        """The highest job epoch with which each task was started, and its owner."""
+        self.stopped_tasks: list[ConnectorTaskId] = []
+        """The tasks whose stops were ordered so far, in this order."""
+
+    # -- the coordinator --------------------------------------------------------------------------------------------
+
+    def on_step(self, step: ConnectStep) -> None:
+        """Check one step of the coordinator."""
+        self._steps.on_step(step)
+        match step.event:
+            case TimerFired(key=ConnectionTimer(member_id=member_id)) if member_id not in step.group.members:
+                self._cut_off.add(member_id)
+            case _ if step.is_accepted_heartbeat:
+                self._cut_off.discard(getattr(step.event, "member_id", MemberId("")))
+            case _:
+                pass
+
+    def on_reply(self, request: Request, response: Response) -> None:
+        """Check a response that is being sent."""
+        self._responses.on_reply(request, response)
+
+    def on_loaded(self, group: Group) -> None:
+        """Check the group that the coordinator has loaded after a crash."""
+        self._responses.on_loaded(group)
+        self._steps.on_loaded(group)
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def on_assigned(self, process: ConnectProcess, epoch: int) -> None:
+        """Check the member epoch of an assignment that ``process`` receives.
+
+        :raises Violation: CLIENT_EPOCH_RISES.
+        """
+        if epoch != JOIN and epoch < process.received_epoch:
+            raise Violation(
+                Invariant.CLIENT_EPOCH_RISES,
+                f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",
+            )
+
+    def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
+        """Check that no other worker runs ``task``, which ``process`` is about to start; that its session has not
+        ended; and that the data plane refuses every earlier run of another owner, since it has a lower job epoch.
+
+        :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
+        """
+        assert isinstance(process, ConnectProcess)
+        if self._world.now_ms >= process.session_ends_ms:
+            raise Violation(
+                Invariant.STOPPED_WHEN_EXPIRED, f"{process.name} starts {task} after the end of its session"
+            )
+        if process.member_id in self._cut_off:
+            return
+        for other in sorted_by_name(self.processes):
+            if other is not process and task in other.running_tasks and self._may_be_member(other):
+                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} runs")
+        owner = process.instance_id or process.member_id
+        epoch = process.job_epochs.get(task)
+        last_epoch, last_owner = self._last_run.get(task, (0, owner))
+        if epoch is None or epoch < last_epoch or (epoch == last_epoch and owner != last_owner):
+            raise Violation(
+                Invariant.STALE_EFFECT,
+                f"{process.name} starts {task} with the job epoch {epoch}, {last_owner} had {last_epoch}",
+            )
+        self._last_run[task] = (epoch, owner)
+
+    def on_exit(self, process: WorkerProcess, code: int) -> None:
+        # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
+        if process.is_draining and not process.is_ending and (code or process.running_tasks):
+            runs = sorted(map(str, process.running_tasks))
+            raise Violation(Invariant.DRAINED, f"{process.name} exits with {code}, and still runs {runs}")
+
+    def on_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+        super().on_stop(process, spec)
+        if spec is not None:
+            self.stopped_tasks.append(spec.task)
+
+    def _is_running_member(self, process: WorkerProcess) -> bool:
+        # A paused process counts, too: its jobs stay held until its session ends.
+        return self._may_be_member(process)
+
+    def _is_replaced(self, process: WorkerProcess) -> bool:
+        return process.member_id in self._cut_off

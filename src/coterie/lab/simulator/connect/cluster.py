@@ -1,0 +1,59 @@
+"""The objects that the workers of a connect group share."""
+
+from coterie.assignors.members import RebalancePolicy
+from coterie.herder.session_keys import SessionKeySettings
+from coterie.lab.simulator.connect.assignor import FaultyAssignor
+from coterie.lab.simulator.connect.checker import ConnectChecker
+from coterie.lab.simulator.connect.connections import ConnectionFaults, SimConnection
+from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
+from coterie.lab.simulator.connect.settings import ConnectSetup
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.world import World
+from coterie.lab.steps import Steps
+from coterie.nouns.ids import MemberId
+
+
+class ConnectCluster(WorkersCluster):
+    """The objects that all workers of one seed share."""
+
+    checker: ConnectChecker
+
+    def __init__(
+        self,
+        world: World,
+        checker: ConnectChecker,
+        network: Network,
+        coordinator: SimConnectCoordinator,
+        config_log: ConfigLog,
+        policy: RebalancePolicy,
+        session_keys: SessionKeySettings,
+        assignor: FaultyAssignor,
+        steps: Steps,
+    ) -> None:
+        super().__init__(world, checker, network, config_log, policy, session_keys, steps)
+        self.coordinator = coordinator
+        self.assignor = assignor
+        self.connection_faults = ConnectionFaults()
+        self.worker_setups: dict[str, ConnectSetup] = {}
+        """The settings of each worker, by its name."""
+        self.connections: list[SimConnection] = []
+        """The connections that the broker still has."""
+        coordinator.on_crash = self._on_coordinator_crash
+        self._member_ids = 0
+
+    def open_connection(self, connection: SimConnection) -> None:
+        """Add a connection."""
+        self.connections = [one for one in self.connections if one.is_open_at_broker]
+        self.connections.append(connection)
+
+    def _on_coordinator_crash(self) -> None:
+        """The coordinator has crashed: all connections end."""
+        for connection in self.connections:
+            connection.on_coordinator_crash()
+
+    def fresh_member_id(self, service: str) -> MemberId:
+        """A member id that no process has had."""
+        self._member_ids += 1
+        return MemberId(f"{service}-{self._member_ids}")

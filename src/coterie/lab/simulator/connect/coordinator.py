@@ -1,0 +1,315 @@
+"""The coordinator of a connect group in the simulation: the real `groups` machine with the real outbox, and a disk that
+may lose its unacknowledged writes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from coterie.engine.output import Outbox, Output
+from coterie.groups.connect.log_records import encode_record
+from coterie.groups.connect.messages import (
+    ComputeTarget,
+    ConnectionClosed,
+    ConnectionTimer,
+    DelayTimer,
+    Effect,
+    Event,
+    GroupLoaded,
+    GroupState,
+    Heartbeat,
+    HoldTimer,
+    Record,
+    ReleaseHold,
+    ReleaseTimer,
+    Request,
+    Response,
+    RevocationTimer,
+    SessionTimer,
+    TargetComputed,
+    TimerKey,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.state import Group, check_all
+from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
+from coterie.lab.simulator.connect.group_state import (
+    DurableGroup,
+    EncodedRecord,
+    HardState,
+    check_replay,
+    compacted,
+    replay_group,
+)
+from coterie.lab.simulator.coordinator import CoordinatorDisk
+from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, jobs_text, recorded_name
+from coterie.lab.simulator.world import SimTimers, World
+from coterie.lab.steps import Steps
+from coterie.nouns.connect_error_codes import ConnectErrorCode
+from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
+from coterie.nouns.ids import GroupId, MemberId, ReplyTo
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectStep:
+    """One step of the group's machine, for the invariant checks."""
+
+    event: Event
+    before: HardState
+    """The hard state before the step."""
+    output: Output[Record, Effect]
+    group: Group
+    """The group after the step."""
+
+    @property
+    def is_accepted_heartbeat(self) -> bool:
+        """Whether the event is a heartbeat that the machine did not refuse."""
+        if not isinstance(self.event, Heartbeat):
+            return False
+        return not any(
+            isinstance(effect, Reply) and effect.to == self.event.reply_to and _is_refusal(effect.response)
+            for effect in self.output.effects
+        )
+
+
+class ConnectCoordinatorChecker(Protocol):
+    """Checks every step, response and start of the coordinator. A method raises a `Violation` when an invariant is
+    broken."""
+
+    def on_step(self, step: ConnectStep) -> None:
+        """The machine has processed an event; its records are not durable yet."""
+        ...
+
+    def on_reply(self, request: Request, response: Response) -> None:
+        """A response is being sent; the records on which it depends are durable."""
+        ...
+
+    def on_loaded(self, group: Group) -> None:
+        """The coordinator has read its log at a start; ``group`` has its hard state, and has processed no event yet."""
+        ...
+
+
+class ServerAssignor(Protocol):
+    """The assignor of the coordinator, which may fail."""
+
+    def compute(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+        """How many ms the computation takes, and its result; None if it fails."""
+        ...
+
+
+class SimConnectCoordinator:
+    """The coordinator of one connect group, which crashes and restarts. It starts when it is created."""
+
+    def __init__(
+        self,
+        world: World,
+        checker: ConnectCoordinatorChecker,
+        *,
+        group_id: GroupId,
+        settings: ConnectGroupSettings,
+        assignor: ServerAssignor,
+        steps: Steps,
+    ) -> None:
+        self._world = world
+        self._steps = steps
+        self._checker = checker
+        self._group_id = group_id
+        self._settings = settings
+        self._assignor = assignor
+        self.disk = CoordinatorDisk(world)
+        self.on_crash: Callable[[], None] = lambda: None
+        """Called when the coordinator crashes: all connections are reset."""
+        self._request_count = 0
+        self._start_count = 0
+        self.computation_count = 0
+        """Number of targets that were installed."""
+        self.is_up = False
+        self.start()
+
+    # -- start and crash ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Replay the durable records, which may have been compacted, then accept requests again."""
+        if self._world.draw_bool(0.5):
+            # A log cleaner compacts a log up to any record.
+            lines = self.disk.durable_lines
+            cleaned_count = self._world.rng.randint(0, len(lines))
+            lines[:cleaned_count] = compacted(lines[:cleaned_count])
+        self._start_count += 1
+        self._respond_to: dict[ReplyTo, Callable[[Response], None]] = {}
+        self._unanswered_requests: dict[ReplyTo, Request] = {}
+        self._lines_required: dict[ReplyTo, int] = {}
+        """For each request with a computed response, the number of log records that must be durable before the response
+        may be sent."""
+        self._outbox = Outbox[Effect]()
+        self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
+        self.group = replay_group(self._group_id, self._settings, self.disk.durable_lines)
+        self._before = HardState.of(self.group)
+        """The group's hard state for the checks of the next step."""
+        self._durable_group = DurableGroup(self._group_id, self._settings, self.disk.durable_lines)
+        self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
+        """All records that the group has written, durable or not."""
+        self.is_up = True
+        self._checker.on_loaded(self.group)
+        self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.group_epoch)
+        self.feed(GroupLoaded())
+
+    def crash(self) -> None:
+        """Crash: all connections are reset, and records that are not durable may be lost. Before that, check that a
+        replay of all records gives the live group.
+
+        :raises Violation: REPLAY_IS_LIVE.
+        """
+        check_replay(self.group, self._settings, self._written_lines)
+        self._world.add_record(RecordKind.COORDINATOR_CRASHES, self.group.state(), self.group.group_epoch)
+        self.is_up = False
+        self._timers.close()
+        self.disk.crash()
+        self.on_crash()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def fresh_reply_to(self) -> ReplyTo:
+        """The id of the next request."""
+        self._request_count += 1
+        return ReplyTo(self._request_count)
+
+    def serve(self, client: str, request: Request, respond: Callable[[Response], None]) -> None:
+        """Process ``request`` of ``client``; ``respond`` is called with the response, never if the coordinator crashes
+        before. The coordinator must be up."""
+        self._respond_to[request.reply_to] = respond
+        self._unanswered_requests[request.reply_to] = request
+        if _is_recorded(request):
+            self._world.add_record(RecordKind.ASKED, client, recorded_name(request), *_request_values(request))
+        self.feed(request)
+
+    def read(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
+        """What ``look`` returns for the group's state; None if the coordinator is down."""
+        assert group_id == self._group_id, "the coordinator has one group"
+        return look(self.group) if self.is_up else None
+
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+        """Let the machine handle ``notification`` now, unless the coordinator is down."""
+        assert group_id == self._group_id, "the coordinator has one group"
+        if self.is_up:
+            self.feed(notification)
+
+    # -- the loop: step, append, release, perform -------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
+        records are durable."""
+        group, before = self.group, self._before
+        # Before the first step a group may have what an incomplete step has left.
+        state_before = None if isinstance(event, GroupLoaded) else group.state()
+        with MachineCheck("groups"):
+            output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
+            if output.records:  # Without records the hard state has not changed.
+                check_all(group)
+                self._before = HardState.of(group)
+        if isinstance(event, TimerFired) and not isinstance(event.key, HoldTimer):
+            member_id = _member_id_of_timer(event.key)
+            self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), member_id)
+        self._checker.on_step(ConnectStep(event=event, before=before, output=output, group=group))
+        if state_before is not None and group.state() is not state_before:
+            self._world.add_record(RecordKind.PHASE, state_before, group.state(), group.group_epoch)
+        if group.assignment_epoch > before.assignment_epoch:
+            self.computation_count += 1
+        lines = [encode_record(self._group_id, record) for record in output.records]
+        self._written_lines += lines
+        for effect in output.effects:
+            if isinstance(effect, Reply):
+                self._lines_required[effect.to] = len(self._written_lines)
+        self._outbox.put(output)
+        if lines:
+            self._world.add_record(RecordKind.APPENDED, *count_size_and_checksum(lines))
+            self.disk.append(lines, self._on_durable)
+        self._perform_released_effects()
+
+    def _on_durable(self, line_count: int) -> None:
+        """The next ``line_count`` records are durable: perform the effects that have waited for them."""
+        self._world.add_record(RecordKind.DURABLE, line_count)
+        self._outbox.mark_durable(line_count)
+        self._perform_released_effects()
+
+    def _perform_released_effects(self) -> None:
+        """Perform the effects whose records are durable."""
+        for effect in self._outbox.release():
+            match effect:
+                case Reply(to=reply_to, response=response):
+                    self._send_response(reply_to, response)
+                case SetTimer(key=key, at_ms=at_ms):
+                    self._timers.set(key, at_ms)
+                case CancelTimer(key=key):
+                    self._timers.cancel(key)
+                case ComputeTarget(snapshot=snapshot):
+                    self._begin_computation(snapshot)
+
+    def _begin_computation(self, snapshot: GroupSnapshot) -> None:
+        """Let the assignor of the coordinator compute; its result is an event."""
+        start_count = self._start_count
+        duration_ms, target = self._assignor.compute(snapshot)
+
+        def on_computed() -> None:
+            if self.is_up and start_count == self._start_count:
+                self.feed(TargetComputed(group_epoch=snapshot.group_epoch, target=target))
+
+        self._world.add_record(RecordKind.COMPUTES, "coordinator", snapshot.group_epoch, target is not None)
+        self._world.call_after(duration_ms, on_computed)
+
+    def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
+        """Check the response to the request ``reply_to``, and send it."""
+        respond, request = self._respond_to.pop(reply_to), self._unanswered_requests.pop(reply_to)
+        self._durable_group.check_response(request, response, lines_required=self._lines_required.pop(reply_to))
+        self._checker.on_reply(request, response)
+        if _is_recorded(request) or response.error is not ConnectErrorCode.NONE or _has_assignment(response):
+            self._world.add_record(
+                RecordKind.ANSWERED, recorded_name(request), response.error.name, *_response_values(request, response)
+            )
+        respond(response)
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the coordinator runs and the group is STABLE."""
+        return self.is_up and self.group.state() is GroupState.STABLE
+
+
+def _is_refusal(response: Response) -> bool:
+    """Whether the machine has refused the request with this response."""
+    return response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT)
+
+
+def _is_recorded(request: Request) -> bool:
+    """Whether the request is recorded: each one but a heartbeat of a member that changes nothing."""
+    return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN or request.configured is not None
+
+
+def _has_assignment(response: Response) -> bool:
+    return isinstance(response, HeartbeatResponse) and response.assignment is not None
+
+
+def _member_id_of_timer(timer: TimerKey) -> MemberId | None:
+    """The member id in a timer's key; None if the timer belongs to no member."""
+    match timer:
+        case SessionTimer() | RevocationTimer() | HoldTimer() | ConnectionTimer() | ReleaseTimer() | DelayTimer():
+            return timer.member_id
+        case _:
+            return None
+
+
+def _request_values(request: Request) -> tuple[RecordValue, ...]:
+    """The values of ``request`` that are recorded in addition to its name."""
+    if isinstance(request, Heartbeat):
+        return request.member_id, request.member_epoch, request.request_number
+    return ()
+
+
+def _response_values(request: Request, response: Response) -> tuple[RecordValue, ...]:
+    """The values of ``response`` that are recorded in addition to its error."""
+    member_id = getattr(request, "member_id", None)
+    if isinstance(response, HeartbeatResponse):
+        jobs = None if response.assignment is None else jobs_text(response.assignment.jobs)
+        return member_id, response.member_epoch, jobs
+    return (member_id,)

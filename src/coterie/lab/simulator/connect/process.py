@@ -1,0 +1,53 @@
+"""The state of one process of a worker in a connect group that the invariant checks read."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from coterie.herder.state import Herder
+from coterie.lab.simulator.connect.settings import ConnectSetup
+from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.worker import Worker
+from coterie.member.connect.state import Member
+from coterie.nouns.ids import GroupEpoch, MemberId
+from coterie.nouns.jobs import NO_JOBS, Job
+from coterie.nouns.membership import ConnectPlaceHandover
+
+
+class ConnectProcess(Worker):
+    """One process of a worker. Its subclass `ConnectWorker` writes these fields."""
+
+    setup: ConnectSetup
+
+    def __init__(
+        self,
+        cluster: WorkersCluster,
+        live_processes: dict[str, Self],
+        service: str,
+        herder_state: Herder,
+        setup: ConnectSetup,
+        member: Member,
+        handover: ConnectPlaceHandover | None,
+    ) -> None:
+        """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
+        None."""
+        super().__init__(cluster, live_processes, service, herder_state, setup)
+        self.member = member
+        self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
+        told_epochs = handover.job_epochs if handover is not None else {}
+        self.job_epochs: Mapping[Job, GroupEpoch] = {job: epoch for epoch, jobs in told_epochs.items() for job in jobs}
+        """The job epochs that the process has been told of its assigned jobs."""
+        self.received_epoch = handover.member_epoch if handover is not None else 0
+        """The last member epoch that the process has received; it is kept when the membership is lost."""
+        self._session_ends_ms = self._lease_ends_ms = self.world.now_ms
+
+    @property
+    def member_id(self) -> MemberId:
+        return self.member.settings.member_id
+
+    @property
+    def session_ends_ms(self) -> int:
+        return self._session_ends_ms
+
+    @property
+    def lease_ends_ms(self) -> int:
+        return self._lease_ends_ms

@@ -1,0 +1,128 @@
+"""The faults of workers in a connect group: those of all workers; ends of connections that only one side sees; repeated
+requests; failing assignors; and operators who change the configs of the group and remove members."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from coterie.groups.connect.messages import RemoveMember, Request, SetGroupConfigs
+from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.settings import CONNECTION_GRACE_MS, SESSION_TIMEOUT_MAX_MS, ConnectSetup
+from coterie.lab.simulator.connect.worker import ConnectWorker
+from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.workers.process_faults import WorkersFaults
+from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, STOP_GRACE_MS
+from coterie.nouns.ids import InstanceId
+from coterie.nouns.membership import ConnectPlaceHandover, Handover
+
+
+class ConnectFaults(WorkersFaults[ConnectWorker]):
+    """Injects the faults of one seed, and sends its requests of users and operators."""
+
+    _cluster: ConnectCluster
+
+    def __init__(self, cluster: ConnectCluster) -> None:
+        super().__init__(cluster, cluster.coordinator)
+        self._choose_worker_setups()
+        cluster.assignor.fault_probability = self._rng.choice((0.0, 0.0, 0.1, 0.4))
+        cluster.connection_faults.repeat_probability = self._rng.choice((0.0, 0.02, 0.1))
+        self._group_configs: dict[str, str] = {}
+        self._set_worker_faults(
+            {
+                self._end_connection_at_one_side: 6,
+                self._change_assignors: 1,
+                self._change_group_configs: 2,
+                self._remove_random_member: 1,
+            }
+        )
+
+    def _choose_worker_setups(self) -> None:
+        """Choose the settings of each worker."""
+        # In some seeds all workers are static, in most seeds none, so that both also occur alone.
+        static_probability = self._rng.choice((0.0, 0.0, 0.5, 1.0))
+        claims_probability = self._rng.choice((0.0, 0.0, 0.3, 0.7))
+        server_probability = self._rng.choice((0.0, 0.0, 0.5, 1.0))
+        for name in self._services:
+            self._cluster.worker_setups[name] = ConnectSetup(
+                instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
+                claims=self._random_claims() if self._rng.random() < claims_probability else None,
+                uses_server_assignor=self._rng.random() < server_probability,
+                max_wait_ms=self._rng.choice((0, 1_000, 5_000, 5_000)),
+                connection_grace_ms=self._rng.choice((0, CONNECTION_GRACE_MS, CONNECTION_GRACE_MS)),
+                # Some workers may have less time to give jobs back than a stop takes.
+                rebalance_timeout_ms=self._rng.choice((STOP_GRACE_MS // 2, REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS)),
+            )
+
+    def _change_setup(self, name: str, **settings: Any) -> None:
+        self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
+
+    def _start_process(self, name: str, handover: Handover | None = None) -> None:
+        assert handover is None or isinstance(handover, ConnectPlaceHandover), "a membership of a connect group"
+        ConnectWorker(self._cluster, self.live_processes, name, handover)
+
+    def end_faults(self) -> None:
+        self._cluster.assignor.fault_probability = 0.0
+        self._cluster.connection_faults.repeat_probability = 0.0
+        super().end_faults()
+
+    def start_additional_worker(self) -> None:
+        """Start a worker that has not run in this seed."""
+        name = "one-more"
+        self._cluster.worker_setups[name] = ConnectSetup()
+        self.start_service(name)
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def _end_connection_at_one_side(self) -> None:
+        """End the connection of a random process so that only one side sees it: the worker, as after a reset by a
+        firewall; or the broker, which sees a reset, or the orderly end that a proxy sends while the worker lives."""
+        process = self._random_process()
+        if process is None or process.connection is None:
+            return
+        connection = process.connection
+        ends: list[tuple[str, str, Callable[[], None]]] = [
+            ("worker", "RST", lambda: connection.break_at_worker("the connection was reset", within_ms=5)),
+            ("broker", "RST", connection.reset_at_broker),
+            ("broker", "FIN", connection.end_at_broker),
+        ]
+        side, kind, end = self._rng.choice(ends)
+        self._world.add_record(RecordKind.CONNECTION_ENDS, process.service, side, kind)
+        end()
+
+    def _change_assignors(self) -> None:
+        """Let a random worker use the assignor of the coordinator, or no longer use it, and restart it."""
+        name = self._rng.choice(self._services)
+        self._restart_with_settings(
+            name, uses_server_assignor=not self._cluster.worker_setups[name].uses_server_assignor
+        )
+
+    def _change_group_configs(self) -> None:
+        """Set a random config of the group, or remove all."""
+        choices = {
+            "connect.session.timeout.ms": (4_000, SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MAX_MS),
+            "connect.connection.grace.ms": (0, 500, CONNECTION_GRACE_MS),
+            "connect.assignment.interval.ms": (0, 200, 1_000),
+            "connect.heartbeat.interval.ms": (500, 1_000),
+            "connect.scheduled.rebalance.max.delay.ms": (0, DELAY_MAX_MS // 2, DELAY_MAX_MS),
+        }
+        key = self._rng.choice(list(choices))
+        if self._rng.random() < 0.2:
+            self._group_configs.clear()
+        else:
+            self._group_configs[key] = str(self._rng.choice(choices[key]))
+        configs = dict(self._group_configs)
+        self._world.add_record(RecordKind.GROUP_CONFIGURED, *(f"{one}={value}" for one, value in configs.items()))
+        self._ask(lambda: SetGroupConfigs(reply_to=self._cluster.coordinator.fresh_reply_to(), configs=configs))
+
+    def _remove_random_member(self) -> None:
+        """Let an operator remove the member of a random process."""
+        process = self._random_process()
+        if process is not None:
+            member_id = process.member_id
+            self._world.add_record(RecordKind.MEMBER_REMOVED, member_id)
+            self._ask(lambda: RemoveMember(reply_to=self._cluster.coordinator.fresh_reply_to(), member_id=member_id))
+
+    def _ask(self, make_request: Callable[[], Request]) -> None:
+        """Send an operator's request to the coordinator, if it runs."""
+        if self._cluster.coordinator.is_up:
+            self._cluster.coordinator.serve("operator", make_request(), lambda response: None)

@@ -1,0 +1,76 @@
+"""One seed from start to outcome: a time with faults, then a time without; at the end all running workers must have
+settled."""
+
+from coterie.assignors.members import RebalancePolicy
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.herder.session_keys import SessionKeySettings
+from coterie.lab.simulator.connect.assignor import FaultyAssignor
+from coterie.lab.simulator.connect.checker import ConnectChecker
+from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
+from coterie.lab.simulator.connect.process_faults import ConnectFaults
+from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME, COMPUTATION_TIMEOUT_MS, CONNECTION_GRACE_MS
+from coterie.lab.simulator.connect.settled_checks import ConnectSettledChecks
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.outcome import Outcome, run_to_outcome
+from coterie.lab.simulator.workers.config_log import ConfigLog
+from coterie.lab.simulator.workers.settings import (
+    DELAY_MAX_MS,
+    GROUP_ID,
+    HEARTBEAT_INTERVAL_MS,
+    ROUND_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+)
+from coterie.lab.simulator.world import World
+from coterie.lab.steps import STEPS, Steps
+
+FAULTS_MS = 5 * 60_000
+"""How long faults are injected."""
+
+
+def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+    """Simulate a connect group with one seed. A violated invariant is in the outcome; every other exception is a bug of
+    a machine or of the simulator, and is raised with the end of the trace in a note."""
+    world = World(seed)
+    policy = RebalancePolicy(
+        max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),
+        moves_per_round_max=world.rng.choice((None, None, None, 1, 3)),
+        round_interval_ms=world.rng.choice((0, ROUND_INTERVAL_MS)),
+    )
+    session_keys = SessionKeySettings(ttl_ms=world.rng.choice((0, 30_000, 3_600_000)))
+    settings = ConnectGroupSettings(
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+        assignment_interval_ms=world.rng.choice((0, 200, 1_000)),
+        initial_rebalance_delay_ms=world.rng.choice((0, 3_000)),
+        connection_grace_ms=world.rng.choice((0, CONNECTION_GRACE_MS, CONNECTION_GRACE_MS)),
+        computation_timeout_ms=COMPUTATION_TIMEOUT_MS,
+        server_assignors=(ASSIGNOR_NAME,),
+    )
+    config_log = ConfigLog()
+    checker = ConnectChecker(world, config_log)
+    network = Network(world)
+    assignor = FaultyAssignor(world, policy)
+    coordinator = SimConnectCoordinator(
+        world, checker, group_id=GROUP_ID, settings=settings, assignor=assignor, steps=steps
+    )
+    cluster = ConnectCluster(world, checker, network, coordinator, config_log, policy, session_keys, assignor, steps)
+
+    def run_faults_and_checks() -> None:
+        faults = ConnectFaults(cluster)
+        checker.processes = faults.live_processes
+        faults.run_with_faults(faults_ms)
+        checks = ConnectSettledChecks(cluster, faults)
+        checks.wait_until_settled()
+        checks.check_no_rebalance()
+        checks.check_unsigned_refused()
+        checks.check_one_change()
+        coordinator.crash()
+
+    return run_to_outcome(
+        seed,
+        world,
+        run_faults_and_checks,
+        generation_count=lambda: coordinator.group.group_epoch,
+        trace_lines=trace_lines,
+    )

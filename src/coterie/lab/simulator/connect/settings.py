@@ -1,0 +1,26 @@
+"""The settings of workers in a connect group."""
+
+from dataclasses import dataclass
+
+from coterie.lab.simulator.workers.settings import REBALANCE_TIMEOUT_MS, WorkerSetup
+
+ASSIGNOR_NAME = "cooperative"
+CONNECTION_GRACE_MS = 2_000
+"""How long after the end of its connection a worker may be alive, unless its setting is 0."""
+COMPUTATION_TIMEOUT_MS = 5_000
+"""How long a chosen member may take to install a target assignment."""
+SESSION_TIMEOUT_MAX_MS = 15_000
+"""The longest session timeout that an operator sets for the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectSetup(WorkerSetup):
+    """The settings of one worker in a connect group."""
+
+    uses_server_assignor: bool = False
+    """Whether the worker names the assignor of the coordinator; otherwise it offers its own."""
+    max_wait_ms: int = 5_000
+    """How long the coordinator may hold the response to a heartbeat."""
+    connection_grace_ms: int = CONNECTION_GRACE_MS
+    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+    """How long the worker may take to give back revoked jobs."""

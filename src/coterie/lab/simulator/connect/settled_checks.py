@@ -1,0 +1,126 @@
+"""The checks after the last fault in a connect group: also, that one more change takes few computations and stops few
+tasks."""
+
+from collections.abc import Callable
+from functools import partial
+
+from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.process_faults import ConnectFaults
+from coterie.lab.simulator.connect.worker import ConnectWorker
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.workers.settings import STOP_GRACE_MS
+from coterie.lab.simulator.workers.settled_checks import WorkersSettledChecks
+from coterie.lab.simulator.workers.users import BURST_CONNECTORS
+from coterie.nouns.connect_groups import JOIN
+
+
+class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
+    """The checks of one seed. They run the world."""
+
+    _cluster: ConnectCluster
+    _faults: ConnectFaults
+
+    @property
+    def _group_epoch(self) -> int:
+        return self._cluster.coordinator.group.group_epoch
+
+    @property
+    def _are_requests_signed(self) -> bool:
+        return True
+
+    @property
+    def _has_claims(self) -> bool:
+        return True
+
+    def _unsettled_member_reason(self, process: ConnectWorker) -> str | None:
+        group = self._cluster.coordinator.group
+        current = group.currents.get(process.member_id)
+        if current is None:
+            return f"{process.name} is not a member"
+        if process.herder.place.epoch != current.member_epoch or not process.herder.place.is_settled:
+            return f"{process.name} is at the epoch {process.herder.place.epoch}, its member at {current.member_epoch}"
+        if group.configured is not None and current.member_epoch == JOIN:
+            return f"{process.name} has no target assignment"
+        if process.assigned_jobs != current.assigned:
+            return f"{process.name} has received other jobs than the coordinator assigns"
+        return None
+
+    def _unsettled_group_reason(self) -> str | None:
+        coordinator, processes = self._cluster.coordinator, self._processes
+        if not coordinator.is_stable and processes:
+            return f"the group is {coordinator.group.state()}"
+        if {process.member_id for process in processes} != coordinator.group.members.keys():
+            members = sorted(coordinator.group.members)
+            return f"members are {members}, workers are {[process.name for process in processes]}"
+        return None
+
+    def _awaited_round_reason(self) -> str | None:
+        group = self._cluster.coordinator.group
+        if group.departed:
+            return f"jobs wait for {sorted(group.departed)}, or may run there"
+        if group.metadata is not None and group.metadata.next_at_ms is not None:
+            return "a portion of moves is due"
+        return None
+
+    # -- one change after the last fault ----------------------------------------------------------------------------
+
+    def check_one_change(self) -> None:
+        """Make one random change, wait until the workers have settled, and check how many targets were computed and how
+        many tasks stopped.
+
+        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `wait_until_settled`.
+        """
+        faults = self._faults
+        # The task configs of an unassigned connector may be outdated: its next owner writes new ones.
+        stale_count = len(self._cluster.config_log.connectors_without_published_tasks())
+        draining_count = sum(process.is_draining for process in self._processes)
+        # Name, change, number of targets that have to be computed, and the number of tasks that may stop.
+        new_connectors = [name for name in BURST_CONNECTORS if name not in self._cluster.config_log.connector_names()]
+        changes: list[tuple[str, Callable[[], None], int, Callable[[], int | None]]] = [
+            # The leader reports each connector and its tasks.
+            ("burst", partial(self._create_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
+            ("delete", faults.users.delete_random_connector, 2, lambda: None),
+            ("join", faults.start_additional_worker, 1, self._tasks_of_newcomer),
+            ("drain", faults.operators.drain_random_worker, 2, lambda: None),
+            # A session or a connection ends; a delay passes.
+            ("die", faults.kill_permanently, 3, lambda: None),
+        ]
+        # A worker that takes longer for a stop than its rebalance timeout is removed, stops all tasks, and joins again.
+        are_stops_in_time = all(one.setup.rebalance_timeout_ms > STOP_GRACE_MS for one in self._processes)
+        self._cluster.network.late_probability = 0
+        name, change, computations_max, stops_max = self._world.rng.choice(changes)
+        running_before = {task for process in self._processes for task in process.running_tasks}
+        stops_before = len(self._cluster.checker.stopped_tasks)
+        computations_before = self._cluster.coordinator.computation_count
+        self._world.add_record(RecordKind.CHANGE, name)
+        change()
+        self.wait_until_settled()
+        if not are_stops_in_time:
+            return
+        computations = self._cluster.coordinator.computation_count - computations_before
+        if (
+            computations > computations_max + stale_count + 2 * draining_count
+            and self._cluster.policy.moves_per_round_max is None
+        ):
+            raise Violation(
+                Invariant.FEW_ROUNDS, f"{computations} targets were computed, at most {computations_max} are needed"
+            )
+        # A task that a target has given to a worker may start there while the next target gives it to another one.
+        stopped_tasks = self._cluster.checker.stopped_tasks[stops_before:]
+        stop_count, stop_count_max = sum(task in running_before for task in stopped_tasks), stops_max()
+        if stop_count_max is not None and not stale_count and not draining_count and stop_count > stop_count_max:
+            raise Violation(
+                Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, at most {stop_count_max} need to ({name})"
+            )
+
+    def _tasks_of_newcomer(self) -> int:
+        """The number of tasks that the worker that has joined last may run: each has moved there."""
+        return sum(len(process.assigned_jobs.tasks) for process in self._processes if process.service == "one-more")
+
+    def _create_burst(self, connectors: list[str]) -> None:
+        """Create several connectors within a short time."""
+        for number, name in enumerate(connectors):
+            self._world.call_after(
+                20 * number, partial(self._faults.users.put_connector, name, self._world.rng.randint(1, 2))
+            )

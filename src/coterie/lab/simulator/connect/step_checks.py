@@ -1,0 +1,323 @@
+"""The checks of one step of the coordinator of a connect group: jobs are released as ruled, computations have a cause,
+and no member waits for a job that is free."""
+
+from collections.abc import Iterable
+
+from coterie.groups.connect.messages import (
+    ComputeTimer,
+    ConnectionClosed,
+    ConnectionTimer,
+    DelayTimer,
+    GroupLoaded,
+    GroupState,
+    Heartbeat,
+    InstallAssignment,
+    MemberMetadata,
+    ReleaseTimer,
+    SessionTimer,
+    TargetComputed,
+)
+from coterie.groups.connect.state import Chosen, ComputesHere, Group, Prepared
+from coterie.groups.effects import TimerFired
+from coterie.lab.simulator.connect.coordinator import ConnectStep
+from coterie.lab.simulator.connect.group_state import HardState
+from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
+from coterie.lab.simulator.world import World
+from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Reason
+from coterie.nouns.ids import GroupEpoch, MemberId
+from coterie.nouns.jobs import NO_JOBS, Job, Jobs
+
+
+class StepChecker:
+    """Checks the steps of one seed. A method raises a `Violation` when an invariant is broken."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._accepted_ms: dict[MemberId, int] = {}
+        """When the coordinator last accepted a heartbeat of each member, or was started."""
+        self._connection: dict[MemberId, int] = {}
+        """The connection of that heartbeat."""
+        self._closed_ms: dict[MemberId, int] = {}
+        """When that connection was closed in an orderly way, if it was."""
+        self._held_owned: dict[MemberId, Jobs] = {}
+        """For each member whose heartbeat is held, the owned jobs in that heartbeat. It acts only on the response to
+        it, so until then it runs no other jobs."""
+
+    def on_loaded(self, group: Group) -> None:
+        """Each member of ``group``, which the coordinator has loaded, gets a new session."""
+        self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
+        self._connection.clear()
+        self._closed_ms.clear()
+        self._held_owned.clear()
+
+    def on_step(self, step: ConnectStep) -> None:
+        """Check one step."""
+        self._check_releases(step)
+        self._note_event(step)
+        after = step.group
+        if step.output.records:
+            self._check_members_gone(step)
+            self._check_bump(step)
+            self._check_target(step)
+            self._check_members(after)
+        self._check_computation(after)
+        if step.output.records or isinstance(step.event, Heartbeat):
+            self._check_waiting(step)
+        self._held_owned = {
+            member_id: session.held.owned
+            for member_id, session in after.sessions.items()
+            if session.held is not None and session.held.owned is not None
+        }
+
+    def _note_event(self, step: ConnectStep) -> None:
+        """Take note of what proves that a member lives, or that its connection has ended."""
+        event = step.event
+        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
+            self._accepted_ms[event.member_id] = self._world.now_ms
+            self._connection[event.member_id] = event.connection
+            self._closed_ms.pop(event.member_id, None)
+        elif isinstance(event, ConnectionClosed):
+            for member_id in event.member_ids:
+                if self._connection.get(member_id) == event.connection:
+                    self._closed_ms[member_id] = self._world.now_ms
+
+    # -- released as ruled ------------------------------------------------------------------------------------------
+
+    def _check_releases(self, step: ConnectStep) -> None:
+        """Each job that a member no longer holds was released by its acknowledgement, by the end of its session, or by
+        the end of its connection.
+
+        :raises Violation: RELEASED_AS_RULED.
+        """
+        if not step.output.records:
+            return
+        released: dict[MemberId, list[Job]] = {}
+        for job, holder in step.before.holder.items():
+            if step.group.holder.get(job) != holder:
+                released.setdefault(holder, []).append(job)
+        for holder, jobs in sorted(released.items()):
+            unexplained = [job for job in jobs if not self._is_released(step, holder, job)]
+            if unexplained:
+                text = job_list_text(Jobs.of(unexplained))
+                raise Violation(
+                    Invariant.RELEASED_AS_RULED,
+                    f"{holder} no longer holds {text}: not acknowledged, and no session or connection has ended",
+                )
+
+    def _is_released(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
+        """Whether the event of ``step``, or the held heartbeat of the member ``holder``, releases ``job``."""
+        if holder in self._held_owned and job not in self._held_owned[holder]:
+            return True
+        match step.event:
+            case Heartbeat(member_id=member_id) as heartbeat if member_id == holder and step.is_accepted_heartbeat:
+                return heartbeat.member_epoch <= JOIN or (heartbeat.owned is not None and job not in heartbeat.owned)
+            case TimerFired(key=SessionTimer(member_id=member_id) | ReleaseTimer(member_id=member_id)):
+                return member_id == holder and self._has_session_ended(step.before, holder)
+            case TimerFired(key=ConnectionTimer(member_id=member_id)):
+                return member_id == holder and self._has_grace_ended(step, holder)
+            case GroupLoaded():
+                # A crash has cut a step in which the member left, or joined again with no jobs.
+                before = step.before
+                count = sum(holder in some for some in (before.members, before.targets, before.currents))
+                return count in (1, 2) or (count == 3 and holder in before.departed)
+            case _:
+                return False
+
+    def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
+        """Whether a session timeout has passed since the coordinator last accepted a heartbeat of the member."""
+        departed = before.departed.get(member_id)
+        if departed is not None:
+            return self._world.now_ms >= departed.held_until_ms
+        metadata = before.members[member_id]
+        return self._world.now_ms >= self._accepted_ms[member_id] + metadata.session_timeout_ms
+
+    def _has_grace_ended(self, step: ConnectStep, member_id: MemberId) -> bool:
+        """Whether the connection of the member's last accepted heartbeat was closed and the grace has passed."""
+        grace_ms = step.before.members[member_id].connection_grace_ms
+        grace_ms = min(grace_ms, step.group.settings.connection_grace_ms)
+        closed_ms = self._closed_ms.get(member_id)
+        return closed_ms is not None and grace_ms > 0 and self._world.now_ms >= closed_ms + grace_ms
+
+    def _check_members_gone(self, step: ConnectStep) -> None:
+        """A member that the end of its session removes was silent for a session timeout.
+
+        :raises Violation: PATIENT.
+        """
+        match step.event:
+            case TimerFired(key=SessionTimer(member_id=member_id)):
+                if member_id not in step.group.members and not self._has_session_ended(step.before, member_id):
+                    raise Violation(Invariant.PATIENT, f"{member_id} is removed before the end of its session")
+            case _:
+                pass
+
+    # -- computed for a cause ---------------------------------------------------------------------------------------
+
+    def _check_bump(self, step: ConnectStep) -> None:
+        """The group epoch rises by one at most in a step, and only if the metadata have changed, a delay is over, or a
+        portion of moves is due. The assignment epoch rises to a group epoch for which a target was computed.
+
+        :raises Violation: COMPUTED_FOR_A_CAUSE, EPOCH_GIVEN_ONCE.
+        """
+        before, after = step.before, step.group
+        raised_by = after.group_epoch - before.group_epoch
+        if after.metadata is None:
+            return
+        if raised_by < 0 or (raised_by > 1 and not isinstance(step.event, GroupLoaded)):
+            raise Violation(
+                Invariant.EPOCH_GIVEN_ONCE, f"the group epoch changes from {before.group_epoch} to {after.group_epoch}"
+            )
+        if raised_by and not _has_cause(step):
+            raise Violation(
+                Invariant.COMPUTED_FOR_A_CAUSE,
+                f"the group epoch rises to {after.group_epoch} at {type(step.event).__name__}, and nothing has changed",
+            )
+        if after.assignment_epoch != before.assignment_epoch and not (
+            before.assignment_epoch < after.assignment_epoch <= after.group_epoch
+            and isinstance(step.event, InstallAssignment | TargetComputed)
+        ):
+            raise Violation(
+                Invariant.COMPUTED_FOR_A_CAUSE,
+                f"the assignment epoch changes from {before.assignment_epoch} to {after.assignment_epoch} at "
+                f"{type(step.event).__name__}",
+            )
+
+    def _check_computation(self, group: Group) -> None:
+        """A computation is in progress only while the target is older than the metadata.
+
+        :raises Violation: COMPUTED_FOR_A_CAUSE.
+        """
+        is_in_progress = isinstance(group.computation, Chosen | Prepared | ComputesHere)
+        if is_in_progress and group.group_epoch <= group.assignment_epoch:
+            raise Violation(
+                Invariant.COMPUTED_FOR_A_CAUSE,
+                f"a target is computed at the group epoch {group.group_epoch}, which has one",
+            )
+
+    # -- targets and members ----------------------------------------------------------------------------------------
+
+    def _check_target(self, step: ConnectStep) -> None:
+        """No job is in two targets. A target that was computed from the present metadata places each configured job:
+        with a member, deferred for a departed one, or unplaceable.
+
+        :raises Violation: LEGAL_TARGET.
+        """
+        group = step.group
+        placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
+        if len(placed) != len(set(placed)):
+            raise Violation(Invariant.LEGAL_TARGET, f"jobs are in two targets: {sorted(map(str, placed))}")
+        if group.metadata is None or step.before.assignment_epoch == group.assignment_epoch:
+            return
+        if surplus := Jobs.of(placed) - group.configured_jobs:
+            raise Violation(Invariant.LEGAL_TARGET, f"the target has {job_list_text(surplus)}, which is not configured")
+        if group.assignment_epoch == group.group_epoch:
+            everywhere = [
+                *placed,
+                *(job for one in group.departed.values() if one.deadline_ms is not None for job in one.jobs),
+                *(job for one in group.metadata.unplaceable for job in one.jobs),
+            ]
+            if sorted(map(str, everywhere)) != sorted(map(str, group.configured_jobs)):
+                raise Violation(
+                    Invariant.LEGAL_TARGET,
+                    f"the target places {sorted(map(str, everywhere))}, configured are "
+                    f"{job_list_text(group.configured_jobs)}",
+                )
+
+    def _check_members(self, group: Group) -> None:
+        """A member at the epoch of its target holds nothing that is targeted to another member; a held job has a job
+        epoch; and in a STABLE group every member has exactly its target.
+
+        :raises Violation: VALID_MEMBER_EPOCH, VALID_JOB_EPOCH, VALID_STABLE_STATE.
+        """
+        is_stable = group.state() is GroupState.STABLE
+        for member_id, current in group.currents.items():
+            target, epoch = group.targets[member_id].target.jobs, group.target_epoch(member_id)
+            member_epoch = GroupEpoch(current.member_epoch)
+            if member_epoch == epoch and current.member_epoch > JOIN and not current.held <= target:
+                raise Violation(
+                    Invariant.VALID_MEMBER_EPOCH,
+                    f"{member_id} is at the epoch {epoch} and holds {job_list_text(current.held - target)}",
+                )
+            if member_epoch > group.assignment_epoch:
+                raise Violation(
+                    Invariant.VALID_MEMBER_EPOCH,
+                    f"{member_id} is at the epoch {current.member_epoch}, the target at {group.assignment_epoch}",
+                )
+            with_epoch = [job for jobs in current.job_epochs.values() for job in jobs]
+            if set(with_epoch) != set(current.held) or len(with_epoch) != len(set(with_epoch)):
+                raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} holds jobs without one job epoch each")
+            if any(not 0 < job_epoch <= group.assignment_epoch for job_epoch in current.job_epochs):
+                raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} has job epochs {sorted(current.job_epochs)}")
+            if is_stable and current.member_epoch != LEAVE_BRIEFLY:
+                is_settled = current.assigned == target and not current.pending
+                if not is_settled or (epoch is not None and member_epoch != epoch):
+                    raise Violation(
+                        Invariant.VALID_STABLE_STATE, f"the group is STABLE, and {member_id} has not its target"
+                    )
+
+    # -- nothing waits for what is free -----------------------------------------------------------------------------
+
+    def _check_waiting(self, step: ConnectStep) -> None:
+        """No heartbeat is held while the member could get a job of its target, and no heartbeat is answered without a
+        job that was free for the member.
+
+        :raises Violation: NOTHING_WAITS_FOR_FREE.
+        """
+        group = step.group
+        held = {member_id for member_id, session in group.sessions.items() if session.held is not None}
+        event = step.event
+        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
+            held.add(event.member_id)
+        for member_id in sorted(held):
+            current, target = group.currents[member_id], group.targets[member_id].target.jobs
+            if current.pending or current.assigned == target or group.target_epoch(member_id) is None:
+                continue
+            free = [job for job in target - current.assigned if job not in group.holder]
+            revocable = current.assigned - target
+            if free and not revocable:
+                raise Violation(
+                    Invariant.NOTHING_WAITS_FOR_FREE,
+                    f"{member_id} waits for {job_list_text(Jobs.of(free))}, which no member holds",
+                )
+            if revocable:
+                raise Violation(
+                    Invariant.NOTHING_WAITS_FOR_FREE,
+                    f"{member_id} is not told to give back {job_list_text(revocable)}",
+                )
+
+
+def _has_cause(step: ConnectStep) -> bool:
+    """Whether the event of ``step`` may raise the group epoch."""
+    before, after = step.before, step.group
+    if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
+        return True
+    configured_before = before.configured.configured.jobs if before.configured is not None else NO_JOBS
+    if configured_before != after.configured_jobs:
+        return True
+    if any(
+        _target_inputs(before.members[member_id]) != _target_inputs(one) for member_id, one in after.members.items()
+    ):
+        return True
+    match step.event:
+        case TimerFired(key=DelayTimer()):
+            return True
+        case TimerFired(key=ComputeTimer()):
+            due_ms = before.metadata.next_at_ms if before.metadata is not None else None
+            return due_ms is not None
+        case InstallAssignment() | TargetComputed():
+            # A delay that has ended while the target was computed.
+            return any(one.deadline_ms is not None for one in after.departed.values())
+        case Heartbeat(member_id=member_id, member_epoch=epoch, client_assignors=assignors):
+            has_joined_again = epoch == JOIN and before.currents[member_id].member_epoch != JOIN
+            return has_joined_again or _has_reason(assignors or ())
+        case _:
+            return False
+
+
+def _has_reason(assignors: Iterable[object]) -> bool:
+    """Whether a member's assignor requests a new target assignment."""
+    return any(getattr(one, "reason", Reason.NONE) != Reason.NONE for one in assignors)
+
+
+def _target_inputs(metadata: MemberMetadata) -> tuple[object, ...]:
+    """What a target assignment depends on."""
+    return metadata.client_assignors, metadata.server_assignor, metadata.claims, metadata.draining

@@ -1,0 +1,251 @@
+"""One worker in a connect group: the real `herder` and the real `member` (`workers.worker`), and its connections to the
+coordinator."""
+
+from collections import deque
+from collections.abc import Callable
+
+from coterie.herder import messages as herder
+from coterie.herder.state import Herder, HerderSettings
+from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.connections import SimConnection
+from coterie.lab.simulator.connect.process import ConnectProcess
+from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME
+from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
+from coterie.lab.simulator.workers.settings import (
+    GROUP_ID,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    STOP_GRACE_MS,
+    url_of,
+)
+from coterie.lab.simulator.world import SimTimers
+from coterie.member import events
+from coterie.member.connect import messages as member_messages
+from coterie.member.connect.messages import HeartbeatRequest
+from coterie.member.connect.state import Member, MemberSettings, OfferedAssignor
+from coterie.nouns.ids import WorkerId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentDetails,
+    ConnectPlaceHandover,
+    GroupProtocolName,
+    InstallTarget,
+    LeaseRenewed,
+    MembershipLost,
+    MembershipOrder,
+    MembershipRefused,
+    MembershipSuspended,
+    Rejoin,
+    SendAssignments,
+    SetConfiguredJobs,
+    SuspendMembership,
+    TargetRequested,
+)
+
+_OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maximum_version=3, version=3)
+
+
+class ConnectWorker(ConnectProcess):
+    """One process of a worker."""
+
+    cluster: ConnectCluster
+
+    def __init__(
+        self,
+        cluster: ConnectCluster,
+        live_processes: "dict[str, ConnectWorker]",
+        service: str,
+        handover: ConnectPlaceHandover | None = None,
+    ) -> None:
+        """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
+        None."""
+        setup = cluster.worker_setups[service]
+        url = url_of(service)
+        herder_state = Herder(
+            HerderSettings(
+                worker_id=WorkerId(service),
+                url=url,
+                version="0",
+                group_protocol=GroupProtocolName.CONNECT,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                stop_grace_ms=STOP_GRACE_MS,
+                instance_id=setup.instance_id,
+                policy=cluster.policy,
+                session_keys=cluster.session_keys,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+            ),
+            handover,
+        )
+        member = Member(
+            MemberSettings(
+                group_id=GROUP_ID,
+                member_id=cluster.fresh_member_id(service),
+                url=url,
+                instance_id=setup.instance_id,
+                claims=setup.claims,
+                assignors=() if setup.uses_server_assignor else (_OFFERED_ASSIGNOR,),
+                server_assignor=ASSIGNOR_NAME if setup.uses_server_assignor else None,
+                rebalance_timeout_ms=setup.rebalance_timeout_ms,
+                config_topic_id=bytes(16),
+                connection_grace_ms=setup.connection_grace_ms,
+                max_wait_ms=setup.max_wait_ms,
+            ),
+            handover,
+        )
+        self._inbox = deque[Callable[[], None]]()
+        """The events for the machines that wait until the effects of the present step have been performed."""
+        self._is_stepping = False
+        super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
+        self.connection: SimConnection | None = None
+        """The connection to the coordinator that the process uses or used last."""
+        self.member_timers = SimTimers[member_messages.Timer](
+            self.world, lambda timer: self.deliver(lambda: self.feed_member(events.TimerFired(timer=timer)))
+        )
+        self._record(
+            RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
+            self.member_id,
+            "server" if setup.uses_server_assignor else "client",
+            setup.instance_id,
+            f"claims {jobs_text(setup.claims)}" if setup.claims is not None else None,
+        )
+        self.feed_member(events.MemberStarted())
+        self._open_herder()
+
+    def kill(self, kind: RecordKind, *values: RecordValue) -> None:
+        super().kill(kind, *values)
+        self.member_timers.close()
+        if self.connection is not None:
+            # A host resets the connection of a process that has not read all data.
+            self.connection.close_with_process(is_orderly=self.world.draw_bool(0.8))
+
+    # -- orders of the herder ----------------------------------------------------------------------------------------
+
+    def _order_member(self, order: MembershipOrder) -> None:
+        match order:
+            case SetConfiguredJobs(config_offset=config_offset, jobs=jobs):
+                self._record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
+            case InstallTarget(target=target):
+                self._record(RecordKind.INSTALLS, target is not None)
+            case SuspendMembership():
+                self._record(RecordKind.SUSPENDS)
+            case Rejoin() | SendAssignments():
+                raise AssertionError(f"{type(order).__name__} is an order to the member of a classic group")
+            case _:
+                pass
+        self.feed_member(order)
+
+    def _compute_target(self, chore: herder.ComputeTarget) -> None:
+        duration_ms, target = self.cluster.assignor.compute(chore.snapshot)
+        self._record(RecordKind.COMPUTES, chore.snapshot.group_epoch, target is not None)
+        computed = herder.TargetComputed(
+            token=chore.token, target=target, error="" if target is not None else "the assignor failed"
+        )
+        self.call_after(duration_ms, lambda: self.feed_herder(computed))
+
+    # -- the two machines --------------------------------------------------------------------------------------------
+
+    def feed_herder(self, event: herder.Event) -> None:
+        """Step the herder with ``event`` when the present step is complete, and perform its effects."""
+        self._feed(lambda: super(ConnectWorker, self).feed_herder(event))
+
+    def feed_member(self, event: member_messages.Event) -> None:
+        """Step the member with ``event`` when the present step is complete, and perform its effects."""
+        self._feed(lambda: self._step_member(event))
+
+    def _feed(self, take_step: Callable[[], None]) -> None:
+        """Take a step when the effects of the present one have been performed: the numbers of heartbeats must rise on
+        a connection."""
+        self._inbox.append(take_step)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._inbox and self.is_alive:
+                self._inbox.popleft()()
+        finally:
+            self._is_stepping = False
+
+    def _step_member(self, event: member_messages.Event) -> None:
+        with MachineCheck("member"):
+            output = self.cluster.steps.step_connect_member(self.member, event, now_ms=self.world.now_ms)
+        for effect in output.effects:
+            if self.is_alive:
+                self._perform_member(effect)
+
+    def _perform_member(self, effect: member_messages.Effect) -> None:
+        """Perform one effect of the member; most are passed to the herder."""
+        match effect:
+            case events.Send():
+                self._send_request(effect)
+            case events.SetTimer(timer=timer, at_ms=at_ms):
+                self.member_timers.set(timer, at_ms)
+            case events.CancelTimer(timer=timer):
+                self.member_timers.cancel(timer)
+            case events.WriteLogMessage(text=text):
+                self.world.add_to_trace(f"{self.name}: {text}")
+            case LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=session_timeout_ms):
+                self._lease_ends_ms = lease_ends_ms
+                self._session_ends_ms = lease_ends_ms + session_timeout_ms - session_timeout_ms * 2 // 3
+                self.feed_herder(effect)
+            case Assigned():
+                # With the herder's step: until then the herder acts by the assignment before.
+                self._feed(lambda: self._note_assignment(effect))
+                self.feed_herder(effect)
+            case TargetRequested(snapshot=snapshot):
+                self._record(RecordKind.TARGET_WANTED, snapshot.group_epoch, len(snapshot.members))
+                self.feed_herder(effect)
+            case MembershipLost():
+                self._record(RecordKind.MEMBERSHIP_LOST)
+                self._feed(self._forget_assignment)
+                self.feed_herder(effect)
+            case MembershipRefused():
+                self._record(RecordKind.MEMBERSHIP_REFUSED)
+                self.is_ending = True
+                self.feed_herder(effect)
+            case MembershipSuspended():
+                self._record(RecordKind.SUSPENDED)
+                self.feed_herder(effect)
+            case events.LeaveCompleted():
+                self._record(RecordKind.LEFT)
+                self.feed_herder(herder.GroupLeft())
+            case notification:
+                self.feed_herder(notification)
+
+    def _forget_assignment(self) -> None:
+        """Take note that the worker owns no job any more."""
+        self.assigned_jobs = NO_JOBS
+
+    def _note_assignment(self, assigned: Assigned) -> None:
+        """Record an assignment, check its epoch, and take note of the jobs that the worker owns with it."""
+        details = assigned.token
+        assert isinstance(details, AssignmentDetails), "the assignment of a connect group"
+        self._record(
+            RecordKind.ASSIGNED,
+            assigned.epoch,
+            details.assignment_epoch,
+            assigned.config_offset,
+            jobs_text(assigned.jobs),
+            jobs_text(assigned.revoked),
+        )
+        self.cluster.checker.on_assigned(self, assigned.epoch)
+        self.received_epoch = assigned.epoch
+        self.assigned_jobs = assigned.jobs
+        self.job_epochs = {job: epoch for epoch, jobs in details.job_epochs.items() for job in jobs}
+
+    def _send_request(self, send_effect: events.Send[member_messages.Request]) -> None:
+        """Send a request of the member to the coordinator, on a new connection if there is none."""
+        if not isinstance(send_effect.request, HeartbeatRequest):
+            self._record(RecordKind.SENDS, recorded_name(send_effect.request))
+        if self.connection is None or not self.connection.is_open:
+            self.connection = SimConnection(
+                self.world,
+                self.cluster.network,
+                self.cluster.coordinator,
+                self.cluster.connection_faults,
+                self,
+                self.feed_member,
+            )
+            self.cluster.open_connection(self.connection)
+        self.connection.send(send_effect)
