@@ -41,7 +41,7 @@ FIXED_NAMES = {"HEARS", "TOLD_IS_DONE", "TOLD_IS_WRITTEN"}
 """Names of the simulator's records and invariants."""
 QUOTE = re.compile(r"# (K415|K987|K848C|ARTICLE)\b")
 """The lines of a transcript that quote a document."""
-PAGES = ("README.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md")
+PAGES = ("README.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md", "src/**/*.toml", "tools/**/*.toml")
 TRANSCRIPTS = ("tests/scenarios/**/*.txt", "tests/groups/connect/case_studies/*.txt")
 
 

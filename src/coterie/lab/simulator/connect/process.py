@@ -33,9 +33,11 @@ class ConnectProcess(Worker):
         super().__init__(cluster, live_processes, service, herder_state, setup)
         self.member = member
         self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
-        told_epochs = handover.job_epochs if handover is not None else {}
-        self.job_epochs: Mapping[Job, GroupEpoch] = {job: epoch for epoch, jobs in told_epochs.items() for job in jobs}
-        """The job epochs that the process has been told of its assigned jobs."""
+        assigned_epochs = handover.job_epochs if handover is not None else {}
+        self.job_epochs: Mapping[Job, GroupEpoch] = {
+            job: epoch for epoch, jobs in assigned_epochs.items() for job in jobs
+        }
+        """The job epochs of its assigned jobs that the process has received."""
         self.received_epoch = handover.member_epoch if handover is not None else 0
         """The last member epoch that the process has received; it is kept when the membership is lost."""
         self._session_ends_ms = self._lease_ends_ms = self.world.now_ms

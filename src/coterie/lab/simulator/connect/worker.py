@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from coterie.herder import messages as herder
+from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.connect.cluster import ConnectCluster
 from coterie.lab.simulator.connect.connections import SimConnection
@@ -97,6 +98,8 @@ class ConnectWorker(ConnectProcess):
         self._inbox = deque[Callable[[], None]]()
         """The events for the machines that wait until the effects of the present step have been performed."""
         self._is_stepping = False
+        self._announced = NO_JOBS
+        """The jobs that the listeners of this process know as assigned."""
         super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.connection: SimConnection | None = None
         """The connection to the coordinator that the process uses or used last."""
@@ -143,6 +146,17 @@ class ConnectWorker(ConnectProcess):
             token=chore.token, target=target, error="" if target is not None else "the assignor failed"
         )
         self.call_after(duration_ms, lambda: self.feed_herder(computed))
+
+    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+        """Check that the listeners receive each job by turns as assigned, and as revoked or lost."""
+        with MachineCheck("herder"):
+            match effect.news:
+                case JobsAssigned(jobs=jobs):
+                    assert not jobs & self._announced, "a job is announced as assigned twice"
+                    self._announced |= jobs
+                case JobsRevoked(jobs=jobs) | JobsLost(jobs=jobs):
+                    assert jobs <= self._announced, "a job is announced as stopped that was not announced as assigned"
+                    self._announced -= jobs
 
     # -- the two machines --------------------------------------------------------------------------------------------
 
