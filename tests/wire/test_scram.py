@@ -84,6 +84,15 @@ def test_a_malformed_first_message_is_refused(first: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "reason"),
+    [(b"p=tls-unique,,n=u,r=c", "requests channel binding"), (b"n=u,r=c", "does not begin with n, or y,")],
+)
+def test_the_reason_names_channel_binding_only_if_the_client_requests_it(first: bytes, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        ScramServer("SCRAM-SHA-256", nonce="s", find_credential=lambda _: credential("p")).first_message(first)
+
+
+@pytest.mark.parametrize(
     "final", [b"", b"c=biws", b"c=biws,r=cs", b"c=biws,r=cs,p=", b"c=biws,r=cs,p=YQ==", b"c=biws,r=xs,p=YQ==",
               b"c=eSws,r=cs,p=YQ==", b"c=biws,r=cs,p=%%%", b"c=\xc3\xa9,r=cs,p=YQ=="]
 )  # fmt: skip

@@ -48,5 +48,6 @@ def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> E
 
 
 def make_unusable_plugin_error(kind: str, name: str, why: str) -> ConfigError:
-    """The error that the plug-in cannot be used."""
+    """Build the error for a plug-in of the kind ``kind`` with the name ``name`` that cannot be used because of
+    ``why``."""
     return ConfigError({f"{kind} {name}": [f"The {kind} {name} cannot be used: {why}"]})

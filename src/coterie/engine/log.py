@@ -38,6 +38,7 @@ class Log(Protocol):
     async def append(self, records: Sequence[NewTopicRecord]) -> int:
         """Append ``records`` and wait until all of them are durable; return the offset after the last one (with several
         partitions: the greatest of these offsets). A record may be appended twice, if the first response was lost.
+        After an error, other records of the call may have been appended.
 
         :raises WorldError: when a record could not be written, or when it is unknown whether it was written.
         """

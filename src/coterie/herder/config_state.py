@@ -151,8 +151,9 @@ class ConfigState:
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
     def connectors_to_split(self) -> Iterator[ConnectorName]:
-        """The connectors with target state STARTED whose present config has no valid task configs: no commit followed
-        this config, or the last commit is inconsistent."""
+        """The started connectors that have to be split: the last commit of their task configs is inconsistent, or
+        belongs to a config with other values than the present one. A commit of no tasks counts, too: a connector that
+        was stopped and is resumed without a new config is not among them."""
         for name, connector in self._connectors.items():
             is_split = not connector.inconsistent and connector.applied_config == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:

@@ -140,7 +140,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
 def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
     """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
     the connector is FAILED, the new task configs keep the present distribution of the source partitions among the
-    tasks."""
+    tasks, as far as the new config permits this."""
     attempts = 0
     if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
         attempts = split.state.attempts

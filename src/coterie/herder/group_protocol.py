@@ -76,8 +76,8 @@ class GroupProtocol(Protocol):
         ...
 
     def drain_wait_reason(self, herder: Herder) -> str | None:
-        """The reason why the group has not received this worker's drain yet, as text for an operator; None when the
-        group has received it."""
+        """The reason why this worker's drain cannot be reported to the group, as text for an operator. None when it can
+        be reported, and while this worker does not know the group's protocol yet."""
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:

@@ -123,8 +123,10 @@ def _parse_json(body: bytes) -> object:
         raise UnreadableBodyError(
             "The body contains half of a surrogate pair (such as \\ud800), which is not text"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UnreadableBodyError(f"The body is not JSON: {error}") from None
+    except RecursionError:
+        raise UnreadableBodyError("The JSON in the body is nested too deeply") from None
     return parsed
 
 

@@ -88,7 +88,8 @@ class GroupApi:
                 )
 
     async def drain_worker(self, request: Request) -> Response:
-        """Drain the worker in the path: its jobs move to other workers, then its process ends."""
+        """Order the worker in the path to drain. Responds when the order is accepted; afterwards the worker's jobs move
+        to other workers, and its process ends."""
         return await self._order_worker(request, DrainWorker(worker=_worker_in_path(request)))
 
     async def uncordon_worker(self, request: Request) -> Response:

@@ -63,7 +63,7 @@ class HttpLeaderClient:
         try:
             response = await self._http_client.post(url, content=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise WorldError(f"The leader at {leader_url} cannot be reached: {_error_text(error)}") from error
+            raise WorldError(f"The request to the leader at {leader_url} failed: {_error_text(error)}") from error
         if response.is_error:
             error_type = SignatureRefusedError if response.status_code == 403 else WorldError
             # The message is logged. A body in another form than Connect's, for example from a proxy, might quote the

@@ -83,7 +83,7 @@ async def test_the_last_free_bytes_of_a_disk_are_reserved_for_writes_that_releas
             await put(log, "t", {"a": "x" * 1_000})
         await log.run_write(lambda store: setattr(store, "free_bytes_min", 2**62))
         for _ in range(3):
-            with pytest.raises(WorldError, match="the disk is full"):
+            with pytest.raises(WorldError, match="the disk is nearly full"):
                 await put(log, "t", {"a": ""})
         marker = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
         await log.append(partition, [(marker, read_batch_header(marker))])

@@ -70,7 +70,7 @@ def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
         child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
-        with pytest.raises(WorldError, match="could not kill worker in the middle of a batch: within 0 s"):
+        with pytest.raises(WorldError, match="could not kill worker in the middle of a batch"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=0.2, between_checks=lambda: None)
         assert child.is_running
 

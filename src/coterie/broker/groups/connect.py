@@ -145,7 +145,7 @@ class ConnectMachine:
                 raise  # the group has ended
             error = "it was cancelled"
         except Exception as failure:
-            # An assignor may be a plug-in, and raise anything.
+            # An assignor may be a plug-in, and may raise any exception.
             logger.exception(
                 "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry",
                 group_id,

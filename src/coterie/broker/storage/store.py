@@ -169,8 +169,8 @@ class Store:
         """
         if not self.has_disk_space and not head.is_control:
             raise DiskFullError(
-                f"the disk is full: {self._free_bytes // 1_000_000} MB are free, and the broker's log reserves"
-                f" {self.free_bytes_min // 1_000_000} MB to be able to delete expired records"
+                f"the disk is nearly full: {self._free_bytes // 1_000_000} MB are free, and the broker's log keeps"
+                f" {self.free_bytes_min // 1_000_000} MB free to be able to delete expired records; free disk space"
             )
         base_offset = self.end_offset(partition_row_id)
         end_offset = base_offset + head.last_offset_delta + 1

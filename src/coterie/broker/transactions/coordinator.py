@@ -195,8 +195,8 @@ class Transactions:
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
         except Exception:
             logger.exception(
-                "Bug in Coterie: the transaction of transactional id %s timed out, but stays open until its producer"
-                " ends it",
+                "Bug in Coterie: the transaction of transactional id %s timed out and could not be aborted. Readers of"
+                " committed records wait for its end: restart its producer, which aborts it, or the broker",
                 transactional_id,
             )
 

@@ -64,7 +64,8 @@ class MemberDescription(WorkerDescription):
     """The only jobs that the worker may run (KIP-987); None for a wildcard worker."""
     owned: JobsDescription
     revoked: JobsDescription
-    """The jobs that the last round revoked from the worker."""
+    """The jobs that were revoked from the worker: in a classic group by the last round; in a connect group those that
+    the worker has not given back yet."""
     phases: dict[str, int] | None
     """The number of tasks in each phase, such as running; None if the worker does not respond."""
     life: str | None
@@ -105,7 +106,8 @@ class PolicyDescription(Description):
 
 
 class GroupDescription(Description):
-    """A group: its leader, jobs, members, and the jobs that no worker runs."""
+    """A group: its leader, policy, members, configured jobs, and the jobs without a worker: those that wait for a
+    departed worker (``deferred``), and the others (``unassigned``)."""
 
     protocol: str
     """``connect`` for a connect group, otherwise the group's protocol as in ``connect.protocol``."""

@@ -44,7 +44,7 @@ def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
 
 
 def forget_departed(turn: Turn, member_id: MemberId) -> None:
-    """Remove a departed member: it has returned, or none of its jobs is deferred or may still run on it."""
+    """Remove a departed member: it has returned, or no job waits for it, and no job may still run on its worker."""
     turn.write(DepartedRemoved(member_id=member_id))
     turn.cancel_timer(ReleaseTimer(member_id=member_id))
     turn.cancel_timer(DelayTimer(member_id=member_id))

@@ -24,9 +24,9 @@ def reconcile(
     """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
 
     ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
-    is not among them has stopped on it. None if the request reports no jobs: it then acknowledges nothing. ``is_free``
-    returns whether no other member has a job; a job of the target that this member has given back is free for it at
-    once.
+    is not in ``owned`` has stopped on the member. None if the request lists no jobs: the request then acknowledges
+    nothing. ``is_free`` returns whether no other member has a job; a job of the target that this member has given back
+    is free for it at once.
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:

@@ -87,7 +87,8 @@ def check_member(group: Group, member_id: MemberId) -> None:
     if member_id not in group.members:
         raise ConnectRefusal(
             ConnectErrorCode.UNKNOWN_MEMBER_ID,
-            f"member {member_id} is not in group {group.group_id}; it must stop its jobs and join with the epoch 0",
+            f"member {member_id} is not in group {group.group_id}; a worker with this member id must stop its jobs and "
+            "join with the epoch 0",
         )
 
 

@@ -64,13 +64,18 @@ class DeltaWriter:
             shutil.rmtree(folder, ignore_errors=True)
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """Prepare the batch for its commit. Only the files of an append are written here. The commit writes upserts,
-        and batches that only Spark's Delta can write. Nothing is prepared for a batch that the table has. When the
-        batch's number is a multiple of ``optimize_interval_batches``, task 0 first merges small files of the table.
+        """Prepare the batch for its commit.
+
+        A batch that deltalake appends is written to files in the staging folder. The rows of a batch that deltalake
+        upserts are computed, and stay in memory. A batch that only Spark's Delta can write is computed and written by
+        the commit. Nothing is prepared for a batch that the table has. With auto.create=true a missing table is created
+        first. When the batch's number is a multiple of ``optimize_interval_batches`` and not 0, task 0 first merges
+        small files of the table.
 
         :raises WorldError: when the rows do not fit into the table, a key is null, there is no table, or jars for
             Spark's Delta are missing.
-        :raises UnreachableError, OSError: see :meth:`SharedDeltaTable.read_newest_layout`.
+        :raises UnreachableError, OSError: see :meth:`SharedDeltaTable.read_newest_layout` and
+            :meth:`SharedDeltaTable.create`.
         :raises OSError: when no file can be written to the staging folder.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """

@@ -178,7 +178,8 @@ def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool)
 
     With ``is_small`` the driver collects all records at once, otherwise those of one Spark partition at a time.
 
-    :raises Py4JJavaError: when Spark cannot compute the first rows.
+    :raises Py4JJavaError: when Spark cannot compute the rows: with ``is_small`` any row, otherwise the first rows. The
+        returned function raises it for a later row.
     """
     java: Any = records.sparkSession._jvm
     executed_plan = records._jdf.queryExecution().executedPlan()
@@ -241,7 +242,9 @@ class DirectKafkaWrite:
             if is_retriable(java_exception_of(error)):
                 raise UnreachableError(message) from error
             if any(name in message_with_causes(java_exception_of(error)) for name in AUTHORIZATION_EXCEPTIONS):
-                raise WorldError(f"{message}. The sink needs WRITE on the topics it writes to") from error
+                raise WorldError(
+                    f"{message}. Check the sink's login; its user needs WRITE on the topics to which it writes"
+                ) from error
             raise
         if self._separator is not None:
             self._separator.read_bad_row_metrics(self._records)

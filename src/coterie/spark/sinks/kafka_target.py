@@ -300,7 +300,7 @@ class KafkaTarget:
         return record_fields
 
     def _key_column_of_fields(self, rows: DataFrame) -> Column:
-        """The key, from the columns in ``key_serializer.fields``.
+        """The key, from the columns in ``key_fields``.
 
         :raises WorldError: when ``rows`` lack one of these columns.
         """
@@ -323,7 +323,7 @@ class KafkaTarget:
         return self.value_serializer.serialize_columns(rows, value_columns)
 
     def _raw_value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
-        """The value of a record, for a converter that writes only the column ``value_serializer``.
+        """The value of a record, for a converter that writes only the column ``value``.
 
         :raises WorldError: when there is no such column, or when a column would be lost that is in neither the value
             nor the key.
@@ -335,7 +335,8 @@ class KafkaTarget:
             )
         if "value" not in value_columns:
             raise WorldError(
-                "The rows have no column value; set value.converter to a JsonConverter, which writes all columns"
+                "The rows have no column value; make one by a transform, or set value.converter to a JsonConverter, "
+                "which writes all columns"
             )
         return self.value_serializer.serialize_column(rows, "value")
 

@@ -426,7 +426,7 @@ class PostgresWriter:
         """Write the rows by COPY to ``target_sql``: a table with its columns, as SQL. For an upsert the last column is
         the row's position in the batch.
 
-        :raises WorldError: when a key is null, or a text contains the character NUL.
+        :raises WorldError: when a key is null, or a text contains the character NUL or is not UTF-8.
         """
         rows_written = 0
         with session.cursor() as cursor, cursor.copy(f"COPY {target_sql} FROM STDIN (FORMAT csv)".encode()) as copy:
