@@ -42,6 +42,9 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         static_probability = self._rng.choice((0.0, 0.0, 0.5, 1.0))
         claims_probability = self._rng.choice((0.0, 0.0, 0.3, 0.7))
         server_probability = self._rng.choice((0.0, 0.0, 0.5, 1.0))
+        # One worker may have less time to give jobs back than a stop takes: the coordinator removes it, and it returns.
+        # Two such workers would never settle, since each return takes jobs from the other one.
+        hurried = self._rng.choice((None, *self._services))
         for name in self._services:
             self._cluster.worker_setups[name] = ConnectSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
@@ -49,8 +52,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
                 uses_server_assignor=self._rng.random() < server_probability,
                 max_wait_ms=self._rng.choice((0, 1_000, 5_000, 5_000)),
                 connection_grace_ms=self._rng.choice((0, CONNECTION_GRACE_MS, CONNECTION_GRACE_MS)),
-                # Some workers may have less time to give jobs back than a stop takes.
-                rebalance_timeout_ms=self._rng.choice((STOP_GRACE_MS // 2, REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS)),
+                rebalance_timeout_ms=STOP_GRACE_MS // 2 if name == hurried else REBALANCE_TIMEOUT_MS,
             )
 
     def _change_setup(self, name: str, **settings: Any) -> None:
