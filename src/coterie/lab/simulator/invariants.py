@@ -73,8 +73,8 @@ class Invariant(StrEnum):
 
     # -- connect groups
     LEGAL_TARGET = "legal-target"
-    """A target assignment places each configured job once: with a member, deferred for a departed one, or unplaceable
-    (I2)."""
+    """A target assignment places each configured job once: with a member, deferred for a departed one, or unplaceable;
+    and it was computed from the metadata of its epoch (I2)."""
     VALID_MEMBER_EPOCH = "valid-member-epoch"
     """A member at the epoch of its target assignment holds no job that is not in its target, and no member is at a
     higher epoch than the target assignment (I3)."""
@@ -102,6 +102,14 @@ class Invariant(StrEnum):
     COMPUTED_FOR_A_CAUSE = "computed-for-a-cause"
     """The group epoch rises, and a target is computed, only because the metadata have changed, a delay is over, a
     portion of moves is due or a crash has cut a step."""
+    REVOKED_IN_TIME = "revoked-in-time"
+    """A member that has not given a revoked job back is removed at the end of its rebalance timeout, which no later
+    target or request prolongs."""
+    RETRY_IS_NO_RIVAL = "retry-is-no-rival"
+    """A member that repeats a request is not refused because of the member that it is itself."""
+    CONFIGURED_TO_THE_END = "configured-to-the-end"
+    """A new leader reports the configured jobs only when it has read the config log as far as it was written when the
+    worker learned that it leads."""
     NOTHING_WAITS_FOR_FREE = "nothing-waits-for-free"
     """No member waits for a job that no member holds, or waits to be told what it has to give back."""
 

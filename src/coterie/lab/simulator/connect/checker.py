@@ -73,6 +73,18 @@ class ConnectChecker(WorkersChecker):
                 f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",
             )
 
+    def on_configured(self, process: ConnectProcess, config_offset: int) -> None:
+        """Check the config offset of the configured jobs that the leader ``process`` reports.
+
+        :raises Violation: CONFIGURED_TO_THE_END.
+        """
+        if max(config_offset, 0) < process.log_end_when_led:  # -1: nothing was read
+            raise Violation(
+                Invariant.CONFIGURED_TO_THE_END,
+                f"{process.name} reports the configured jobs at {config_offset}; when it began to lead, the log ended "
+                f"at {process.log_end_when_led}",
+            )
+
     def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that no other worker runs ``task``, which ``process`` is about to start; that its session has not
         ended; and that the data plane refuses every earlier run of another owner, since it has a lower job epoch.

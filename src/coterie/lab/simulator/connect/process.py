@@ -40,6 +40,10 @@ class ConnectProcess(Worker):
         """The job epochs of its assigned jobs that the process has received."""
         self.received_epoch = handover.member_epoch if handover is not None else 0
         """The last member epoch that the process has received; it is kept when the membership is lost."""
+        self.led_epoch: int | None = None
+        """The leader epoch under which the process leads the group; None if it does not lead."""
+        self.log_end_when_led = 0
+        """The end of the config log when the process learned of this leader epoch."""
         self._session_ends_ms = self._lease_ends_ms = self.world.now_ms
 
     @property

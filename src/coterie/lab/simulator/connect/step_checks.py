@@ -14,15 +14,17 @@ from coterie.groups.connect.messages import (
     InstallAssignment,
     MemberMetadata,
     ReleaseTimer,
+    RevocationTimer,
     SessionTimer,
     TargetComputed,
 )
 from coterie.groups.connect.state import Chosen, ComputesHere, Group, Prepared
-from coterie.groups.effects import TimerFired
+from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.connect.coordinator import ConnectStep
 from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.world import World
+from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Reason
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
@@ -39,6 +41,8 @@ class StepChecker:
         """The connection of that heartbeat."""
         self._closed_ms: dict[MemberId, int] = {}
         """When that connection was closed in an orderly way, if it was."""
+        self._pending_since_ms: dict[MemberId, int] = {}
+        """Since when each member has a job to give back, or since the coordinator was started."""
         self._held_owned: dict[MemberId, Jobs] = {}
         """For each member whose heartbeat is held, the owned jobs in that heartbeat. It acts only on the response to
         it, so until then it runs no other jobs."""
@@ -49,6 +53,9 @@ class StepChecker:
         self._connection.clear()
         self._closed_ms.clear()
         self._held_owned.clear()
+        self._pending_since_ms = {
+            member_id: self._world.now_ms for member_id, current in group.currents.items() if current.pending
+        }
 
     def on_step(self, step: ConnectStep) -> None:
         """Check one step."""
@@ -60,6 +67,9 @@ class StepChecker:
             self._check_bump(step)
             self._check_target(step)
             self._check_members(after)
+            self._note_pending(after)
+        self._check_pending(step)
+        self._check_refusals(step)
         self._check_computation(after)
         if step.output.records or isinstance(step.event, Heartbeat):
             self._check_waiting(step)
@@ -150,6 +160,49 @@ class StepChecker:
             case _:
                 pass
 
+    # -- time to give jobs back, and retries ------------------------------------------------------------------------
+
+    def _note_pending(self, group: Group) -> None:
+        """Take note of the members that have jobs to give back."""
+        self._pending_since_ms = {
+            member_id: self._pending_since_ms.get(member_id, self._world.now_ms)
+            for member_id, current in group.currents.items()
+            if current.pending
+        }
+
+    def _check_pending(self, step: ConnectStep) -> None:
+        """Each member that has jobs to give back has a timer, which removes it at the end of its rebalance timeout.
+
+        :raises Violation: REVOKED_IN_TIME.
+        """
+        group = step.group
+        for member_id, since_ms in self._pending_since_ms.items():
+            timeout_ms = group.members[member_id].rebalance_timeout_ms
+            deadline_ms = group.deadlines.get(RevocationTimer(member_id=member_id))
+            if deadline_ms is None or deadline_ms > since_ms + timeout_ms:
+                raise Violation(
+                    Invariant.REVOKED_IN_TIME,
+                    f"{member_id} gives back jobs since {since_ms}, its rebalance timeout is {timeout_ms} ms, and its "
+                    f"timer is set to {deadline_ms}",
+                )
+
+    def _check_refusals(self, step: ConnectStep) -> None:
+        """No member is refused because its instance id belongs to itself.
+
+        :raises Violation: RETRY_IS_NO_RIVAL.
+        """
+        event = step.event
+        if not isinstance(event, Heartbeat) or event.instance_id is None:
+            return
+        is_refused = any(
+            isinstance(effect, Reply) and effect.response.error is ConnectErrorCode.UNRELEASED_INSTANCE_ID
+            for effect in step.output.effects
+        )
+        if is_refused and step.group.static_member(event.instance_id) == event.member_id:
+            raise Violation(
+                Invariant.RETRY_IS_NO_RIVAL, f"{event.member_id} is refused, although it has the instance id itself"
+            )
+
     # -- computed for a cause ---------------------------------------------------------------------------------------
 
     def _check_bump(self, step: ConnectStep) -> None:
@@ -207,6 +260,11 @@ class StepChecker:
             raise Violation(Invariant.LEGAL_TARGET, f"jobs are in two targets: {sorted(map(str, placed))}")
         if group.metadata is None or step.before.assignment_epoch == group.assignment_epoch:
             return
+        if (epoch := getattr(step.event, "group_epoch", None)) != group.assignment_epoch:
+            raise Violation(
+                Invariant.LEGAL_TARGET,
+                f"a target that was computed for the group epoch {epoch} is installed for {group.assignment_epoch}",
+            )
         if surplus := Jobs.of(placed) - group.configured_jobs:
             raise Violation(Invariant.LEGAL_TARGET, f"the target has {job_list_text(surplus)}, which is not configured")
         if group.assignment_epoch == group.group_epoch:

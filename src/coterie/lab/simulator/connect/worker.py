@@ -129,6 +129,7 @@ class ConnectWorker(ConnectProcess):
         match order:
             case SetConfiguredJobs(config_offset=config_offset, jobs=jobs):
                 self._record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
+                self.cluster.checker.on_configured(self, config_offset)
             case InstallTarget(target=target):
                 self._record(RecordKind.INSTALLS, target is not None)
             case SuspendMembership():
@@ -246,6 +247,10 @@ class ConnectWorker(ConnectProcess):
         self.cluster.checker.on_assigned(self, assigned.epoch)
         self.received_epoch = assigned.epoch
         self.assigned_jobs = assigned.jobs
+        led_epoch = details.leader_epoch if assigned.leader == self.member_id else None
+        if led_epoch is not None and led_epoch != self.led_epoch:
+            self.log_end_when_led = self.cluster.config_log.end_offset
+        self.led_epoch = led_epoch
         self.job_epochs = {job: epoch for epoch, jobs in details.job_epochs.items() for job in jobs}
 
     def _send_request(self, send_effect: events.Send[member_messages.Request]) -> None:
