@@ -113,7 +113,6 @@ def test_the_plays_of_connect_groups_cover_all_listed_events() -> None:
         " computes coordinator ",
         r" computes w\d",
         "ConnectHeartbeat STALE_REQUEST",
-        "ConnectHeartbeat FENCED_MEMBER_EPOCH",
         "ConnectHeartbeat UNKNOWN_MEMBER_ID",
         "ConnectHeartbeat UNRELEASED_INSTANCE_ID",
         "Install INVALID_ASSIGNMENT",

@@ -49,7 +49,7 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         "a heartbeat does not renew its session",
         "a transaction begins with its last batch",
         "a fenced producer goes on",
-        "a member gets its whole target, whoever still has the jobs (crabka 521)",
+        "a member gets its whole target, also the jobs that others still have (crabka 521)",
         "a job has the same job epoch with its next owner (KAFKA-19974)",
         "a member's own revocation counts as a job of another member (KAFKA-19449)",
         "the rebalance timeout begins again with each heartbeat (KAFKA-16249)",

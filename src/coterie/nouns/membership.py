@@ -143,6 +143,9 @@ class SetConfiguredJobs:
     again after each change. Only in a connect group. The member sends them to the coordinator while this worker is the
     group's leader."""
 
+    leader_epoch: LeaderEpoch
+    """The appointment of this worker as leader for which the jobs were read. The member sends them under no other one:
+    another leader may have reported newer ones since."""
     config_offset: ConfigOffset
     """How far this worker had read the config log."""
     jobs: Jobs

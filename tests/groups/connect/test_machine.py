@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from coterie.groups.connect.messages import (
+    ChangeResponse,
     ConnectionClosed,
+    DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
     GroupState,
@@ -422,6 +424,57 @@ def test_a_longer_session_timeout_counts_at_once() -> None:
     conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "60000"}))
     conversation.ask(short_heartbeat("w0", 1))
     assert conversation.coordinator.group.sessions[MemberId("w0")].ends_at_ms == conversation.now_ms + 60_000
+
+
+def test_a_heartbeat_that_crosses_a_revocation_is_accepted_with_the_previous_epoch() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    mine = conversation.coordinator.group.currents[MemberId("w0")].assigned
+    for epoch, kept in ((2, mine), (3, NO_JOBS)):
+        conversation.beat("w1", draining=epoch == 2)
+        conversation.coordinator.group.computed_at_ms = None
+        target = ComputedTarget(
+            members={MemberId("w0"): TargetOfMember(jobs=kept), MemberId("w1"): TargetOfMember(jobs=mine - kept)}
+        )
+        conversation.compute("w0", target)
+        conversation.beat("w0", 1, owned=mine, configured=None)
+    assert conversation.coordinator.group.currents[MemberId("w0")].pending == mine
+    crossing = conversation.beat("w0", 1, owned=mine, configured=None)
+    assert (crossing.error, crossing.member_epoch) == (ConnectErrorCode.NONE, 2), "it acknowledges nothing"
+    assert conversation.coordinator.group.currents[MemberId("w0")].pending == mine
+
+
+def test_a_removed_members_jobs_are_held_as_long_after_a_reload_with_a_shorter_session() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    ends_at_ms = conversation.coordinator.group.sessions[MemberId("w0")].ends_at_ms
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w0"), instance_id=None))
+    conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.session.timeout.ms": "6000"}))
+    conversation.coordinator.load(conversation.now_ms)
+    conversation.coordinator.fire_due(ends_at_ms - 1)
+    assert conversation.coordinator.group.departed[MemberId("w0")].held
+    conversation.coordinator.fire_due(ends_at_ms)
+    assert not conversation.coordinator.group.departed[MemberId("w0")].held
+
+
+def test_a_group_on_whose_removed_member_jobs_may_run_cannot_be_deleted() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w0"), instance_id=None))
+    refused = conversation.ask(DeleteGroup(reply_to=ReplyTo(0)))
+    assert isinstance(refused, ChangeResponse)
+    assert refused.error is ConnectErrorCode.NON_EMPTY_GROUP
+    conversation.coordinator.fire_due(conversation.now_ms + 10_000)
+    deleted = conversation.ask(DeleteGroup(reply_to=ReplyTo(0)))
+    assert isinstance(deleted, ChangeResponse)
+    assert deleted.error is ConnectErrorCode.NONE
+    assert conversation.coordinator.group.is_nonexistent
+
+
+def test_a_leader_without_a_topic_id_refuses_no_newcomer() -> None:
+    conversation = Conversation()
+    conversation.settle("w0")
+    assert conversation.beat("w1", config_topic_id=bytes(15) + b"1").error is ConnectErrorCode.NONE
 
 
 def test_a_group_without_members_expires_but_its_configs_stay() -> None:

@@ -110,8 +110,9 @@ class MemberDriver:
     def own(self, owned: Jobs = NO_JOBS, *, draining: bool = False, config_offset: int = 4) -> None:
         self.feed(SetWorkerState(config_offset=ConfigOffset(config_offset), owned=owned, draining=draining))
 
-    def configure(self, jobs: Jobs, config_offset: int = 4) -> None:
-        self.feed(SetConfiguredJobs(config_offset=ConfigOffset(config_offset), jobs=jobs))
+    def configure(self, jobs: Jobs, config_offset: int = 4, *, leader_epoch: int = 1) -> None:
+        offset, epoch = ConfigOffset(config_offset), LeaderEpoch(leader_epoch)
+        self.feed(SetConfiguredJobs(leader_epoch=epoch, config_offset=offset, jobs=jobs))
 
     def update_assignor(self, metadata: bytes = b"m", reason: int = 0, *, name: str = COOPERATIVE.name) -> None:
         self.feed(UpdateAssignor(name=name, version=2, metadata=metadata, reason=reason))
@@ -183,6 +184,7 @@ def accepted(
     is_full: bool = False,
     session_timeout_ms: int = SESSION_MS,
     error: ConnectErrorCode = ConnectErrorCode.NONE,
+    leader_epoch: int = 1,
 ) -> HeartbeatResponse:
     """The response to an accepted heartbeat, with an assignment if ``jobs`` are given; ``is_full``: with all fields."""
     if is_full and jobs is None:
@@ -200,7 +202,7 @@ def accepted(
         member_epoch=MemberEpoch(epoch),
         heartbeat_interval_ms=INTERVAL_MS,
         assignment=assignment,
-        leader=None if leader is None else leader_named(leader),
+        leader=None if leader is None else leader_named(leader, leader_epoch),
         session_timeout_ms=session_timeout_ms if is_full else None,
     )
 

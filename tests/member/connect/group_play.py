@@ -54,7 +54,7 @@ from coterie.member.events import (
 )
 from coterie.member.seams import Step
 from coterie.nouns.connect_groups import HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
-from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, MemberId, ReplyTo, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import (
     Assigned,
@@ -117,6 +117,8 @@ class Process:
         self.is_ending = False
         self.losses = 0
         self.states = 0
+        self.leader_epoch: LeaderEpoch | None = None
+        """The last leader's appointment of which this worker knows."""
         self._reported_state: SetWorkerState | None = None
 
     @property
@@ -164,6 +166,7 @@ class Process:
             case Assigned(jobs=jobs, token=token):
                 assert isinstance(token, AssignmentDetails)
                 self.play.check_job_epochs(self, token)
+                self.follow(token.leader_epoch)
                 if not self.is_ending:
                     self.assigned = jobs
                     self.start_and_stop()
@@ -195,6 +198,12 @@ class Process:
             case _:
                 raise AssertionError(f"{type(event).__name__} is an event of a classic group")
         self.report()
+
+    def follow(self, leader_epoch: LeaderEpoch) -> None:
+        """A leader is appointed: if it is this worker, it reports the configured jobs again."""
+        if leader_epoch != self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.configure()
 
     def start_and_stop(self) -> None:
         """Start the assigned jobs, and stop the others, which takes a moment."""
@@ -229,7 +238,9 @@ class Process:
         if self.is_paused:
             self.play.at(self.paused_until_ms - self.play.now_ms, self.configure)
             return
-        self.feed(SetConfiguredJobs(config_offset=self.play.config_offset, jobs=self.play.configured))
+        if self.leader_epoch is not None:
+            offset, jobs = self.play.config_offset, self.play.configured
+            self.feed(SetConfiguredJobs(leader_epoch=self.leader_epoch, config_offset=offset, jobs=jobs))
 
     def update_assignor(self, metadata: bytes, reason: int) -> None:
         """The assignor of this worker has other metadata, or asks for a new target assignment."""

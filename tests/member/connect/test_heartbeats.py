@@ -225,6 +225,19 @@ def test_the_leader_reports_the_configured_jobs_in_the_heartbeat_after_the_join(
     assert worker.heartbeat.configured == Configured(config_offset=ConfigOffset(4), jobs=SOME)
 
 
+def test_a_leader_that_is_appointed_again_does_not_send_the_jobs_of_its_former_appointment(
+    worker: MemberDriver,
+) -> None:
+    worker.join(leader=ME)
+    worker.configure(SOME)
+    worker.answer(accepted(1), oldest=True)
+    worker.answer(accepted(1, leader=OTHER))
+    worker.answer(accepted(1, leader=ME, leader_epoch=3))
+    assert worker.heartbeat.configured is None, "another leader may have reported newer ones"
+    worker.configure(SOME | A1, 7, leader_epoch=3)
+    assert worker.heartbeat.configured == Configured(config_offset=ConfigOffset(7), jobs=SOME | A1)
+
+
 def test_only_the_leader_sends_configured_jobs(worker: MemberDriver) -> None:
     worker.configure(SOME)
     worker.join()

@@ -456,7 +456,9 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("flight"))
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert kafka.rows("flight") == list(range(5, 40))
-    messages = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
+    messages = [
+        record.getMessage() for record in caplog.records if "is run with" in record.message.split(": records")[0]
+    ]
     assert messages == [
         "Task flight-0: batch 0 is run with the records that still exist: records were deleted before they were read: "
         "5 in flight-0"

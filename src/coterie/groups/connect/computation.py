@@ -242,6 +242,7 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
         error = target_error(event.target, built, frozenset(), NO_JOBS) or ""
         if not error:
             take_target(turn, event.target, built)
+            turn.group.failed_members.clear()  # A member may compute for the next group epoch.
             return
     turn.change_group(assignment_error=f"the coordinator's assignor {built.assignor} failed: {error}")
     pause(turn)
@@ -265,8 +266,9 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
             turn.write(TargetWritten(member_id=member_id, assignment_epoch=epoch, target=after))
     known = {one.member_id for one in built.departed}
     for member_id, departed in sorted(group.departed.items()):
-        if member_id in target.deferred:
-            defer(turn, departed, target.deferred[member_id])
+        deferred = target.deferred.get(member_id)
+        if deferred is not None and (left := deferred.jobs & configured):
+            defer(turn, departed, replace(deferred, jobs=left))
         elif member_id in known:
             end_deferral(turn, departed)
     turn.change_group(

@@ -83,7 +83,7 @@ def member_state(group: Group, member_id: MemberId) -> MemberState:
     current = group.currents[member_id]
     if current.member_epoch < JOIN:
         return MemberState.UNJOINED
-    if current.member_epoch == JOIN or current.pending:
+    if current.member_epoch == JOIN or current.pending or not current.assigned <= group.targets[member_id].target.jobs:
         return MemberState.PREPARING_REBALANCE
     if current.assigned != group.targets[member_id].target.jobs:
         return MemberState.COMPLETING_REBALANCE

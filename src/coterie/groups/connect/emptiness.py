@@ -3,6 +3,7 @@
 from coterie.groups.connect.departures import forget_departed
 from coterie.groups.connect.messages import (
     ChangeResponse,
+    ComputationTimer,
     ComputeTimer,
     ConfigsRemoved,
     ConfiguredRemoved,
@@ -26,7 +27,7 @@ def schedule_expiry(turn: Turn) -> None:
 
 
 def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete a group without members.
+    """Delete a group without members, on none of whose departed members a job may still run.
 
     :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
@@ -36,6 +37,13 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
     if group.members:
         raise ConnectRefusal(
             ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
+        )
+    held_until_ms = max((one.held_until_ms for one in group.departed.values() if one.held), default=0)
+    if held_until_ms:
+        raise ConnectRefusal(
+            ConnectErrorCode.NON_EMPTY_GROUP,
+            f"jobs may still run on a removed member of group {group.group_id}; try again in "
+            f"{max(0, held_until_ms - turn.now_ms)} ms",
         )
     remove_group(turn, with_configs=True)
     turn.reply(request.reply_to, ChangeResponse())
@@ -54,3 +62,5 @@ def remove_group(turn: Turn, *, with_configs: bool) -> None:
     if group.metadata is not None:
         turn.write(GroupRemoved())
     turn.cancel_timer(ComputeTimer())
+    turn.cancel_timer(ComputationTimer())
+    group.forget_computations()

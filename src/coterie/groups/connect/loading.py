@@ -120,7 +120,7 @@ def set_timers_of_departed(turn: Turn) -> None:
     group = turn.group
     for member_id, departed in sorted(group.departed.items()):
         if departed.held:
-            longest_ms = group.settings.session_timeout_ms
+            longest_ms = departed.held_until_ms - departed.left_at_ms
             held_until_ms = min(departed.held_until_ms, turn.now_ms + max(longest_ms, 1))
             turn.set_timer(ReleaseTimer(member_id=member_id), max(turn.now_ms, held_until_ms))
         if departed.deadline_ms is not None:

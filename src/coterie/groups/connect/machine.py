@@ -179,20 +179,16 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 def check_member_epoch(group: Group, request: Heartbeat) -> None:
     """Check that the sender is a member, that the request is newer than the last one, and that its member epoch is the
-    member's. The previous epoch is accepted if the response with the new one may have been lost: if the member owns
-    only jobs that are assigned to it.
+    member's. The previous epoch is accepted with a list of owned jobs: the response with the new epoch may have been
+    lost, or may have crossed the request.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, STALE_REQUEST or FENCED_MEMBER_EPOCH. The member stays in the group.
     """
     check_member(group, request.member_id)
     check_number(request, group.sessions[request.member_id].request_number)
     current = group.currents[request.member_id]
-    is_unanswered = (
-        request.member_epoch == current.previous_epoch
-        and request.owned is not None
-        and request.owned <= current.assigned
-    )
-    if request.member_epoch != current.member_epoch and not is_unanswered:
+    is_previous = request.member_epoch == current.previous_epoch and request.owned is not None
+    if request.member_epoch != current.member_epoch and not is_previous:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
             f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has "

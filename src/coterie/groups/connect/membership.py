@@ -34,6 +34,9 @@ from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import TargetOfMember
 
+NO_TOPIC_ID = bytes(16)
+"""The stored id of the config topic if no leader has reported one."""
+
 # -- joining -----------------------------------------------------------------------------------------------------------
 
 
@@ -300,7 +303,9 @@ def take_configured(turn: Turn, request: Heartbeat) -> None:
     turn.appoint_leader()
     if reported is None or request.member_id != turn.new_leader:
         return
-    known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id or bytes(16)
+    known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id
+    if topic_id is None:
+        topic_id = NO_TOPIC_ID if known is None else known.config_topic_id
     if (
         known is not None
         and known.leader_epoch == turn.new_leader_epoch
@@ -470,6 +475,8 @@ def check_config_topic(group: Group, request: Heartbeat) -> None:
     """
     known, topic_id = group.configured, request.config_topic_id
     if known is None or topic_id is None or group.leader in (None, request.member_id):
+        return
+    if NO_TOPIC_ID in (topic_id, known.config_topic_id):
         return
     if topic_id != known.config_topic_id:
         raise ConnectRefusal(

@@ -249,6 +249,15 @@ class Group:
         current, departed = self.currents.get(member_id), self.departed.get(member_id)
         return (current.held if current is not None else NO_JOBS) | (departed.held if departed is not None else NO_JOBS)
 
+    def forget_computations(self) -> None:
+        """Forget all computations: a group of this id that begins later is another one."""
+        self.computation = Idle()
+        self.failed_members.clear()
+        self.failures = 0
+        self.computed_at_ms = None
+        self.installed = None
+        self.reasons.clear()
+
     def use_configs(self, configs: Mapping[str, str]) -> None:
         """Replace the configs of the group."""
         self.configs = configs

@@ -75,7 +75,7 @@ def _report(turn: Turn, leader_epoch: LeaderEpoch) -> None:
     config = turn.herder.config
     jobs = config.jobs()
     turn.herder.targets.jobs_report = Reporting(leader_epoch=leader_epoch, jobs=jobs, compared_at=config.offset)
-    turn.emit(SetConfiguredJobs(config_offset=config.offset, jobs=jobs))
+    turn.emit(SetConfiguredJobs(leader_epoch=leader_epoch, config_offset=config.offset, jobs=jobs))
 
 
 def _find_log_end(turn: Turn, leader_epoch: LeaderEpoch) -> None:

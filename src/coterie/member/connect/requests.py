@@ -50,6 +50,8 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
     place = member.place
     if not isinstance(place, InGroup) or member.configured is None or not member.is_leader:
         return None
+    if member.configured.leader_epoch != place.leader.leader_epoch:
+        return None  # The herder reads the config log to its end first.
     report = ConfiguredReport(leader_epoch=place.leader.leader_epoch, configured=member.configured)
     return None if report == place.configured_report else report
 
