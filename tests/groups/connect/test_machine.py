@@ -14,6 +14,7 @@ from coterie.groups.connect.messages import (
     RemoveMember,
     SetGroupConfigs,
 )
+from coterie.groups.connect.state import check_all
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
@@ -24,8 +25,10 @@ from tests.groups.connect.builders import (
     Conversation,
     assignor,
     heartbeat,
+    install,
     short_heartbeat,
 )
+from tests.groups.connect.simple_assignor import compute
 from tests.groups.connect.world import compacted
 
 INVALID: Mapping[str, Mapping[str, Any]] = {
@@ -482,3 +485,18 @@ def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same
     assert again.assignment is not None
     assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
     assert again.assignment.job_epochs == {1: kept, 3: JOBS - kept}
+
+
+def test_a_second_load_after_a_target_that_was_written_in_part_finds_who_is_to_have_each_job() -> None:
+    """The crash comes after the target of the newcomer, which then has jobs that the other target still has."""
+    conversation = Conversation()
+    conversation.settle("w1")
+    conversation.beat("w0")
+    snapshot = conversation.prepare("w1", 1)
+    coordinator = conversation.coordinator
+    request = install("w1", 1, snapshot, compute(snapshot))
+    assert coordinator.handle(request, conversation.now_ms, crash_after=1)
+    for _ in range(2):
+        coordinator.load(conversation.now_ms)
+        check_all(coordinator.group)
+        assert coordinator.group.target_owner == dict.fromkeys(JOBS, "w1")
