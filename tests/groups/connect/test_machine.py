@@ -17,6 +17,7 @@ from coterie.groups.connect.messages import (
     RemoveMember,
     SetGroupConfigs,
 )
+from coterie.groups.connect.state import check_all
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
@@ -28,8 +29,10 @@ from tests.groups.connect.builders import (
     Conversation,
     assignor,
     heartbeat,
+    install,
     short_heartbeat,
 )
+from tests.groups.connect.simple_assignor import compute
 from tests.groups.connect.world import compacted
 
 INVALID: Mapping[str, Mapping[str, Any]] = {
@@ -429,19 +432,19 @@ def test_a_longer_session_timeout_counts_at_once() -> None:
 def test_a_heartbeat_that_crosses_a_revocation_is_accepted_with_the_previous_epoch() -> None:
     conversation = Conversation()
     conversation.settle("w0")
-    mine = conversation.coordinator.group.currents[MemberId("w0")].assigned
-    for epoch, kept in ((2, mine), (3, NO_JOBS)):
+    all_jobs = conversation.coordinator.group.currents[MemberId("w0")].assigned
+    for epoch, kept in ((2, all_jobs), (3, NO_JOBS)):
         conversation.beat("w1", draining=epoch == 2)
         conversation.coordinator.group.computed_at_ms = None
         target = ComputedTarget(
-            members={MemberId("w0"): TargetOfMember(jobs=kept), MemberId("w1"): TargetOfMember(jobs=mine - kept)}
+            members={MemberId("w0"): TargetOfMember(jobs=kept), MemberId("w1"): TargetOfMember(jobs=all_jobs - kept)}
         )
         conversation.compute("w0", target)
-        conversation.beat("w0", 1, owned=mine, configured=None)
-    assert conversation.coordinator.group.currents[MemberId("w0")].pending == mine
-    crossing = conversation.beat("w0", 1, owned=mine, configured=None)
+        conversation.beat("w0", 1, owned=all_jobs, configured=None)
+    assert conversation.coordinator.group.currents[MemberId("w0")].pending == all_jobs
+    crossing = conversation.beat("w0", 1, owned=all_jobs, configured=None)
     assert (crossing.error, crossing.member_epoch) == (ConnectErrorCode.NONE, 2), "it acknowledges nothing"
-    assert conversation.coordinator.group.currents[MemberId("w0")].pending == mine
+    assert conversation.coordinator.group.currents[MemberId("w0")].pending == all_jobs
 
 
 def test_a_removed_members_jobs_are_held_as_long_after_a_reload_with_a_shorter_session() -> None:
@@ -586,3 +589,18 @@ def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same
     assert again.assignment is not None
     assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
     assert again.assignment.job_epochs == {1: kept, 3: JOBS - kept}
+
+
+def test_a_second_load_after_a_target_that_was_written_in_part_finds_who_is_to_have_each_job() -> None:
+    """The crash comes after the target of the newcomer, which then has jobs that the other target still has."""
+    conversation = Conversation()
+    conversation.settle("w1")
+    conversation.beat("w0")
+    snapshot = conversation.prepare("w1", 1)
+    coordinator = conversation.coordinator
+    request = install("w1", 1, snapshot, compute(snapshot))
+    assert coordinator.handle(request, conversation.now_ms, crash_after=1)
+    for _ in range(2):
+        coordinator.load(conversation.now_ms)
+        check_all(coordinator.group)
+        assert coordinator.group.target_owner == dict.fromkeys(JOBS, "w1")

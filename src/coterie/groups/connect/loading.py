@@ -24,6 +24,7 @@ def on_loaded(turn: Turn) -> None:
     """Remove the remains of an incomplete step, and set the timers. Each member gets a full session, and a full
     rebalance timeout if it has jobs to give back."""
     group = turn.group
+    index_targets(group)  # a replayed log may contain targets that were written in part and restored by an earlier load
     last_epoch = last_group_epoch(group)
     if is_incomplete(group):
         remove_orphans(turn)

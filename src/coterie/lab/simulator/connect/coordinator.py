@@ -206,7 +206,7 @@ class SimConnectCoordinator:
         state_before = None if isinstance(event, GroupLoaded) else group.state()
         with MachineCheck("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
-            if output.records:  # Without records the hard state has not changed.
+            if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
                 check_all(group)
                 self._before = HardState.of(group)
         if isinstance(event, TimerFired) and not isinstance(event.key, HoldTimer):

@@ -88,7 +88,6 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         ]
         # A worker that takes longer for a stop than its rebalance timeout is removed, stops all tasks, and joins again.
         are_stops_in_time = all(one.setup.rebalance_timeout_ms > STOP_GRACE_MS for one in self._processes)
-        self._cluster.network.late_probability = 0
         name, change, computations_max, stops_max = self._world.rng.choice(changes)
         running_before = {task for process in self._processes for task in process.running_tasks}
         stops_before = len(self._cluster.checker.stopped_tasks)

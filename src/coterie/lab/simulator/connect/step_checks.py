@@ -39,8 +39,8 @@ class StepChecker:
         """When the coordinator last accepted a heartbeat of each member, or was started."""
         self._connection: dict[MemberId, int] = {}
         """The connection of that heartbeat."""
-        self._closed_ms: dict[MemberId, int] = {}
-        """When that connection was closed in an orderly way, if it was."""
+        self._grace_ends_ms: dict[MemberId, int] = {}
+        """The end of the grace of that connection, if it was closed in an orderly way, by the configs of that time."""
         self._pending_since_ms: dict[MemberId, int] = {}
         """Since when each member has a job to give back, or since the coordinator was started."""
         self._held_owned: dict[MemberId, Jobs] = {}
@@ -51,7 +51,7 @@ class StepChecker:
         """Each member of ``group``, which the coordinator has loaded, gets a new session."""
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
         self._connection.clear()
-        self._closed_ms.clear()
+        self._grace_ends_ms.clear()
         self._held_owned.clear()
         self._pending_since_ms = {
             member_id: self._world.now_ms for member_id, current in group.currents.items() if current.pending
@@ -85,11 +85,15 @@ class StepChecker:
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
             self._accepted_ms[event.member_id] = self._world.now_ms
             self._connection[event.member_id] = event.connection
-            self._closed_ms.pop(event.member_id, None)
+            self._grace_ends_ms.pop(event.member_id, None)
         elif isinstance(event, ConnectionClosed):
             for member_id in event.member_ids:
-                if self._connection.get(member_id) == event.connection:
-                    self._closed_ms[member_id] = self._world.now_ms
+                metadata = step.before.members.get(member_id)
+                if metadata is None or self._connection.get(member_id) != event.connection:
+                    continue
+                grace_ms = min(metadata.connection_grace_ms, step.group.settings.connection_grace_ms)
+                if grace_ms:
+                    self._grace_ends_ms[member_id] = self._world.now_ms + grace_ms
 
     # -- released as ruled ------------------------------------------------------------------------------------------
 
@@ -124,7 +128,8 @@ class StepChecker:
             case TimerFired(key=SessionTimer(member_id=member_id) | ReleaseTimer(member_id=member_id)):
                 return member_id == holder and self._has_session_ended(step.before, holder)
             case TimerFired(key=ConnectionTimer(member_id=member_id)):
-                return member_id == holder and self._has_grace_ended(step, holder)
+                has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
+                return member_id == holder and has_grace_ended
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.before
@@ -140,13 +145,6 @@ class StepChecker:
             return self._world.now_ms >= departed.held_until_ms
         metadata = before.members[member_id]
         return self._world.now_ms >= self._accepted_ms[member_id] + metadata.session_timeout_ms
-
-    def _has_grace_ended(self, step: ConnectStep, member_id: MemberId) -> bool:
-        """Whether the connection of the member's last accepted heartbeat was closed and the grace has passed."""
-        grace_ms = step.before.members[member_id].connection_grace_ms
-        grace_ms = min(grace_ms, step.group.settings.connection_grace_ms)
-        closed_ms = self._closed_ms.get(member_id)
-        return closed_ms is not None and grace_ms > 0 and self._world.now_ms >= closed_ms + grace_ms
 
     def _check_members_gone(self, step: ConnectStep) -> None:
         """A member that the end of its session removes was silent for a session timeout.
