@@ -69,7 +69,10 @@ CHANGES = [joins, leaves, leaves_and_returns, removes_a_job, both_join]
 
 @pytest.mark.parametrize(
     ("depth_from_begin", "depth_from_point"),
-    [pytest.param(3, 2), pytest.param(6, 3, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])],
+    [
+        pytest.param(3, 2, marks=pytest.mark.timeout(600)),
+        pytest.param(6, 3, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)]),
+    ],
 )
 @pytest.mark.parametrize("server", [False, True], ids=["client-side", "server-side"])
 @pytest.mark.parametrize("jobs", [TWO_JOBS, THREE_JOBS], ids=["two-jobs", "three-jobs"])
