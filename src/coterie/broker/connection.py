@@ -18,9 +18,10 @@ from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
 from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
-from coterie.broker.security.principals import ANONYMOUS, principal_of_certificate
+from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
+from coterie.config.tls import distinguished_name
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
@@ -132,7 +133,8 @@ class Connection:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
             raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
-        self._principal = principal_of_certificate(self._writer.get_extra_info("peercert"))
+        name = distinguished_name(self._writer.get_extra_info("peercert"))
+        self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
         """Handle requests one by one, because the principal is unknown until the last token. Returns whether the peer

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.security.principals import ANONYMOUS, principal_of_certificate
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.nouns.errors import WorldError
@@ -120,26 +119,6 @@ def test_a_client_certificate_is_required_if_an_authority_for_it_is_configured(
 def _ask_at_once(broker: ThreadedBroker, context: ssl.SSLContext) -> None:
     with tls_client(broker, context) as client:
         is_served(client)
-
-
-@pytest.mark.parametrize(
-    ("subject", "name"),
-    [
-        ((("countryName", "DE"),), "C=DE"),
-        ((("organizationName", "Big Co"),), "O=Big Co"),
-        ((("commonName", 'a,b+"\\<>;'),), 'CN=a\\,b\\+\\"\\\\\\<\\>\\;'),
-        ((("commonName", "#1"),), "CN=\\#1"),
-        ((("commonName", "one"), ("userId", "two")), "CN=one+UID=two"),
-    ],
-)
-def test_a_distinguished_name_is_written_as_kafka_writes_it(subject: tuple[tuple[str, str], ...], name: str) -> None:
-    assert str(principal_of_certificate({"subject": (subject,)})) == f"User:{name}"
-
-
-def test_the_last_part_of_a_distinguished_name_comes_first() -> None:
-    subject = ((("countryName", "DE"),), (("organizationName", "Co"),), (("commonName", "loader"),))
-    assert str(principal_of_certificate({"subject": subject})) == "User:CN=loader,O=Co,C=DE"
-    assert principal_of_certificate(None) == principal_of_certificate({}) == ANONYMOUS
 
 
 def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, authority: Authority) -> None:

@@ -15,9 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, check
-from coterie.broker.storage.folder import lock_folder, make_folder, sync_folder
+from coterie.broker.storage.folder import lock_folder, make_folder
 from coterie.broker.storage.log_file import check_log_exists, is_damage, make_read_error
 from coterie.broker.storage.store import connect_read_only
+from coterie.config.durable_files import sync_folder
 from coterie.nouns.errors import WorldError
 
 _STEP_PAGES = 1_024

@@ -7,10 +7,11 @@ from coterie.broker.security.authentication_failures import AuthenticationFailur
 from coterie.broker.security.authorizer import Acls, read_acls
 from coterie.broker.security.budget import PrincipalBudgets
 from coterie.broker.security.log_rate_limit import LogRateLimit
-from coterie.broker.security.reloaded_files import ReloadedFiles
-from coterie.broker.security.tls import server_context
 from coterie.broker.security.users import Users
-from coterie.broker.settings import BrokerSettings
+from coterie.broker.settings import BrokerSettings, SecuritySettings
+from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.tls import server_context
+from coterie.nouns.errors import WorldError
 
 
 class BrokerSecurity:
@@ -36,7 +37,7 @@ class BrokerSecurity:
         self._acls: ReloadedFiles[Acls] | None = None
         if security.protocol.has_tls:
             paths = [path for path in (security.certificate_path, security.key_path, security.client_ca_path) if path]
-            self._tls = ReloadedFiles("TLS certificates", paths, lambda: server_context(security))
+            self._tls = ReloadedFiles("TLS certificates", paths, lambda: _tls_context(security))
         if (acl_path := security.acl_path) is not None:
             self._acls = ReloadedFiles("access rules", [acl_path], lambda: read_acls(acl_path))
 
@@ -54,3 +55,13 @@ class BrokerSecurity:
     def reloaded_files(self) -> Sequence[ReloadedFiles[ssl.SSLContext] | ReloadedFiles[Acls]]:
         """The files whose changes must be watched, with :meth:`ReloadedFiles.run`."""
         return [one for one in (self._tls, self._acls) if one is not None]
+
+
+def _tls_context(security: SecuritySettings) -> ssl.SSLContext:
+    """The TLS context of the broker's listener. Client certificates are required if a CA for them is configured.
+
+    :raises WorldError: a file is missing or invalid, or the certificate or the key is not set.
+    """
+    if security.certificate_path is None or security.key_path is None:
+        raise WorldError("TLS needs a certificate and its key: set both --tls-certificate and --tls-key")
+    return server_context(security.certificate_path, security.key_path, client_ca=security.client_ca_path)

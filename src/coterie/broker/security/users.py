@@ -12,13 +12,12 @@ import binascii
 import hmac
 import json
 import logging
-import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.broker.storage.folder import make_folder, sync_folder
+from coterie.broker.storage.folder import make_folder
+from coterie.config.durable_files import replace_private_file
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASH_BY_MECHANISM, Credential
 
@@ -133,18 +132,7 @@ class Users:
         )
         try:
             make_folder(self._path.parent)
-            # mkstemp creates the file with mode 0600.
-            descriptor, partial = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(partial, self._path)
-            except BaseException:
-                os.unlink(partial)
-                raise
-            sync_folder(self._path.parent)
+            replace_private_file(self._path, text + "\n")
         except OSError as error:
             raise WorldError(f"the users in {self._path} cannot be written: {error.strerror}") from error
         self._refresh()

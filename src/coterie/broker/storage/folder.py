@@ -35,16 +35,3 @@ def lock_folder(lock_path: Path, *, error_message: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def sync_folder(path: Path) -> None:
-    """Sync the directory ``path``, so that the names of its files are durable: a file renamed into it before this call
-    survives a crash of the machine.
-
-    :raises OSError: the directory cannot be opened or synced.
-    """
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from coterie.broker.storage.folder import sync_folder
+from coterie.config.durable_files import sync_folder
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from coterie.config.durable_files import sync_folder
 from coterie.spark.checkpoint import ExchangeUnsupportedError, exchange_names
 
 REPLACED_PREFIX = ".retired-"
@@ -30,15 +31,6 @@ def create_file_if_absent(path: Path, text: str) -> bool:
         temporary_file.unlink()
     sync_folder(path.parent)
     return True
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync ``folder``: the names in it are then durable, the contents of its files are not."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_folder_tree(folder: Path) -> None:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from coterie.config.durable_files import sync_folder
 from coterie.nouns.errors import CoterieError
 from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
@@ -51,7 +52,6 @@ from coterie.spark.generations.durable import (
     create_file_if_absent,
     remove_path,
     replace_folder_by_file,
-    sync_folder,
     sync_folder_tree,
 )
 from coterie.spark.generations.layout import (

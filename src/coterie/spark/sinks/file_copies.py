@@ -45,6 +45,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.config.durable_files import sync_folder
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.fence import FencedError
@@ -53,7 +54,6 @@ from coterie.spark.generations.durable import (
     create_file_if_absent,
     remove_path,
     replace_folder_by_file,
-    sync_folder,
 )
 from coterie.spark.seams import TaskLineage
 

@@ -1,4 +1,4 @@
-"""Files that an operator may change while the broker runs, such as access rules and certificates."""
+"""Files that an operator may change while a broker or a worker runs, such as access rules and certificates."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ class ReloadedFiles(Generic[T]):
     def __init__(self, description: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the value. Changes are only noticed by :meth:`run`.
 
-        :raises WorldError: raised by ``read``, because a file is missing or invalid: a broker does not start so.
+        :raises WorldError: raised by ``read``, because a file is missing or invalid: the process does not start so.
         """
         self._description = description
         self._paths = paths

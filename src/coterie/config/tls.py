@@ -1,0 +1,86 @@
+"""TLS contexts of the servers (the embedded broker, a worker's REST API), and the names in certificates."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from coterie.nouns.errors import WorldError
+
+_SHORT_NAMES = {
+    "commonName": "CN", "organizationalUnitName": "OU", "organizationName": "O", "localityName": "L",
+    "stateOrProvinceName": "ST", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
+    "userId": "UID",
+}  # fmt: skip
+"""RFC 2253's short names of the attribute names that OpenSSL writes in full."""
+
+
+def server_context(
+    certificate: Path,
+    key: Path,
+    *,
+    key_password: str = "",
+    client_ca: Path | None = None,
+    requires_client_certificate: bool = True,
+) -> ssl.SSLContext:
+    """Read the PEM files and create the TLS context for new connections of a server.
+
+    ``certificate``: the server's certificate, followed by its intermediate CA certificates. ``key``: the key of that
+    certificate, possibly the same file. ``client_ca``: CA certificates; a client's certificate must be issued by one of
+    these CAs. None: clients are not asked for certificates. A client without a certificate is refused only with
+    ``requires_client_certificate``.
+
+    :raises WorldError: a file is missing or invalid; the message names the file.
+    """
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise _make_unusable_file_error("certificate or key", path, error) from error
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # Without a password function, OpenSSL would prompt on the terminal for the password of an encrypted key.
+        context.load_cert_chain(certificate, key, password=lambda: key_password)
+    except OSError as error:  # SSLError is an OSError; the file may also have been deleted since.
+        password_hint = "its password must be right" if key_password else "the key must not be encrypted"
+        raise WorldError(
+            f"the certificate {certificate} and the key {key} cannot be used: {_error_reason(error)};"
+            f" both must be PEM, belong together, and {password_hint}"
+        ) from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(cafile=client_ca)
+        except OSError as error:
+            raise _make_unusable_file_error("clients' CA certificates", client_ca, error) from error
+        context.verify_mode = ssl.CERT_REQUIRED if requires_client_certificate else ssl.CERT_OPTIONAL
+    return context
+
+
+def distinguished_name(certificate: Any) -> str | None:
+    """The subject of a peer's certificate in Kafka's format (RFC 2253: the last part first), such as
+    ``CN=loader,O=Big Co``. None without a certificate.
+
+    ``certificate`` is the result of :meth:`ssl.SSLSocket.getpeercert`, empty or None without a certificate.
+    """
+    if not certificate:
+        return None
+    parts = [
+        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape_value(value)}" for key, value in part)
+        for part in reversed(certificate["subject"])
+    ]
+    return ",".join(parts)
+
+
+def _escape_value(value: str) -> str:
+    """A part of a distinguished name with RFC 2253's escapes."""
+    escaped = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
+    return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped
+
+
+def _make_unusable_file_error(what: str, path: Path, error: OSError) -> WorldError:
+    """Build the error for the file ``path``, which contains ``what``."""
+    return WorldError(f"the {what} in {path} cannot be used: {_error_reason(error)}")
+
+
+def _error_reason(error: OSError) -> str:
+    """The reason in ``error``, without its numbers and paths where possible."""
+    return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
